@@ -8,11 +8,12 @@ ARGS ?=
 # anew is a quarter of the fast tests' time.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/contracts tests/loop
-# One more than there are processors: some stories wait for a deadline.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# Each worker collects all tests, and no test waits for a clock: more workers than processors would only collect more often.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment setup means trial check lint types imports fast test test-integration test-e2e test-containers bench-loop \
-        bench-advance bench-compare bench-fleet bench-planners bench-quality chaos schemas lock images clean
+.PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
+        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-loop bench-advance bench-compare bench-fleet bench-planners bench-quality \
+        chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,6 +27,15 @@ trial: setup  ## the whole loop around a real job on this machine (ARGS="--help"
 # The fast tests need no Java.
 environment:
 	@$(BOOTSTRAP) environment
+
+kubernetes: environment  ## builds the Kubernetes API server of the tests with Go, once (about ten minutes)
+	@$(BOOTSTRAP) kubernetes
+
+kubernetes-node: environment  ## besides that what runs pods on this machine, once (five minutes more)
+	@$(BOOTSTRAP) kubernetes-node
+
+demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root)
+	@$(BIN)/python -m tests.node.demo || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
 # Without its means a tier is skipped and says what is missing, or fails where WEIR_REQUIRE names it.
 means: environment
@@ -56,10 +66,18 @@ test-e2e: means  ## one whole trial
 test-containers: means  ## images, compose and all that needs a Docker daemon: yours, or none of it is run
 	@$(BIN)/pytest -q tests/containers
 
+test-kubernetes: kubernetes  ## against a real Kubernetes API server, whose pods are simulated
+	@$(BIN)/pytest -q tests/kubernetes
+
+test-node: means kubernetes-node  ## on a Kubernetes node of this machine, where pods really run (Debian, as root)
+	@$(BIN)/pytest -q tests/node
+
 # One run, one closing line. The trial comes before the integration tests, whose parts stay up until the end.
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
-test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, and integration
-	@$(BIN)/pytest -q --thorough $(FAST) tests/e2e tests/containers tests/integration
+# The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
+test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
+	-@$(BOOTSTRAP) $(if $(findstring node,$(WEIR_REQUIRE)),kubernetes-node,kubernetes)
+	@$(BIN)/pytest -q --thorough $(FAST) tests/e2e tests/containers tests/kubernetes tests/node tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
 	@$(BIN)/python -m bench.loop $(ARGS)
@@ -78,6 +96,9 @@ bench-quality: environment  ## Weir and a reactive rule on the simulator, into b
 
 bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
 	@$(BIN)/python -m bench.planners $(ARGS)
+
+bench-kubernetes: setup kubernetes  ## measures actions on Kubernetes into bench/results/kubernetes.json (about 5 minutes)
+	@$(BIN)/python -m bench.kubernetes $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

@@ -1,7 +1,7 @@
 """Cost of one observation: `advance` of a 10-operator application, state read from and written to bytes.
 
-`make bench-advance`; writes bench/results/advance.json. Times are CPU time of one thread. The ratio to a fixed piece of pure
-Python on the same machine is what to compare between machines.
+`make bench-advance`; writes bench/results/advance.json. Times are CPU time of one thread. The ratio to a fixed piece of
+pure Python on the same machine is what to compare between machines.
 """
 
 import statistics
@@ -28,7 +28,8 @@ from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
 
 OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
 BUDGET_MILLISECONDS = 5.0
-"""From bytes to bytes: 200 observations/s a core, so that 1,000 applications at an interval of 5 s need no more than one."""
+"""From bytes to bytes: 200 observations/s a core, so that 1,000 applications at an interval of 5 s need no more than
+one."""
 START = datetime(2026, 6, 14, 12, tzinfo=UTC)
 
 

@@ -1,10 +1,11 @@
 """Records decisions and checks that a change of the code leaves them as they are.
 
-    python -m bench.decisions record FILE      5,000 observations and 5,000 plan requests from replays, with their analyses and plans
-    python -m bench.decisions compare FILE     the same inputs through the present cores; prints each difference, exits 1 if there is one
+    python -m bench.decisions record FILE      5,000 observations and 5,000 plan requests from replays, with their
+    analyses and plans python -m bench.decisions compare FILE     the same inputs through the present cores; prints each
+    difference, exits 1 if there is one
 
-The replays cover every built-in planner, topology and load of `bench.planners` with fixed seeds. Analyses, parallelisms, codes and
-amendments are compared; sentences may differ.
+The replays cover every built-in planner, topology and load of `bench.planners` with fixed seeds. Analyses,
+parallelisms, codes and amendments are compared; sentences may differ.
 """
 
 import argparse
@@ -34,8 +35,8 @@ MAX_SHOWN = 20
 SENTENCES = frozenset(
     {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "learned", "memory", "policy"}
 )
-"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on. `evidence`
-of a plan repeats its numbers."""
+"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on.
+`evidence` of a plan repeats its numbers."""
 
 
 class Recorder:

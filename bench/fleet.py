@@ -39,7 +39,7 @@ PLANNER_WORKERS = 2
 WARM_UP_SECONDS = 45.0
 MEASURED_SECONDS = 60.0
 HISTORY = 500
-"""Past turns of each application that knowledge has at the start: as many as it keeps."""
+"""Past cycles of each application that knowledge has at the start: as many as it keeps."""
 
 
 def name_of(number: int) -> str:
@@ -149,7 +149,7 @@ async def measured(
         "operators_each": OPERATORS,
         "interval_seconds": interval_seconds,
         "planner_workers": PLANNER_WORKERS,
-        "past_turns_each": HISTORY,
+        "past_cycles_each": HISTORY,
         "observations_per_second": round(published / MEASURED_SECONDS, 1),
         "plans_per_observation": round(len(waited) / published, 3) if published else None,
         "observation_to_plan_seconds": distribution(waited),

@@ -1,8 +1,8 @@
 """Measures the loop around the real job: `make bench-loop`, results in bench/results/loop.json.
 
-Twenty load steps of ×3 at a 2 s interval; for each, how long until Flink accepted a rescale, until the new parallelism ran, and
-until the probe's lag was back under the objective. Next to them: observation → plan published, memory and processor time of every
-process at rest and under load, and the time from `make trial` to the first acted plan.
+Twenty load steps of ×3 at a 2 s interval; for each, how long until Flink accepted a rescale, until the new parallelism
+ran, and until the probe's lag was back under the objective. Next to them: observation → plan published, memory and
+processor time of every process at rest and under load, and the time from `make trial` to the first acted plan.
 """
 
 import argparse
@@ -25,10 +25,10 @@ from weir_contracts import ActionState, Outcome, Plan, parse_policy
 
 from bench.follower import PlanLatencies
 from bench.results_file import PROJECT, distribution, log, write
-from cli.trial.events import EventFollower
-from cli.trial.options import TrialOptions, short_behavior
-from cli.trial.stack import LOOP_PARTITIONS, TrialStack
+from runtime.event_feed import EventFollower
 from testbed.process import ManagedProcess, NotInTime, TestbedError, wait_until
+from testbed.trial.options import TrialOptions, short_behavior
+from testbed.trial.stack import LOOP_PARTITIONS, TrialStack
 from workloads.sample_job import SLOWEST
 
 BASE_RATE = 300.0

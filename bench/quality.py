@@ -1,9 +1,10 @@
-"""`make bench-quality`: how well the loop holds a simulated application over the bundled recordings, compared with a parallelism
-for the peak, one for the mean, and the reactive utilization rule of autoscaling/v2 (target 0.7, tolerance 0.1, 15 s, 5 min of
-stabilization).
+"""`make bench-quality`: how well the loop holds a simulated application over the bundled recordings, compared with a
+parallelism for the peak, one for the mean, and the reactive utilization rule of autoscaling/v2 (target 0.7, tolerance
+0.1, 15 s, 5 min of stabilization).
 
-Days of each recording around its highest point, at their own speed; the same simulated application, load and restarts for all. The
-same seed gives the same figures on every machine. Results and curves are in bench/results/quality.json and quality.svg.
+Days of each recording around its highest point, at their own speed; the same simulated application, load and restarts
+for all. The same seed gives the same figures on every machine. Results and curves are in bench/results/quality.json and
+quality.svg.
 """
 
 import argparse

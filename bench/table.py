@@ -126,6 +126,14 @@ def _chaos(found: dict[str, Any]) -> Figures:
         yield case, f"{outage['recovered_seconds']:.0f} s, {outage['requests_after']} rescales"
 
 
+def _kubernetes(found: dict[str, Any]) -> Figures:
+    yield "plan to replicas written on Kubernetes", _percentiles(found["plan_to_scale_written_seconds"], "s")
+    ready, settle = found["pods_ready_seconds"], found["settle_seconds"]
+    for way, times in found["written_to_verified_seconds"].items():
+        case = f"written to verified, {way}; pods ready after {ready:g} s, settle time {settle:g} s"
+        yield case, _percentiles(times, "s")
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
@@ -136,10 +144,12 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "what_if": _what_if,
     "fidelity": _fidelity,
     "chaos": _chaos,
+    "kubernetes": _kubernetes,
     "compose": _compose,
     "images": _images,
 }
-"""How each result becomes rows of the table of figures. `compare`, `quality` and `planners` have the table of strategies."""
+"""How each result becomes rows of the table of figures. `compare`, `quality` and `planners` have the table of
+strategies."""
 ARCHIVED = frozenset({"backlog", "spark_cluster", "what_if", "fidelity", "compose", "images"})
 """Results of finished campaigns, whose commands are no longer in the tree."""
 ARCHIVED_AT = "eccaa6c"

@@ -14,6 +14,7 @@ from runtime.clock import SystemClock
 
 from . import output as tables
 from .client import LOCAL, Application, Client, Server, TokenFile, application_id, connect
+from .doctor import doctor
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
 from .output import Format, ListFormat, Output, one_of_many, show, terminal, text_of
 from .planner_compare import compare
@@ -229,7 +230,7 @@ def plan(
     from pydantic import ValidationError
     from weir_contracts import InvalidDocument, PlanRequest
 
-    from services.planner.offline import plan_offline
+    from services.planner.core.decide import plan_offline
 
     try:
         parsed = PlanRequest.model_validate_json(request.read_bytes())
@@ -255,6 +256,7 @@ planner_app.command()(check)
 planner_app.command()(remove)
 app.add_typer(planner_app, name="planner")
 app.command()(trial)
+app.command()(doctor)
 app.command()(replay)
 
 

@@ -11,10 +11,10 @@ import httpx
 import typer
 from pydantic import SecretStr
 
+from runtime.event_feed import Event, parse_events
 from runtime.http_client import ENDLESS, client
 
 from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unreachable
-from .trial.events import Event, parse_events
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
@@ -126,7 +126,8 @@ class Client:
     ) -> Iterator[Event]:
         """Yield the application's events from now on, without an end; after a break it resumes behind the last event.
 
-        `report` gets a sentence about each break. Raises what a retry does not mend: a wrong token, an unknown application.
+        `report` gets a sentence about each break. Raises what a retry does not mend: a wrong token, an unknown
+        application.
         """
         last, pause = "", FIRST_PAUSE_SECONDS
         while True:

@@ -46,12 +46,14 @@ Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 
 
 def terminal(**options: Any) -> Console:
-    """Return the screen that commands print to. Names and messages are printed as they are: brackets and colons are no markup."""
+    """Return the screen that commands print to. Names and messages are printed as they are: brackets and colons are no
+    markup."""
     return Console(markup=False, emoji=False, **options)
 
 
 def show_table(table: Table, *, wide: bool) -> None:
-    """Print one line a row: cut to the terminal's width, or as wide as its longest cells where `wide` is set or a program reads it."""
+    """Print one line a row: cut to the terminal's width, or as wide as its longest cells where `wide` is set or a
+    program reads it."""
     console = terminal()
     if wide or not console.is_terminal:
         unlimited = console.options.update(width=MAX_COLUMNS)

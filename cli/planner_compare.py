@@ -67,7 +67,7 @@ def _table(found: Mapping[str, Any]) -> Table:
             "–" if share is None else f"{row['violation_seconds']:,.0f} s ({share:.2%})",
             number(row["rescales"]),
             *(number(row.get(name), digits=2) for name in percent),
-            f"{row['unanswered']} of {row['turns']}" if row["unanswered"] else "–",
+            f"{row['unanswered']} of {row['cycles']}" if row["unanswered"] else "–",
         )
     return table
 

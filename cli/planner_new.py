@@ -18,8 +18,8 @@ FILES = ("README.md", "pyproject.toml", "Dockerfile", "planner.py", "test_planne
 
 
 def new(name: str, directory: Path) -> list[Path]:
-    """Write the project `name` below `directory`; returns its files. Raises `InvalidInput` for a name that policies cannot use, and
-    if the folder exists: nothing is overwritten."""
+    """Write the project `name` below `directory`; returns its files. Raises `InvalidInput` for a name that policies
+    cannot use, and if the folder exists: nothing is overwritten."""
     from weir_contracts import NAME_PATTERN
     from weir_planner.installed import built_in
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from weir_contracts import Deployment, ObservationStatus, OperatorReading, Problem, Run, Topology
+from weir_contracts import Deployment, ObservationStatus, OperatorReading, PartitionReading, Problem, Run, Topology
 
 Positions = Mapping[tuple[str, int], int | None]
 """Next offset to process, by topic (named as in the engine's metrics) and partition. None: not reported yet."""
@@ -27,6 +27,8 @@ class Scrape:
     operators: tuple[OperatorReading, ...] = ()
     sources: Mapping[str, Positions] = field(default_factory=dict)
     """Positions of each source operator by name; empty for a source that reports none."""
+    partitions: tuple[PartitionReading, ...] = ()
+    """Offsets of queues that the engine measures itself: they do not limit the parallelism of a source."""
     commits_expected: str = ""
     """Phrase with the reason why the application must have committed offsets by now; empty if it need not have."""
     problems: tuple[Problem, ...] = ()

@@ -13,15 +13,18 @@ MAX_EVIDENCE = 200
 MAX_INFEASIBLE = 100
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
-    """A reply in the making; `infeasible` collects the parallelisms that the limits do not allow."""
+    """A reply in the making: its evidence, the planner's memory, and the parallelisms that the limits do not allow."""
 
     request: Request
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Number] = field(default_factory=dict)
     infeasible: list[Infeasible] = field(default_factory=list)
 
     def within(self, name: str, wanted: float) -> int:
-        """Return `wanted`, rounded up and clamped to the operator's limits; record it as infeasible if it is above them."""
+        """Return `wanted`, rounded up and clamped to the operator's limits; record it as infeasible if it is above
+        them."""
         limits = self.request.limits[name]
         if wanted - 1e-9 <= limits.max:
             return max(limits.min, math.ceil(wanted - 1e-9))
@@ -33,35 +36,30 @@ class Answer:
         )
         return limits.max
 
+    def missing(self, what: str, reason: str) -> PlanReply:
+        """Return a hold that names an unknown value: unknown is not 0."""
+        sentence = f"{what} is unknown ({reason}), so nothing changes"
+        return PlanReply(kind="hold", code="metric-missing", sentence=sentence, memory=dict(self.memory))
 
-def missing(what: str, reason: str, memory: Mapping[str, Any]) -> PlanReply:
-    """Return a hold that names an unknown value: unknown is not 0."""
-    sentence = f"{what} is unknown ({reason}), so nothing changes"
-    return PlanReply(kind="hold", code="metric-missing", sentence=sentence, memory=dict(memory))
+    def hold(self, code: str, sentence: str) -> PlanReply:
+        """Return a hold with the evidence so far."""
+        return self.scale(self.request.current, code, sentence)
 
-
-def reply_of(  # noqa: PLR0917 - the parts of a reply, in its order
-    answer: Answer,
-    wanted: Parallelism | None,
-    code: str,
-    sentence: str,
-    evidence: Mapping[str, Number],
-    memory: Mapping[str, Any],
-) -> PlanReply:
-    """Return the reply; a vector that runs already is a hold."""
-    scales = wanted is not None and wanted != answer.request.current
-    return PlanReply(
-        kind="scale" if scales else "hold",
-        parallelism=wanted if scales else None,
-        code=code,
-        sentence=sentence,
-        evidence=dict([(name, evident(value)) for name, value in evidence.items()][:MAX_EVIDENCE]),
-        infeasible=answer.infeasible[:MAX_INFEASIBLE],
-        memory=dict(memory),
-    )
+    def scale(self, wanted: Parallelism, code: str, sentence: str) -> PlanReply:
+        """Return the reply with the evidence so far; a vector that runs already is a hold."""
+        scales = wanted != self.request.current
+        return PlanReply(
+            kind="scale" if scales else "hold",
+            parallelism=wanted if scales else None,
+            code=code,
+            sentence=sentence,
+            evidence=dict([(name, _evident(value)) for name, value in self.evidence.items()][:MAX_EVIDENCE]),
+            infeasible=self.infeasible[:MAX_INFEASIBLE],
+            memory=dict(self.memory),
+        )
 
 
-def evident(value: Number) -> Number:
+def _evident(value: Number) -> Number:
     """Return a number as evidence, to three places; None if it is not finite."""
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None

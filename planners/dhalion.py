@@ -1,22 +1,28 @@
 """The planner `dhalion`: symptom, diagnosis, resolution, for each operator by itself.
 
-Floratou et al., "Dhalion: Self-Regulating Stream Processing in Heron", VLDB 2017, with the numbers of TU Delft's re-implementation
-(delftdata/espa-autoscaling):
+Floratou et al., "Dhalion: Self-Regulating Stream Processing in Heron", VLDB 2017, with the numbers of TU Delft's
+re-implementation (delftdata/espa-autoscaling):
 
     symptom      backpressure of an operator     its backpressured share of the time ≥ backpressure_threshold
-                 pending growth of a source      records/s by which its lag grows ≥ pending_growth_share of what it takes in
-    diagnosis    under-provisioned               the operator behind a backpressured one that is not backpressured itself;
+                 pending growth of a source      records/s by which its lag grows ≥ pending_growth_share of what it
+                 takes in
+    diagnosis    under-provisioned               the operator behind a backpressured one that is not backpressured
+    itself;
                                                  a source whose pending records grow and that nothing holds back
-                 data skew                       such an operator whose busiest subtask does skew_threshold times the mean
-                 over-provisioned                nothing is backpressured, no pending records grow, and an input queue is almost empty
-    resolution   up                              ⌈p · (1 + bp / (1 − bp))⌉, bp the largest backpressured share (at most 0.9) upstream;
+                 data skew                       such an operator whose busiest subtask does skew_threshold times the
+                 mean over-provisioned                nothing is backpressured, no pending records grow, and an input
+                 queue is almost empty
+    resolution   up                              ⌈p · (1 + bp / (1 − bp))⌉, bp the largest backpressured share (at most
+    0.9) upstream;
                                                  of a source ⌈p · (1 + growth / consumed)⌉, at most 10 times
                  down                            ⌊p · scale_down_factor⌋, 1 at least
-                 skew                            the paper moves data; here it is reported and not scaled, which would not help
+                 skew                            the paper moves data; here it is reported and not scaled, which would
+                 not help
 
-Not measured are the queues inside a job: an operator's is taken to be almost empty while it is busy for quiet_share of the time or
-less (ρ/(1 − ρ) records wait at one that is busy for ρ, 1 at 0.5). A source's is its lag: at most pending_seconds of arrivals.
-The paper also never repeats what did not help; of that Weir keeps account for every planner (quarantine and guards).
+Not measured are the queues inside a job: an operator's is taken to be almost empty while it is busy for quiet_share of
+the time or less (ρ/(1 − ρ) records wait at one that is busy for ρ, 1 at 0.5). A source's is its lag: at most
+pending_seconds of arrivals. The paper also never repeats what did not help; of that Weir keeps account for every
+planner (quarantine and guards).
 """
 
 import math
@@ -25,12 +31,11 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, SourceAnalysis
-from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
 from predictor import changes
 
-from .answer import Answer, missing, reply_of
+from .answer import Answer
 
 MAX_BACKPRESSURE = 0.9
 MAX_FACTOR = 10.0
@@ -90,22 +95,19 @@ def plan_by_dhalion(request: Request) -> PlanReply:
     since = request.seconds_since_action
     if since is not None and since < parameters.cooldown_seconds:
         sentence = f"an action was {since:.0f} s ago, and nothing is diagnosed for {parameters.cooldown_seconds:.0f} s after one"
-        return reply_of(answer, None, "cooldown", sentence, {}, {})
-    symptoms = _symptoms_of(request, parameters)
+        return answer.hold("cooldown", sentence)
+    symptoms = _symptoms_of(answer, parameters)
     if isinstance(symptoms, PlanReply):
         return symptoms
-    evidence: dict[str, Number] = {}
-    for name, share in symptoms.backpressure.items():
-        evidence[f"backpressured_share[{name}]"] = share
-    for name, growth in symptoms.growth.items():
-        evidence[f"pending_growth_share[{name}]"] = growth
+    answer.evidence |= {f"backpressured_share[{name}]": share for name, share in symptoms.backpressure.items()}
+    answer.evidence |= {f"pending_growth_share[{name}]": growth for name, growth in symptoms.growth.items()}
     if symptoms.backpressured or symptoms.growing:
-        return _up(answer, symptoms, parameters, evidence)
-    return _down(answer, parameters, evidence)
+        return _up(answer, symptoms, parameters)
+    return _down(answer, parameters)
 
 
-def _symptoms_of(request: Request, parameters: DhalionParameters) -> _Symptoms | PlanReply:
-    analysis = request.analysis
+def _symptoms_of(answer: Answer, parameters: DhalionParameters) -> _Symptoms | PlanReply:
+    request, analysis = answer.request, answer.request.analysis
     backpressure, growth = {}, {}
     for name in request.topology.names:
         found = analysis.operator(name)
@@ -113,17 +115,17 @@ def _symptoms_of(request: Request, parameters: DhalionParameters) -> _Symptoms |
             continue  # nothing behind a sink could hold it back
         if found is None or found.backpressure.value is None:
             reason = found.backpressure.basis if found else "it was not analysed"
-            return missing(f"the backpressure of {name}", reason, {})
+            return answer.missing(f"the backpressure of {name}", reason)
         backpressure[name] = min(1.0, max(0.0, found.backpressure.value))
     sources = {source.operator: source for source in analysis.sources}
     for name in request.topology.sources:
         source, found = sources.get(name), analysis.operator(name)
         if source is None or source.lag_growth.value is None:
-            return missing(
-                f"the growth of {name}'s lag", source.lag_growth.basis if source else "it was not analysed", {}
-            )
+            reason = source.lag_growth.basis if source else "it was not analysed"
+            return answer.missing(f"the growth of {name}'s lag", reason)
         if found is None or found.input_rate.value is None:
-            return missing(f"what {name} takes in", found.input_rate.basis if found else "it was not analysed", {})
+            reason = found.input_rate.basis if found else "it was not analysed"
+            return answer.missing(f"what {name} takes in", reason)
         growth[name] = _ratio(max(0.0, source.lag_growth.value), max(0.0, found.input_rate.value))
     return _Symptoms(
         backpressure,
@@ -140,14 +142,9 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else math.inf
 
 
-def _up(
-    answer: Answer,
-    symptoms: _Symptoms,
-    parameters: DhalionParameters,
-    evidence: dict[str, Number],
-) -> PlanReply:
+def _up(answer: Answer, symptoms: _Symptoms, parameters: DhalionParameters) -> PlanReply:
     request, analysis = answer.request, answer.request.analysis
-    wanted: Parallelism = dict(request.current)
+    wanted: Parallelism = request.current
     reasons = []
     for name, factor, reason in _causes(request, symptoms):
         found = analysis.operator(name)
@@ -161,15 +158,13 @@ def _up(
         reasons.append(reason)
     text = "; ".join(reasons)
     if wanted != request.current:
-        return reply_of(
-            answer, wanted, "under-provisioned", f"{changes(request.current, wanted)}: {text}", evidence, {}
-        )
+        return answer.scale(wanted, "under-provisioned", f"{changes(request.current, wanted)}: {text}")
     code = "skewed" if any(i.code == "skewed" for i in answer.infeasible) else "nothing-helps"
     text = (
         text
         or f"{', '.join([*symptoms.backpressured, *symptoms.growing])}: held back, and no operator behind is the cause"
     )
-    return reply_of(answer, None, code, f"no permitted parallelism would resolve it: {text}", evidence, {})
+    return answer.hold(code, f"no permitted parallelism would resolve it: {text}")
 
 
 def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float, str]]:
@@ -188,11 +183,11 @@ def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float,
             yield name, min(1 + growth, MAX_FACTOR), f"what waits at {name} grows by {text}"
 
 
-def _down(answer: Answer, parameters: DhalionParameters, evidence: dict[str, Number]) -> PlanReply:
+def _down(answer: Answer, parameters: DhalionParameters) -> PlanReply:
     """Nothing is backpressured: operators with an almost empty queue shrink. An unknown queue is not empty."""
     request, analysis = answer.request, answer.request.analysis
     sources = {source.operator: source for source in analysis.sources}
-    wanted: Parallelism = dict(request.current)
+    wanted: Parallelism = request.current
     unknown = []
     for name, p in request.current.items():
         empty = _almost_empty(analysis, name, sources.get(name), parameters)
@@ -205,10 +200,10 @@ def _down(answer: Answer, parameters: DhalionParameters, evidence: dict[str, Num
         sentence = (
             f"{changes(request.current, wanted)}: nothing is backpressured, and what waits there is next to nothing"
         )
-        return reply_of(answer, wanted, "over-provisioned", sentence, evidence, {})
+        return answer.scale(wanted, "over-provisioned", sentence)
     if unknown:
-        return missing(f"what waits at {unknown[0]}", "its busy share or its lag is not known", {})
-    return reply_of(answer, None, "no-symptom", "nothing is backpressured and no queue is almost empty", evidence, {})
+        return answer.missing(f"what waits at {unknown[0]}", "its busy share or its lag is not known")
+    return answer.hold("no-symptom", "nothing is backpressured and no queue is almost empty")
 
 
 def _almost_empty(

@@ -1,25 +1,26 @@
 """The built-in planner `ds2`: three steps is all you need.
 
-Kalavri et al., OSDI 2018, equations 7 and 8, in one pass from the sources; the order of the float operations is that of the released
-code (`strymon-system/ds2`, controller/src/policy/scaling.rs):
+Kalavri et al., OSDI 2018, equations 7 and 8, in one pass from the sources; the order of the float operations is that of
+the released code (`strymon-system/ds2`, controller/src/policy/scaling.rs):
 
     p_i'  = ceil( (1 + scaling_factor) · in_i / (lp_i / p_i) )          in_i = sum of the ideal outputs of what feeds i
-    out_i = lo_i · in_i / lp_i,   of a source its given rate            lp, lo: true rates of the operator, busy time only
+    out_i = lo_i · in_i / lp_i,   of a source its given rate            lp, lo: true rates of the operator, busy time
+    only
 
-lp is the analysis's true processing rate, lo/lp an edge's selectivity, the given rate a source's arrivals. Sources keep their
-parallelism, as there, unless `scale_sources`: a source that does the work itself is then sized by what arrives.
+lp is the analysis's true processing rate, lo/lp an edge's selectivity, the given rate a source's arrivals. Sources keep
+their parallelism, as there, unless `scale_sources`: a source that does the work itself is then sized by what arrives.
 
-Target-rate-ratio correction (`evaluate_scaling_policy`): if no operator goes up and yet arrivals / observed rate of a source is above
-`target_rate_ratio`, all p' are multiplied by the greatest such ratio and rounded up again.
+Target-rate-ratio correction (`evaluate_scaling_policy`): if no operator goes up and yet arrivals / observed rate of a
+source is above `target_rate_ratio`, all p' are multiplied by the greatest such ratio and rounded up again.
 
-Of its manager: `warm_up_intervals` (policy_interval is the policy's interval), `activation_intervals` decisions in a row combined by
-`activation` (the released code takes the latest; the paper speaks of maximum and median), and which changes are too small:
-`ignored_increase` 0 and `ignored_decrease` 1 are the code's `consider_change`. Its roll-back and its cap on the number of decisions were
-never finished; here the executor rolls back.
+Of its manager: `warm_up_intervals` (policy_interval is the policy's interval), `activation_intervals` decisions in a
+row combined by `activation` (the released code takes the latest; the paper speaks of maximum and median), and which
+changes are too small: `ignored_increase` 0 and `ignored_decrease` 1 are the code's `consider_change`. Its roll-back and
+its cap on the number of decisions were never finished; here the executor rolls back.
 
-Unlike the original: an operator of unknown true rate ends the pass with a hold that names it, where the original computes with NaN; so
-does one that was analysed at another parallelism than it runs with. A nearly idle operator has a lower bound instead, which may take
-subtasks away and never add any.
+Unlike the original: an operator of unknown true rate ends the pass with a hold that names it, where the original
+computes with NaN; so does one that was analysed at another parallelism than it runs with. A nearly idle operator has a
+lower bound instead, which may take subtasks away and never add any.
 """
 
 import math
@@ -31,11 +32,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from weir_contracts import Parallelism, PlanReply
 from weir_contracts.planning import Number
-from weir_planner import Request, planner
+from weir_planner import MetricMissing, Request, planner
 
 from predictor import changes
 
-from .answer import Answer, missing, reply_of
+from .answer import Answer
 
 MAX_PARALLELISM = 2**31 - 1
 MAX_KEPT = 1500
@@ -138,30 +139,30 @@ def _whole(instances: float) -> int:
 def plan_by_ds2(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     parameters = request.parameters(Ds2Parameters)
-    memory = _Memory.of(request.memory)
-    answer = Answer(request)
-    memory = memory.after(request.current)
+    memory = _Memory.of(request.memory).after(request.current)
+    answer = Answer(request, memory.kept())
     if memory.intervals <= parameters.warm_up_intervals:
         sentence = f"interval {memory.intervals} of {parameters.warm_up_intervals} since the parallelism changed: not decided yet"
-        return reply_of(answer, None, "warming-up", sentence, {}, memory.kept())
-    read = _read(request, parameters)
-    if isinstance(read, str):
-        what, _, reason = read.partition(": ")
-        return missing(what, reason, memory.interrupted().kept())
-    wanted = _sized(read, request, parameters)
+        return answer.hold("warming-up", sentence)
+    try:
+        inputs = _inputs(request, parameters)
+    except MetricMissing as gap:
+        # The next decision is the first in a row again.
+        return request.hold("metric-missing", str(gap), memory=replace(memory, decisions=()).kept())
+    wanted = _sized(inputs, request, parameters)
     needed = max(1, min(parameters.activation_intervals, MAX_KEPT // len(wanted)))
     memory = memory.decided(wanted, needed)
-    evidence = _evidence(read, wanted)
+    answer.memory, answer.evidence = memory.kept(), _evidence(inputs, wanted)
     if len(memory.decisions) < needed:
         sentence = f"{len(memory.decisions)} of {needed} decisions in a row were made"
-        return reply_of(answer, None, "activating", sentence, evidence, memory.kept())
+        return answer.hold("activating", sentence)
     combined = dict(zip(wanted, _combined(memory.decisions, parameters.activation), strict=True))
     vector = {name: answer.within(name, p) for name, p in combined.items()}
-    return _reply(answer, vector, parameters, sum(read.arrivals.values()), evidence, memory)
+    return _reply(answer, vector, parameters, sum(inputs.arrivals.values()))
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Inputs:
     """A request's rates; `upper_bounds_only`: operators that may lose subtasks only."""
 
     graph: Graph
@@ -171,46 +172,40 @@ class _Read:
     upper_bounds_only: frozenset[str]
 
 
-def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
-    """The rates, or `what: why` of the first that is missing."""
+def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
+    """Return the rates. Raises `MetricMissing` for the first one that is unknown."""
     analysis, topology = request.analysis, request.topology
     analysed = {(e.source, e.target): e.selectivity for e in analysis.edges}
     selectivity: dict[str, dict[str, float]] = {name: {} for name in request.current}
-    for edge in topology.edges:
-        found = analysed.get((edge.source, edge.target))
-        if found is None or found.value is None:
-            reason = "it was not analysed" if found is None else found.basis
-            return f"the selectivity from {edge.source} to {edge.target}: {reason}"
-        selectivity[edge.source][edge.target] = max(0.0, found.value)
+    for source, target in ((edge.source, edge.target) for edge in topology.edges):
+        ratio = request.needed(analysed.get((source, target)), f"the selectivity from {source} to {target}")
+        selectivity[source][target] = max(0.0, ratio)
     sources, given = set(topology.sources), {s.operator: s.arrival_rate for s in analysis.sources}
     arrivals: dict[str, float] = {}
     ratios: list[float] = []
     processing: dict[str, float] = {}
     upper_bounds_only: set[str] = set()
-    for name in request.current:
+    for name, parallelism in request.current.items():
         operator = analysis.operator(name)
         if name in sources:
-            rate = given.get(name)
-            if rate is None or rate.value is None:
-                return f"the arrival rate of {name}: {'it was not analysed' if rate is None else rate.basis}"
-            arrivals[name] = max(0.0, rate.value)
+            arrivals[name] = max(0.0, request.needed(given.get(name), f"the arrival rate of {name}"))
             taken = operator.input_rate.value if operator else None
             if taken is not None and taken > 0:
                 ratios.append(arrivals[name] / taken)
         if name not in sources or parameters.scale_sources:
-            rate_of = operator.true_processing_rate if operator else None
-            value = rate_of.value if rate_of else None
-            if value is None and operator and operator.min_processing_rate:
-                value = operator.min_processing_rate.value
+            what = f"the true processing rate of {name}"
+            if operator is None:
+                raise MetricMissing(f"{what} is unknown: it was not analysed")
+            rate = operator.true_processing_rate
+            if rate.value is None and operator.min_processing_rate:
+                rate = operator.min_processing_rate
                 upper_bounds_only.add(name)
-            if value is None or value <= 0:
-                return (
-                    f"the true processing rate of {name}: {'it was not analysed' if rate_of is None else rate_of.basis}"
-                )
-            if operator and operator.parallelism != request.current[name]:
-                seen_at = f"it was analysed at {operator.parallelism}"
-                return f"the true processing rate of {name} at {request.current[name]} subtasks: {seen_at}"
-            processing[name] = value
+            processing[name] = request.needed(rate, what)
+            if processing[name] <= 0:
+                raise MetricMissing(f"{what} is unknown: {rate.basis}")
+            if operator.parallelism != parallelism:
+                reason = f"it was analysed at {operator.parallelism} subtasks and runs with {parallelism}"
+                raise MetricMissing(f"{what} is unknown: {reason}")
     graph = Graph(
         instances=request.current,
         rates={
@@ -224,18 +219,18 @@ def _read(request: Request, parameters: Ds2Parameters) -> _Read | str:
         },
     )
     source_rates = {n: r for n, r in processing.items() if n in arrivals}
-    return _Read(graph, arrivals, max(ratios, default=None), source_rates, frozenset(upper_bounds_only))
+    return _Inputs(graph, arrivals, max(ratios, default=None), source_rates, frozenset(upper_bounds_only))
 
 
-def _sized(read: _Read, request: Request, parameters: Ds2Parameters) -> Parallelism:
+def _sized(inputs: _Inputs, request: Request, parameters: Ds2Parameters) -> Parallelism:
     """This interval's decision for every operator."""
-    wanted = optimal(read.graph, parameters.scaling_factor)
-    for name, rate in read.source_rates.items():
-        ideal = _ideal(read.arrivals[name], rate, request.current[name])
+    wanted = optimal(inputs.graph, parameters.scaling_factor)
+    for name, rate in inputs.source_rates.items():
+        ideal = _ideal(inputs.arrivals[name], rate, request.current[name])
         wanted[name] = _whole(ideal * (1.0 + parameters.scaling_factor))
-    for name in read.upper_bounds_only & set(wanted):
+    for name in inputs.upper_bounds_only & set(wanted):
         wanted[name] = min(wanted[name], request.current[name])
-    wanted = corrected(wanted, request.current, read.ratio, parameters.target_rate_ratio)
+    wanted = corrected(wanted, request.current, inputs.ratio, parameters.target_rate_ratio)
     return {name: max(1, min(wanted.get(name, p), MAX_PARALLELISM)) for name, p in request.current.items()}
 
 
@@ -247,34 +242,25 @@ def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
     return decisions[-1]
 
 
-def _reply(  # noqa: PLR0917 - what a decision rests on, in its order
-    answer: Answer,
-    vector: Parallelism,
-    parameters: Ds2Parameters,
-    demand: float,
-    evidence: dict[str, Number],
-    memory: "_Memory",
-) -> PlanReply:
+def _reply(answer: Answer, vector: Parallelism, parameters: Ds2Parameters, demand: float) -> PlanReply:
     moved = {name: p - answer.request.current[name] for name, p in vector.items()}
     moves = changes(answer.request.current, vector)
     if not any(moved.values()):
-        return reply_of(
-            answer, None, "at-optimum", "every operator has its optimal parallelism", evidence, memory.kept()
-        )
+        return answer.hold("at-optimum", "every operator has its optimal parallelism")
     if not any(by > parameters.ignored_increase or -by > parameters.ignored_decrease for by in moved.values()):
         sentence = f"{moves} is too small a change for a restart"
-        return reply_of(answer, None, "small-change", sentence, evidence, memory.kept())
+        return answer.hold("small-change", sentence)
     code = "under-provisioned" if any(by > 0 for by in moved.values()) else "over-provisioned"
     sentence = f"{moves}: the optimum by true rates where {demand:,.0f} records/s arrive"
-    return reply_of(answer, vector, code, sentence, evidence, memory.kept())
+    return answer.scale(vector, code, sentence)
 
 
-def _evidence(read: _Read, wanted: Parallelism) -> dict[str, Number]:
-    evidence: dict[str, Number] = {f"arrival_rate[{n}]": r for n, r in read.arrivals.items()}
-    evidence["source_rate_ratio"] = read.ratio
+def _evidence(inputs: _Inputs, wanted: Parallelism) -> dict[str, Number]:
+    evidence: dict[str, Number] = {f"arrival_rate[{n}]": r for n, r in inputs.arrivals.items()}
+    evidence["source_rate_ratio"] = inputs.ratio
     for name, p in wanted.items():
         evidence[f"optimum[{name}]"] = p
-        rate = read.graph.rates[name].processing if name in read.graph.rates else read.source_rates.get(name)
+        rate = inputs.graph.rates[name].processing if name in inputs.graph.rates else inputs.source_rates.get(name)
         if rate is not None:
             evidence[f"true_processing_rate[{name}]"] = rate
     return evidence
@@ -282,7 +268,8 @@ def _evidence(read: _Read, wanted: Parallelism) -> dict[str, Number]:
 
 @dataclass(frozen=True)
 class _Memory:
-    """How long this parallelism has been seen, and the last decisions in a row; operators in topological order, without names."""
+    """How long this parallelism has been seen, and the last decisions in a row; operators in topological order, without
+    names."""
 
     vector: tuple[int, ...] = ()
     intervals: int = 0
@@ -303,10 +290,6 @@ class _Memory:
     def decided(self, wanted: Parallelism, kept: int) -> "_Memory":
         """With one more decision."""
         return replace(self, decisions=(*self.decisions, tuple(wanted.values()))[-kept:])
-
-    def interrupted(self) -> "_Memory":
-        """The next decision is the first in a row again."""
-        return replace(self, decisions=())
 
     def kept(self) -> dict[str, Any]:
         """For the plan."""

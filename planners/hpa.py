@@ -2,19 +2,22 @@
 
     ratio = metric / target,    replicas = ceil(ratio · replicas)    unless ratio is within the tolerance
 
-then stabilisation windows, rate policies and limits; `autoscaling/v2.py` has the arithmetic, what it was taken from and how it was checked.
+then stabilisation windows, rate policies and limits; `autoscaling/v2.py` has the arithmetic, what it was taken from and
+how it was checked.
 
-Mapping: a workload is an operator and its replicas are its subtasks (`scope: operators`, one autoscaler each), or the application,
-whose replicas are its largest parallelism and which gives all operators the same (`application`).
-Current and status replicas are what is observed. The policy's bounds are `minReplicas` and `maxReplicas` unless those are set. The
-sync period is the policy's interval. A rescale counts for the rate policies when it was observed, at the time of its last request.
+Mapping: a workload is an operator and its replicas are its subtasks (`scope: operators`, one autoscaler each), or the
+application, whose replicas are its largest parallelism and which gives all operators the same (`application`). Current
+and status replicas are what is observed. The policy's bounds are `minReplicas` and `maxReplicas` unless those are set.
+The sync period is the policy's interval. A rescale counts for the rate policies when it was observed, at the time of
+its last request.
 
-Metrics, written as in the resource, with the names `busy` (share of time; in place of CPU), `input_rate` (of an operator, records/s),
-`cpu` (of pods), `arrival_rate`, `lag_records`, `lag_seconds`, `expected_latency_seconds` (of the application), or that of a signal. The
-default is `busy` at 80 %, or at the policy's utilization. One that is unknown gives no proposal, as there: alone it holds.
+Metrics, written as in the resource, with the names `busy` (share of time; in place of CPU), `input_rate` (of an
+operator, records/s), `cpu` (of pods), `arrival_rate`, `lag_records`, `lag_seconds`, `expected_latency_seconds` (of the
+application), or that of a signal. The default is `busy` at 80 %, or at the policy's utilization. One that is unknown
+gives no proposal, as there: alone it holds.
 
-Unlike the original: it is not called while nothing runs, so sizes of 0 do not occur. What it remembers is carried from plan to plan and
-outlives a restart. Weir's own guards come after it; set `behavior` there to 0 s for the pure rule.
+Unlike the original: it is not called while nothing runs, so sizes of 0 do not occur. What it remembers is carried from
+plan to plan and outlives a restart. Weir's own guards come after it; set `behavior` there to 0 s for the pure rule.
 """
 
 import math
@@ -232,7 +235,7 @@ def _proposal(
     request: Request, metric: HpaMetric, tolerance: v2.Tolerance, workload: str, current: int
 ) -> int | v2.NoMetric:
     try:
-        value = _read(request, metric.name, workload)
+        value = _value_of(request, metric.name, workload)
         target = metric.target
         if isinstance(value, list):
             pods, is_cpu = value, metric.name == "cpu"
@@ -246,7 +249,7 @@ def _proposal(
         return error
 
 
-def _read(request: Request, metric: str, workload: str) -> list[v2.Replica] | float:
+def _value_of(request: Request, metric: str, workload: str) -> list[v2.Replica] | float:
     """Return a value for each replica of the workload, or one for all; `NoMetric` names the unknown."""
     if metric == "cpu":
         return _pods(request)
@@ -322,7 +325,7 @@ def _bounded(value: float) -> float:
 def _shown(request: Request, metric: str, workload: str) -> float | None:
     """For the evidence."""
     try:
-        value = _read(request, metric, workload)
+        value = _value_of(request, metric, workload)
     except v2.NoMetric:
         return None
     if isinstance(value, list):

@@ -9,18 +9,21 @@ After KEDA 2.20 (`pkg/scalers/kafka_scaler.go`, `pkg/scaling/executor`). Per par
 
     total = sum of lag;   unless idle consumers are allowed, at most as many replicas as there are partitions (or, with
     limitToPartitionsWithLag, partitions with lag):   if total // lagThreshold > bound: total = bound · lagThreshold
-    ensureEvenDistributionOfPartitions:   total = f · lagThreshold, f the smallest divisor of the partitions with f · lagThreshold >= total
+    ensureEvenDistributionOfPartitions:   total = f · lagThreshold, f the smallest divisor of the partitions with f ·
+    lagThreshold >= total
 
-The total goes to the autoscaler as an external metric with target AverageValue lagThreshold: `ceil(total / lagThreshold)`, tolerance 0.1,
-`behavior`. Its traps are kept, too: the integer division lets totals below (bound + 1) · lagThreshold pass.
+The total goes to the autoscaler as an external metric with target AverageValue lagThreshold: `ceil(total /
+lagThreshold)`, tolerance 0.1, `behavior`. Its traps are kept, too: the integer division lets totals below (bound + 1) ·
+lagThreshold pass.
 
-Active is a group whose lag for activation is above activationLagThreshold. An inactive one goes to 0 after the cooldown if minReplicaCount
-is 0; an application here never does: that is reported as infeasible, and the minimum is requested.
+Active is a group whose lag for activation is above activationLagThreshold. An inactive one goes to 0 after the cooldown
+if minReplicaCount is 0; an application here never does: that is reported as infeasible, and the minimum is requested.
 
-Mapping: offsets are the newest observation's, at the policy's isolation level (KEDA reads the high watermark, uncommitted);
-the last query is the newest observation that is at least `pollingInterval` older; the group is the policy's `signals.kafka.groupId`. The
-workload is the application, with its largest parallelism, or each source (`scope`). `minReplicaCount` and `maxReplicaCount` are the
-policy's bounds unless they are set. A failed query holds; KEDA's `fallback` is the policy's.
+Mapping: offsets are the newest observation's, at the policy's isolation level (KEDA reads the high watermark,
+uncommitted); the last query is the newest observation that is at least `pollingInterval` older; the group is the
+policy's `signals.kafka.groupId`. The workload is the application, with its largest parallelism, or each source
+(`scope`). `minReplicaCount` and `maxReplicaCount` are the policy's bounds unless they are set. A failed query holds;
+KEDA's `fallback` is the policy's.
 """
 
 import re

@@ -1,6 +1,8 @@
-"""Write the metadata that makes a source tree's planners known: `python planners/metadata.py PYPROJECT FOLDER`, for images.
+"""Write the metadata that makes a source tree's planners known: `python planners/metadata.py PYPROJECT FOLDER`, for
+images.
 
-An image copies the sources and installs nothing, and planners are found by the entry points of installed packages. Standard library only.
+An image copies the sources and installs nothing, and planners are found by the entry points of installed packages.
+Standard library only.
 """
 
 import sys
@@ -14,7 +16,8 @@ def planners(pyproject: Path) -> list[str]:
 
 
 def write(pyproject: Path, folder: Path) -> Path:
-    """Write name, version and entry points of a project as `importlib.metadata` reads them in `folder`; return the new folder."""
+    """Write name, version and entry points of a project as `importlib.metadata` reads them in `folder`; return the new
+    folder."""
     project = tomllib.loads(pyproject.read_text())["project"]
     name, version = project["name"], project["version"]
     made = folder / f"{name.replace('-', '_')}-{version}.dist-info"

@@ -1,14 +1,14 @@
 """The built-in planner `schedule`: parallelism by the clock.
 
-Each entry has a cron expression, read in the policy's time zone; it is in force from each of its times on, until any other entry's time
-comes, or for `lasts` if that is set. The entry whose time came last is in force; of two at the same time, the later in the list. If none
-is, the defaults at the top hold.
+Each entry has a cron expression, read in the policy's time zone; it is in force from each of its times on, until any
+other entry's time comes, or for `lasts` if that is set. The entry whose time came last is in force; of two at the same
+time, the later in the list. If none is, the defaults at the top hold.
 
     in force at t = argmax over entries of last(cron, t), among those with t - last < lasts
 
-No source: cron(5), with five fields (or six, seconds first) and its names, read by `cronsim`, which has Debian's rules for summer time:
-a time that does not exist comes when the clock has jumped, one that exists twice comes once. `lasts` is real time, not by the wall
-clock. Looks at no metric.
+No source: cron(5), with five fields (or six, seconds first) and its names, read by `cronsim`, which has Debian's rules
+for summer time: a time that does not exist comes when the clock has jumped, one that exists twice comes once. `lasts`
+is real time, not by the wall clock. Looks at no metric.
 """
 
 from datetime import datetime, timedelta

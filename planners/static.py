@@ -2,7 +2,8 @@
 
     wanted(operator) = operators[operator], else parallelism, else what it has
 
-No source: it is what a person sets by hand, to compare with and to fall back on. Looks at no metric, so it never holds for one.
+No source: it is what a person sets by hand, to compare with and to fall back on. Looks at no metric, so it never holds
+for one.
 """
 
 from typing import Annotated, Self
@@ -12,7 +13,7 @@ from weir_contracts import PlanReply
 from weir_contracts.base import OperatorName
 from weir_planner import Request, planner
 
-from .answer import Answer, reply_of
+from .answer import Answer
 
 Parallel = Annotated[int, Field(ge=1, le=32768)]
 
@@ -79,5 +80,5 @@ def settled(answer: Answer, vector: Vector, code: str, reason: str) -> PlanReply
     """The reply that holds the application at a vector."""
     wanted = vector.of(answer)
     values = ", ".join(f"{name} at {p}" for name, p in wanted.items())
-    evidence = {f"wanted[{name}]": p for name, p in wanted.items()}
-    return reply_of(answer, wanted, code, f"{values}: {reason}", evidence, {})
+    answer.evidence |= {f"wanted[{name}]": p for name, p in wanted.items()}
+    return answer.scale(wanted, code, f"{values}: {reason}")

@@ -3,9 +3,10 @@
     value > up_above    p + step, or ceil(p · factor)
     value < down_below  p - step, or floor(p / factor), at least 1
 
-No source: it is the rule that most home-made scripts have. `utilization` is each operator's own (busy share) and moves that operator;
-`lag_seconds`, `latency_seconds` and `backlog` (records) are the application's and move all operators, or those named. It looks at nothing
-else: a step is the same however far the value is away, and up and down again is likely where the thresholds lie close together.
+No source: it is the rule that most home-made scripts have. `utilization` is each operator's own (busy share) and moves
+that operator; `lag_seconds`, `latency_seconds` and `backlog` (records) are the application's and move all operators, or
+those named. It looks at nothing else: a step is the same however far the value is away, and up and down again is likely
+where the thresholds lie close together.
 """
 
 import math
@@ -14,12 +15,11 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from weir_contracts import Estimate, PlanReply
 from weir_contracts.base import OperatorName
-from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
 from predictor import changes
 
-from .answer import Answer, missing, reply_of
+from .answer import Answer
 from .static import no_such_operator
 
 Measure = Literal["utilization", "lag_seconds", "latency_seconds", "backlog"]
@@ -72,14 +72,14 @@ def plan_by_threshold(request: Request) -> PlanReply:
     if unknown := sorted(set(chosen) - set(request.current)):
         return no_such_operator(unknown, request)
     readings = _readings(request, parameters.measure, chosen)
-    wanted, evidence = dict(request.current), dict[str, Number]()
+    wanted = request.current
     taken: list[str] = []
     stuck: list[str] = []
     unread: list[tuple[str, str]] = []
     for name in chosen:
         what, estimate = readings[name]
         value = estimate.value
-        evidence[what] = value
+        answer.evidence[what] = value
         if value is None:
             unread.append((what, estimate.basis))
             continue
@@ -92,13 +92,13 @@ def plan_by_threshold(request: Request) -> PlanReply:
     if wanted != request.current:
         grows = any(wanted[name] > p for name, p in request.current.items())
         code = "above-threshold" if grows else "below-threshold"
-        return reply_of(answer, wanted, code, f"{changes(request.current, wanted)}: {reason}", evidence, {})
+        return answer.scale(wanted, code, f"{changes(request.current, wanted)}: {reason}")
     if unread:
-        return missing(unread[0][0], unread[0][1], {}).model_copy(update={"evidence": evidence})
+        return answer.missing(*unread[0]).model_copy(update={"evidence": answer.evidence})
     if stuck:
-        return reply_of(answer, None, "at-bound", f"{reason}, and there is no step left", evidence, {})
+        return answer.hold("at-bound", f"{reason}, and there is no step left")
     sentence = f"{parameters.measure} lies between {parameters.down_below:g} and {parameters.up_above:g}"
-    return reply_of(answer, None, "within-thresholds", sentence, evidence, {})
+    return answer.hold("within-thresholds", sentence)
 
 
 def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str, tuple[str, Estimate]]:

@@ -1,7 +1,7 @@
 """The predictor: what an application does at parallelisms and loads that it may never have had.
 
-Capacity curves from measured points, flow through the graph, and the trajectory of lag. Pure: contracts and numpy. The planner decides
-with it and knowledge answers `what-if` with it, so both give the same answer for the same analysis.
+Capacity curves from measured points, flow through the graph, and the trajectory of lag. Pure: contracts and numpy. The
+planner decides with it and knowledge answers `what-if` with it, so both give the same answer for the same analysis.
 """
 
 from .answer import NotYet, what_if

@@ -1,8 +1,8 @@
 """A what-if: what a parallelism and a load would bring, from the latest analysis. Pure.
 
-It uses the model, curves and trajectory by which the planner decides. Results that depend on an unknown value are omitted and named,
-never guessed. An operator of unknown capacity suffices if it has no more to do than it does now with as many subtasks, or no more than
-its lower bound.
+It uses the model, curves and trajectory by which the planner decides. Results that depend on an unknown value are
+omitted and named, never guessed. An operator of unknown capacity suffices if it has no more to do than it does now with
+as many subtasks, or no more than its lower bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,8 @@ from .trajectory import MIN_RATE, STAY, STEPS, Model, Restart, busiest, predict
 
 FULL = 1.0 + 1e-9
 SKEWED = 1.5
-"""Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`."""
+"""Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`.
+"""
 CAUGHT_UP_SECONDS = 1.0
 """Seconds of arrivals: a source at which no more waits takes in everything."""
 POINTS, MAX_STEPS = 121, 1200
@@ -72,7 +73,8 @@ class _Question:
 
     @cached_property
     def lower_bounds(self) -> Mapping[str, float]:
-        """Records/s that operators of unknown capacity carry at least: their demand, too, if they are known to suffice for it."""
+        """Records/s that operators of unknown capacity carry at least: their demand, too, if they are known to suffice
+        for it."""
         found, loads = {}, self.model.loads
         bounds = lower_bounds_of(self.analysis.operators, self.model.curves)
         for operator in self.topology.operators:
@@ -107,8 +109,8 @@ class _Question:
 
     @cached_property
     def _is_carried_now(self) -> bool:
-        """Whether the load is no more than arrives now, and all of that is taken in: the counted arrivals and the counted intake differ
-        a little even then."""
+        """Whether the load is no more than arrives now, and all of that is taken in: the counted arrivals and the
+        counted intake differ a little even then."""
         if self.analysis.status != "running" or any(gap.what == "lag" for gap in self.all_gaps):
             return False
         return all(
@@ -129,10 +131,11 @@ def what_if(
     horizon_seconds: float,
     outcomes: Sequence[Outcome] = (),
 ) -> WhatIf:
-    """Return the answer. Operators that are not named keep their parallelism; `outcomes` of past actions, newest first, have their
-    durations.
+    """Return the answer. Operators that are not named keep their parallelism; `outcomes` of past actions, newest first,
+    have their durations.
 
-    Raises `InvalidQuestion` for an operator that does not exist, `NotYet` if graph, arrivals or every capacity is unknown.
+    Raises `InvalidQuestion` for an operator that does not exist, `NotYet` if graph, arrivals or every capacity is
+    unknown.
     """
     case = _question_of(analysis, parallelism, load, outcomes)
     capacities, names = case.capacities, case.topology.names
@@ -235,8 +238,9 @@ def _measured_at(operator: OperatorAnalysis | None) -> list[int]:
 
 
 def _breaks(case: _Question) -> tuple[str | None, float | None, str | None]:
-    """Return the operator with a curve that is full first as the load grows, and the records/s at all sources at which the application
-    breaks. That rate is unknown if an operator with a lower bound may be full before; then a sentence says what it carries."""
+    """Return the operator with a curve that is full first as the load grows, and the records/s at all sources at which
+    the application breaks. That rate is unknown if an operator with a lower bound may be full before; then a sentence
+    says what it carries."""
     first, rate = _first_full(case, case.capacities)
     # That an operator suffices for this load says nothing of the load that is too much for it.
     unmeasured = set(case.topology.names) - case.model.curves.keys() - case.lower_bounds.keys()
@@ -249,7 +253,8 @@ def _breaks(case: _Question) -> tuple[str | None, float | None, str | None]:
 
 
 def _first_full(case: _Question, capacities: Mapping[str, float]) -> tuple[str | None, float | None]:
-    """Return the operator whose capacity is reached first as the load grows in its present mix, and the records/s at all sources then."""
+    """Return the operator whose capacity is reached first as the load grows in its present mix, and the records/s at
+    all sources then."""
     arrivals = case.model.arrivals
     total = sum(arrivals.values())
     mix = {s: rate / total for s, rate in arrivals.items()} if total > 0 else dict.fromkeys(arrivals, 1 / len(arrivals))

@@ -1,13 +1,13 @@
 """Capacity of an operator at parallelisms with which it may never have run.
 
-`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s). `p / C(p)` is linear in `1/c` and
-`s/c`, so both come from a weighted non-negative least squares fit. With a single measured p the curve is linear: a second parameter
-fitted on one point would be invented. A coherence term (USL's κ) only where more subtasks were measured to do less: on the few close p
-of a control loop a free κ extrapolates worse than a straight line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some
-parallelism more subtasks do less.
+`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s). `p / C(p)` is
+linear in `1/c` and `s/c`, so both come from a weighted non-negative least squares fit. With a single measured p the
+curve is linear: a second parameter fitted on one point would be invented. A coherence term (USL's κ) only where more
+subtasks were measured to do less: on the few close p of a control loop a free κ extrapolates worse than a straight
+line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some parallelism more subtasks do less.
 
-A nearly idle operator gives no rate for a curve, but a lower bound: at its low utilization it does what it takes in, so it can do so
-much more. A lower bound shows that a parallelism suffices, never that it does not.
+A nearly idle operator gives no rate for a curve, but a lower bound: at its low utilization it does what it takes in, so
+it can do so much more. A lower bound shows that a parallelism suffices, never that it does not.
 """
 
 import math
@@ -22,7 +22,8 @@ MIN_CONFIDENCE = 0.05
 FALLEN = 0.9
 """Share of what fewer subtasks do, below which a fall is no noise. The executor rolls back by the same."""
 FALL_COUNTS = timedelta(hours=1)
-"""Age up to which a fall counts: it may have been a bad hour, and a parallelism that is never tried is never measured again."""
+"""Age up to which a fall counts: it may have been a bad hour, and a parallelism that is never tried is never measured
+again."""
 SATURATED_WEIGHT = 2.0
 """Weight of a measurement under saturation, which is an observation; one from busy time is an extrapolation."""
 
@@ -144,8 +145,8 @@ def _rows(points: Sequence[tuple[int, float, float]]) -> tuple[np.ndarray, np.nd
 
 
 def _weighted(points: Sequence[tuple[int, float, float]], second: Sequence[float]) -> tuple[float, float]:
-    """Fit p / C(p) by a constant and a multiple of `second`, neither below 0: the free optimum if it is allowed, else the better of the
-    two edges (the problem is convex, so it cannot lie inside)."""
+    """Fit p / C(p) by a constant and a multiple of `second`, neither below 0: the free optimum if it is allowed, else
+    the better of the two edges (the problem is convex, so it cannot lie inside)."""
     values, weights = _rows(points)
     matrix, values = np.array([[1.0, each] for each in second]) * weights[:, None], values * weights
     free, *_ = np.linalg.lstsq(matrix, values, rcond=None)
@@ -164,8 +165,8 @@ class LowerBound(NamedTuple):
     parallelism: int
 
     def rate(self, parallelism: int) -> float:
-        """Return a lower bound of records/s that the operator sustains at `parallelism`. Fewer subtasks do at least their share, because
-        more of them share something; that more subtasks do more was not measured."""
+        """Return a lower bound of records/s that the operator sustains at `parallelism`. Fewer subtasks do at least
+        their share, because more of them share something; that more subtasks do more was not measured."""
         return self.records_per_second * min(1.0, parallelism / self.parallelism)
 
 

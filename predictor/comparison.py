@@ -1,7 +1,7 @@
 """Holding and other parallelisms of an application, compared on the predictor.
 
-The model lets operators of unknown demand or capacity take in everything. Where readings contradict it (`Comparison.suspects`), its
-prediction is not used.
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
+(`Comparison.suspects`), its prediction is not used.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, PlanRequest, Prediction, Topology
 
 from .capacity import lower_bounds_of
@@ -47,8 +47,12 @@ class Assumptions(BaseModel):
     target_utilization: float = Field(
         default=0.8, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
     )
-    highest_utilization: float = Field(
-        default=0.92, gt=0.1, le=1, description="load over capacity from which staying is not good enough"
+    max_utilization: float = Field(
+        default=0.92,
+        gt=0.1,
+        le=1,
+        validation_alias=AliasChoices("max_utilization", "highest_utilization"),
+        description="load over capacity from which staying is not good enough",
     )
     drain_seconds: float = Field(
         default=30.0,
@@ -92,8 +96,9 @@ class Comparison:
 
     @cached_property
     def suspects(self) -> frozenset[str]:
-        """Operators that may be too small although the model cannot show it, as their demand or capacity is unknown: the saturated ones,
-        else, while lag above the objective grows, those that are half busy or of unknown utilization."""
+        """Operators that may be too small although the model cannot show it, as their demand or capacity is unknown:
+        the saturated ones, else, while lag above the objective grows, those that are half busy or of unknown
+        utilization."""
         model = self.model
         unmeasured = [
             n
@@ -109,7 +114,8 @@ class Comparison:
 
     @cached_property
     def growing_lag(self) -> tuple[float, float] | None:
-        """The longest lag in s above the objective that grows, and its growth in records/s; None: there is none, or the run is starting."""
+        """The longest lag in s above the objective that grows, and its growth in records/s; None: there is none, or the
+        run is starting."""
         run, limit, latency = self.analysis.run, self.limit_seconds, self.objective.max_latency is not None
         if limit is None:
             return None
@@ -160,7 +166,7 @@ class Comparison:
         """Load over capacity from which staying is not good enough."""
         if self.objective.utilization is not None:
             return min(1.0, self.objective.utilization * 1.1)
-        return max(self.assumptions.highest_utilization, self.assumptions.target_utilization)
+        return max(self.assumptions.max_utilization, self.assumptions.target_utilization)
 
     @cached_property
     def staying(self) -> Outlook:
@@ -183,7 +189,8 @@ class Comparison:
         )
 
     def is_worth(self, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
-        """Whether a change is worth its restart; or whether one of `vectors` would be with less backlog: more lag is no reason to stay."""
+        """Whether a change is worth its restart; or whether one of `vectors` would be with less backlog: more lag is no
+        reason to stay."""
         if self._helps(going):
             return True
         return any(less._helps(each) for less in self.with_less_waiting() for each in less.going(vectors))
@@ -207,8 +214,8 @@ class Comparison:
         return found.violation_seconds == 0 and (found.max_utilization or 0.0) <= self.max_utilization
 
     def violation_cost(self, found: Outlook) -> ViolationCost:
-        """Return seconds of violation, those beyond the horizon included if they end; if the objective is no time, the load beyond the
-        target as a share of the horizon."""
+        """Return seconds of violation, those beyond the horizon included if they end; if the objective is no time, the
+        load beyond the target as a share of the horizon."""
         over = max(0.0, (found.max_utilization or 0.0) - self.max_utilization) * found.horizon_seconds
         if self.limit_seconds is None:
             return False, over

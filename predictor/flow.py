@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from weir_contracts import Topology, within
 
 Flow = Mapping[str, Mapping[str, float]]
-"""Operator → source → records that arrive at the operator per record of the source. Operators with an unknown input are missing."""
+"""Operator → source → records that arrive at the operator per record of the source. Operators with an unknown input are
+missing."""
 Fed = list[tuple[int, float]]
 """The sources that feed an operator (by index) with their shares."""
 Limit = tuple[float, Fed]
@@ -15,8 +16,8 @@ Limit = tuple[float, Fed]
 def flow_of(topology: Topology, selectivities: Mapping[tuple[str, str], float | None]) -> dict[str, dict[str, float]]:
     """Sum over all paths the product of their edges' selectivities (DS2's traversal, once, in topological order).
 
-    An unknown or negative selectivity, or a product beyond the bounds of messages, makes everything behind it unknown, which is not
-    0: such operators are left out.
+    An unknown or negative selectivity, or a product beyond the bounds of messages, makes everything behind it unknown,
+    which is not 0: such operators are left out.
     """
     flow: dict[str, dict[str, float]] = {}
     for name in topology.names:
@@ -75,8 +76,8 @@ def fed_by(flow: Flow, order: Sequence[str], sources: Sequence[str]) -> dict[str
 
 
 def throttle(limits: Sequence[Limit], wanted: Sequence[float]) -> list[float]:
-    """Return the records/s that the sources take in if they want `wanted`: an operator that cannot follow slows all sources that feed it
-    by the same factor, as backpressure does. An operator of unknown capacity limits nothing."""
+    """Return the records/s that the sources take in if they want `wanted`: an operator that cannot follow slows all
+    sources that feed it by the same factor, as backpressure does. An operator of unknown capacity limits nothing."""
     rates = list(wanted)
     for capacity, fed in limits:
         load = 0.0

@@ -44,8 +44,8 @@ def run_interval(
 ) -> Interval:
     """Let the application run for `seconds` from `model.backlogs` on; it is down for the first `restart.seconds`.
 
-    `capacities` in records/s by operator; an operator that is missing limits nothing. Without an objective in seconds there is no
-    violation.
+    `capacities` in records/s by operator; an operator that is missing limits nothing. Without an objective in seconds
+    there is no violation.
     """
     steps = min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / STEP_SECONDS)))
     flows = simulate(model, [capacities], restart, seconds, steps)

@@ -14,8 +14,8 @@ def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 
 def answered(answer: WhatIf, carries: str | None = None) -> str:
-    """Return the answer in a sentence: whether it keeps up, the lag, where it breaks and whether it is possible. `carries` says what it
-    carries at least if its breaking point is unknown."""
+    """Return the answer in a sentence: whether it keeps up, the lag, where it breaks and whether it is possible.
+    `carries` says what it carries at least if its breaking point is unknown."""
     load = f"{answer.arrival_rate:,.0f} records/s"
     if answer.load_factor is not None:
         load += f" (x{answer.load_factor:.3g})"
@@ -32,7 +32,7 @@ def answered(answer: WhatIf, carries: str | None = None) -> str:
     if answer.infeasible:
         obstacles = "; ".join(dict.fromkeys(each.because for each in answer.infeasible))
         parts.append(obstacles if answer.possible else f"It is not possible: {obstacles}")
-    return (". ".join(parts) + ".")[:2000]
+    return ". ".join(parts) + "."
 
 
 def sustained_by_lower_bound(operator: str, rate: float, rate_now: float) -> str:

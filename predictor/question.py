@@ -31,7 +31,8 @@ class Load:
     records_per_second: float | None = None
 
     def on(self, arrivals: Mapping[str, float]) -> dict[str, float]:
-        """Return records/s at each source under this load, in the present proportions. Raises `InvalidQuestion` if nothing arrives now."""
+        """Return records/s at each source under this load, in the present proportions. Raises `InvalidQuestion` if
+        nothing arrives now."""
         total = sum(arrivals.values())
         if self.records_per_second is None:
             factor = 1.0 if self.factor is None else self.factor

@@ -1,4 +1,5 @@
-"""An analysis as the predictor reads it: arrivals, backlogs, capacity curves, the cost of a restart; and what is unknown."""
+"""An analysis as the predictor reads it: arrivals, backlogs, capacity curves, the cost of a restart; and what is
+unknown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class Gap:
 
 
 def model_of(analysis: Analysis, topology: Topology) -> tuple[Model, list[Gap]]:
-    """Return the model and its gaps: sources in the graph's order first, then operators. The model has no entry where there is a gap
-    (for a lag: a backlog of 0), so its user has to look at the gaps that matter."""
+    """Return the model and its gaps: sources in the graph's order first, then operators. The model has no entry where
+    there is a gap (for a lag: a backlog of 0), so its user has to look at the gaps that matter."""
     gaps: list[Gap] = []
     arrivals: dict[str, float] = {}
     backlogs: dict[str, Backlog] = {}
@@ -56,12 +57,12 @@ def restart_of(
     outcomes: Sequence[Outcome] = (),
     usual_seconds: float = USUAL_RESTART_SECONDS,
 ) -> Restart:
-    """Return the cost of a rescale: the usual time from request to RUNNING (the median of the last ones in `outcomes`, newest first),
-    but not less than the gap between runs and not more than an interval above it, as far as measured.
+    """Return the cost of a rescale: the usual time from request to RUNNING (the median of the last ones in `outcomes`,
+    newest first), but not less than the gap between runs and not more than an interval above it, as far as measured.
 
-    The gap misses times shorter than an interval; the time to RUNNING includes work of the old parallelism: all of the time in which
-    containers start. A single slow restart is not the usual one: taken for it, a slow restart in an outage would forbid shrinking until
-    the next rescale.
+    The gap misses times shorter than an interval; the time to RUNNING includes work of the old parallelism: all of the
+    time in which containers start. A single slow restart is not the usual one: taken for it, a slow restart in an
+    outage would forbid shrinking until the next rescale.
     """
     gap, usual = analysis.restart_times.seconds, _usual(outcomes)
     if gap is not None and usual is not None:

@@ -1,9 +1,10 @@
 """The predictor: what happens to lag if the application runs with given parallelisms.
 
-A fluid model. Each source has a backlog that its arrivals fill and its intake drains; an operator that cannot follow slows the intake
-(`flow.throttle`). A rescale costs `restart.seconds` without intake, and then what was processed since the last checkpoint is processed
-again (replay). Lag in seconds is the age of the oldest unprocessed record: with A(t) records arrived and P(t) processed, in order,
-`t − A⁻¹(P(t))`. Arrays have a row for each vector that is compared and a column for each step.
+A fluid model. Each source has a backlog that its arrivals fill and its intake drains; an operator that cannot follow
+slows the intake (`flow.throttle`). A rescale costs `restart.seconds` without intake, and then what was processed since
+the last checkpoint is processed again (replay). Lag in seconds is the age of the oldest unprocessed record: with A(t)
+records arrived and P(t) processed, in order, `t − A⁻¹(P(t))`. Arrays have a row for each vector that is compared and a
+column for each step.
 """
 
 import math
@@ -61,7 +62,8 @@ class Model:
     backlogs: Mapping[str, Backlog]
 
     def capacities(self, parallelism: Mapping[str, int]) -> dict[str, float]:
-        """Return records/s that each operator with a curve sustains; a source uses at most one subtask for each partition."""
+        """Return records/s that each operator with a curve sustains; a source uses at most one subtask for each
+        partition."""
         found = {}
         for name, curve, partitions in self._curves:
             p = parallelism.get(name)
@@ -86,7 +88,8 @@ class Model:
 
 
 class Outlook(NamedTuple):
-    """Figures of one vector to compare by. `prediction` makes the message of it, which takes longer than finding the figures."""
+    """Figures of one vector to compare by. `prediction` makes the message of it, which takes longer than finding the
+    figures."""
 
     horizon_seconds: float
     downtime_seconds: float
@@ -135,8 +138,7 @@ class Outlook(NamedTuple):
         rows = zip(
             _point_times(self.horizon_seconds, steps, points),
             self.lag.take(chosen).round(2).tolist(),
-            np.maximum(backlog, 0.0).round(1).tolist(),
-            np.maximum(throughput, 0.0).round(1).tolist(),
+            *np.maximum((backlog, throughput), 0.0).round(1).tolist(),
             strict=True,
         )
         # Validated as one document: constructing each point separately takes longer than the prediction.
@@ -170,7 +172,8 @@ def predict(
     points: int = POINTS,
     steps: int = STEPS,
 ) -> Prediction:
-    """Return the trajectory of lag over `horizon_seconds` with `parallelism`. Records are conserved: arrived + backlog = processed + left.
+    """Return the trajectory of lag over `horizon_seconds` with `parallelism`. Records are conserved: arrived + backlog
+    = processed + left.
 
     The objective bounds lag, or with `of_latency` the time from a record's arrival until it is processed.
     """
@@ -205,15 +208,15 @@ def outlooks(
     late = bounded > (math.inf if objective_seconds is None else objective_seconds)
     arrived = reduce(np.add, [flows.arrived[source] for source in sources])
     processed = reduce(np.add, [flows.processed[source] for source in sources])
+    max_lags, counts = np.maximum.reduce(lag, 1).tolist(), np.add.reduce(late, 1).tolist()
     found = []
-    for row, each in enumerate(capacities):
+    for row, (each, max_lag, late_steps) in enumerate(zip(capacities, max_lags, counts, strict=True)):
         utilization, bottleneck = busiest(model, each)
-        late_steps = int(np.count_nonzero(late[row]))
         found.append(
             Outlook(
                 horizon_seconds,
                 restart.seconds,
-                round(float(np.maximum.reduce(lag[row])), 2),
+                round(max_lag, 2),
                 round(late_steps * (horizon_seconds / steps), 2),
                 None if utilization is None else round(utilization, 3),
                 bottleneck,
@@ -245,19 +248,20 @@ def simulate(
     times = _times(horizon_seconds, steps)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     backlogs = [model.backlogs[source].records for source in sources]
-    limits = [[(each[name], fed) for name, fed in model.fed.items() if name in each] for each in capacities]
     if len(sources) > 1:
+        limits = [[(each[name], fed) for name, fed in model.fed.items() if name in each] for each in capacities]
         running = _running(horizon_seconds, steps, restart.seconds)
         rows = [_drained_together(times, running, each, rates, backlogs, restart) for each in limits]
         arrived, processed = (np.array(each).transpose(1, 0, 2) for each in zip(*rows, strict=True))
         return Flows(times, dict(zip(sources, arrived, strict=True)), dict(zip(sources, processed, strict=True)))
     (source,), (rate,), (waiting,) = sources, rates, backlogs
-    intakes = [min([capacity / fed[0][1] for capacity, fed in each], default=UNLIMITED) for each in limits]
+    shares = [(name, fed[0][1]) for name, fed in model.fed.items()]
+    intakes = [min([c[name] / share for name, share in shares if name in c], default=UNLIMITED) for c in capacities]
     # Replayed records are work still to do, although they arrived before everything that waits.
-    first = [waiting + min(rate, intake) * restart.replay_seconds for intake in intakes]
-    arrivals = np.array([[count] for count in first]) + rate * times
+    first = [[waiting + min(rate, intake) * restart.replay_seconds] for intake in intakes]
+    arrivals = rate * times + first
     # Both rates are constant, so the source never waits for records before it has caught up.
-    able = np.array([[intake] for intake in intakes]) * _up(horizon_seconds, steps, restart.seconds)
+    able = np.multiply.outer(intakes, _up(horizon_seconds, steps, restart.seconds))
     return Flows(times, {source: arrivals}, {source: np.minimum(arrivals, able)})
 
 
@@ -269,7 +273,8 @@ def _drained_together(  # noqa: PLR0917 - a row of `simulate`
     backlogs: Sequence[float],
     restart: Restart,
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return arrived and processed records of several sources that share what lies behind them: step by step, in plain floats."""
+    """Return arrived and processed records of several sources that share what lies behind them: step by step, in plain
+    floats."""
     first = list(backlogs)
     if restart.replay_seconds > 0:
         taken = throttle(limits, rates)
@@ -287,8 +292,8 @@ def _drained_together(  # noqa: PLR0917 - a row of `simulate`
 
 
 def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
-    """Return lag in seconds, `t − A⁻¹(P(t))`: with constant arrivals the backlog over their rate, once the records that waited at the
-    start are processed; before that their age, as they are taken to have arrived evenly."""
+    """Return lag in seconds, `t − A⁻¹(P(t))`: with constant arrivals the backlog over their rate, once the records that
+    waited at the start are processed; before that their age, as they are taken to have arrived evenly."""
     arrived, processed, rate = flows.arrived[source], flows.processed[source], model.arrivals[source]
     left: np.ndarray = arrived - processed
     # Less than a thousandth of a second's arrivals is a rounding error, not a backlog.
@@ -312,8 +317,8 @@ def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
 
 
 def _latency(flows: Flows, source: str) -> np.ndarray:
-    """Return `P⁻¹(A(t)) − t` in seconds: how long records that arrive at t will wait; beyond the horizon at the rate of the last step, at
-    most the horizon again."""
+    """Return `P⁻¹(A(t)) − t` in seconds: how long records that arrive at t will wait; beyond the horizon at the rate of
+    the last step, at most the horizon again."""
     times, rows = flows.times, []
     horizon, step = float(times[-1]), float(times[1] - times[0])
     for arrived, processed in zip(flows.arrived[source], flows.processed[source], strict=True):
@@ -326,7 +331,8 @@ def _latency(flows: Flows, source: str) -> np.ndarray:
 
 
 def _late_after(model: Model, flows: Flows, row: int, objective_seconds: float, of_latency: bool) -> float:
-    """Return seconds from the horizon's end until the backlog is within the objective, if all goes on as in the last step."""
+    """Return seconds from the horizon's end until the backlog is within the objective, if all goes on as in the last
+    step."""
     maximum, step_seconds = 0.0, float(flows.times[-1]) / (len(flows.times) - 1)
     for source, rate in model.arrivals.items():
         done = flows.processed[source][row]
@@ -386,10 +392,10 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def busiest(model: Model, capacities: Mapping[str, float]) -> tuple[float | None, str | None]:
     """Return the highest load over capacity among operators of which both are known, and whose it is."""
     maximum: float | None = None
-    where = None
+    where, loads = None, model.loads
     for name, rate in capacities.items():
-        if rate > 0 and name in model.loads:
-            load = model.loads[name] / rate
+        if rate > 0 and name in loads:
+            load = loads[name] / rate
             if maximum is None or load > maximum:
                 maximum, where = load, name
     return maximum, where

@@ -49,7 +49,7 @@ class ReplayBus(MemoryBus):
     async def _append(self, records: Sequence[Outgoing]) -> None:
         for record in records:
             await super().publish_many([record])
-            log = self._log.records[record.topic, 0]
+            log = self.log[record.topic, 0]
             if len(log) > RECORDS_KEPT:
                 log[-RECORDS_KEPT - 1] = replace(log[-RECORDS_KEPT - 1], value=None, headers={})
 

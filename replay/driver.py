@@ -12,7 +12,8 @@ from simulator.observe import deployment_of
 
 
 class SimulatedDriver:
-    """Simulations by the URL of their cluster and the name of their job, advanced to the clock's time when they are used.
+    """Simulations by the URL of their cluster and the name of their job, advanced to the clock's time when they are
+    used.
 
     `start` is the time of a simulation's second 0.
     """
@@ -88,7 +89,8 @@ class SimulatedDriver:
         return None
 
     def _find(self, subject: Subject) -> Simulation | Snapshot:
-        """Return the simulation that a subject names as it is now, or the snapshot of one that is unreachable or not there."""
+        """Return the simulation that a subject names as it is now, or the snapshot of one that is unreachable or not
+        there."""
         url, name = _key(subject)
         now = self._clock.now()
         here = [(job, simulation) for (where, job), simulation in self._jobs.items() if where == url]

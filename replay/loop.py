@@ -1,7 +1,8 @@
 """Simulated applications under the services' own shells, on a bus in memory and in simulated time.
 
-Planner and executor run as in production. The simulator stands in for what the monitor and the executor connect to, the executor's
-adapter in memory for knowledge, and the analyzer's core is called for each observation, as a Spark batch calls it.
+Planner and executor run as in production. The simulator stands in for what the monitor and the executor connect to, the
+executor's adapter in memory for knowledge, and the analyzer's core is called for each observation, as a Spark batch
+calls it.
 """
 
 import asyncio
@@ -51,7 +52,8 @@ SETTLING_SECONDS = 1e-7
 
 
 class InProcess:
-    """Asks planners in this process. An exception ends the replay: it is a bug of the planner, which its author wants to see."""
+    """Asks planners in this process. An exception ends the replay: it is a bug of the planner, which its author wants
+    to see."""
 
     def __init__(self, asks: Callable[[PlanRequest, str], PlanReply]) -> None:
         self.failure: Exception | None = None
@@ -124,8 +126,8 @@ class SimulatedApplication:
 class Loop:
     """One replica of each service around the applications of `add`. Each `run` continues where the last one ended.
 
-    `carry` receives each message on its way and returns what arrives of it, None if it is lost. `asks` asks a planner by its name.
-    `shadows` makes the planner's runner of shadows.
+    `carry` receives each message on its way and returns what arrives of it, None if it is lost. `asks` asks a planner
+    by its name. `shadows` makes the planner's runner of shadows.
     """
 
     def __init__(

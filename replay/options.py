@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
-from weir_planner.installed import InvalidParameters, UnknownPlanner, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import UnknownPlanner, parse_parameters
 
 from runtime.documents import Unreadable, read_file
 from simulator import PRESETS, Application, InvalidApplication, parse
@@ -19,7 +20,8 @@ SHAPE_SECONDS = 1_200.0
 SLOW_STEP_SECONDS, FAST_STEP_SECONDS = 60.0, 10.0
 """Default intervals for a recording by the minute, or coarser, and for a finer one."""
 MIN_RISE_SECONDS = 0.2
-"""Minimum time from a trough of the load to its peak at the chosen speed; a faster one would need steps of less than 50 ms."""
+"""Minimum time from a trough of the load to its peak at the chosen speed; a faster one would need steps of less than 50
+ms."""
 MAX_SCRAPES = 1440
 """Default maximum of scrapes in a day of a shape: as many as of a recorded day by the minute."""
 START_UTILIZATION = 0.7
@@ -63,7 +65,8 @@ class Replay:
 
     @property
     def step_seconds(self) -> float:
-        """Length of the model's steps: at least four in a scrape interval, and an integer number of them between two looks."""
+        """Length of the model's steps: at least four in a scrape interval, and an integer number of them between two
+        looks."""
         max_step = min(1.0, self.policy.spec.interval.total_seconds() / 4)
         return self.look_seconds / math.ceil(self.look_seconds / max_step)
 

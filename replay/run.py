@@ -99,7 +99,8 @@ def replay_own(
     parameters: Mapping[str, Any],
     options: ReplayOptions,
 ) -> Result:
-    """Replay with `plan` in the planner's place, for a planner that is not installed. Raises `InvalidReplay`, and what `plan` raises."""
+    """Replay with `plan` in the planner's place, for a planner that is not installed. Raises `InvalidReplay`, and what
+    `plan` raises."""
     prepared = prepare(replace(options, planner="rate"))
     choice = PlannerChoice(name=name, parameters=dict(parameters))
     spec = prepared.policy.spec.model_copy(update={"planner": choice})

@@ -9,14 +9,15 @@ from simulator import Application, Simulation
 from simulator.capacity import OfflineOptimum
 
 LOOK_SECONDS = 10.0
-"""Maximum time between two calculations of the optimum, however long a point of the curves is: a load that rises and falls within one
-would look like its mean, which is never late and needs half."""
+"""Maximum time between two calculations of the optimum, however long a point of the curves is: a load that rises and
+falls within one would look like its mean, which is never late and needs half."""
 PEAKED = 1.5
 """Ratio of a point's highest load to its mean from which the mean would hide it."""
 
 
 class BoundedOptimum(OfflineOptimum):
-    """Smallest parallelism that carries a load, each operator within its upper bound and all together within the cluster's slots."""
+    """Smallest parallelism that carries a load, each operator within its upper bound and all together within the
+    cluster's slots."""
 
     def __init__(self, application: Application, bounds: Bounds) -> None:
         self._cluster_slots = application.cluster.slots

@@ -1,4 +1,5 @@
-"""An event loop in simulated time: it never waits, and jumps to its next timer instead. Unmodified asyncio code runs hours in seconds."""
+"""An event loop in simulated time: it never waits, and jumps to its next timer instead. Unmodified asyncio code runs
+hours in seconds."""
 
 import asyncio
 import selectors

@@ -1,4 +1,5 @@
-"""Allow-lists of schemes, hosts and networks for addresses that users name, and the lookup that checks every address of a name.
+"""Allow-lists of schemes, hosts and networks for addresses that users name, and the lookup that checks every address of
+a name.
 
 Without them an address in a document would let its author reach whatever the process can reach.
 """
@@ -33,8 +34,8 @@ _NAMED: dict[str, tuple[Network, ...]] = {
     "loopback": _networks("127.0.0.0/8", "::1/128"),
     "private": _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
 }
-# Metadata services hand out credentials. Most are link-local, which no name covers; these are in private or public networks:
-# AWS and Google over IPv6, Alibaba Cloud, Oracle Cloud, Azure.
+# Metadata services hand out credentials. Most are link-local, which no name covers; these are in private or public
+# networks: AWS and Google over IPv6, Alibaba Cloud, Oracle Cloud, Azure.
 _METADATA = _networks(
     "fd00:ec2::254/128", "fd20:ce::254/128", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"
 )
@@ -72,7 +73,8 @@ class Allowed:
     def of(cls, schemes: str, hosts: str, networks: str, *, prefix: str) -> Self:
         """Read comma-separated lists; `ValueError` that names the invalid entry.
 
-        A network is 10.0.0.0/8, or public, private (with 100.64.0.0/10) or loopback; these names exclude metadata services.
+        A network is 10.0.0.0/8, or public, private (with 100.64.0.0/10) or loopback; these names exclude metadata
+        services.
         """
         found, named = [], []
         for text in _parts(networks):

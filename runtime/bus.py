@@ -1,11 +1,12 @@
 """The bus as small protocols. `kafka_bus` and `memory_bus` pass the same tests.
 
-Delivery is at least once: a consumer must be idempotent, and commits after the results of its records were acknowledged.
+Delivery is at least once: a consumer must be idempotent, and commits after the results of its records were
+acknowledged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from .records import Outgoing, Record, TopicSpec
 
@@ -15,6 +16,26 @@ PartitionsChanged = Callable[[frozenset[int]], None]
 
 SESSION_SECONDS = 8.0
 """Without a heartbeat, until a group gives a member's partitions to others."""
+
+
+class MemberOptions(TypedDict, total=False):
+    """Options of a member of a group."""
+
+    from_beginning: bool
+    """Where to start without a committed offset; at the end if False."""
+    on_assigned: PartitionsChanged
+    on_revoked: PartitionsChanged | None
+
+
+class ReaderOptions(TypedDict, total=False):
+    """Options of a reader, which starts at the beginning by default."""
+
+    partitions: Iterable[int]
+    """All by default."""
+    since: timedelta
+    """Start this long ago."""
+    from_beginning: bool
+    """Start at the end if False."""
 
 
 class BusError(Exception):
@@ -27,7 +48,6 @@ class Consumer(Protocol):
     @property
     def assignment(self) -> frozenset[int]:
         """The partitions that this member owns now."""
-        ...
 
     async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
         """Return the monotonic second until which no other member can own `partition`; None if that is not certain for
@@ -37,22 +57,19 @@ class Consumer(Protocol):
         was sent, so it ends before the group gives the partition to another member. A member that the group removed
         loses its partitions here, before its next `receive`, and `on_revoked` is called as for any loss.
         """
-        ...
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
-        """Return the next records, as soon as there are any; empty after `timeout_seconds`, also while the brokers are away.
+        """Return the next records, as soon as there are any; empty after `timeout_seconds`, also while the brokers are
+        away.
 
         One call at a time. A cancelled call loses nothing: the next call returns its records.
         """
-        ...
 
     async def commit(self) -> None:
         """Commit all that `receive` has returned, without partitions lost in a rebalance."""
-        ...
 
     async def close(self) -> None:
         """Leave the group, so that other members take over at once."""
-        ...
 
 
 class Reader(Protocol):
@@ -60,15 +77,12 @@ class Reader(Protocol):
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
         """As a consumer's, but may return nothing sooner, such as at an end. `BusError` for an unknown topic."""
-        ...
 
     async def assign(self, partitions: Iterable[int]) -> None:
         """Read exactly these from now on: new ones from the reader's start, others from their position."""
-        ...
 
     async def caught_up(self) -> bool:
         """Return whether every assigned partition was read to its end since it was assigned."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -78,45 +92,24 @@ class Bus(Protocol):
 
     async def close(self) -> None:
         """Flush, and close all consumers and readers."""
-        ...
 
     async def ping(self) -> None:
         """Return if the brokers answer; `BusError` otherwise."""
-        ...
 
     async def publish(
         self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str] | None = None
     ) -> None:
         """Return once the brokers have acknowledged it; `BusError` if they do not in time."""
-        ...
+        await self.publish_many([Outgoing(topic, key, value, headers or {})])
 
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
         """Publish several records in order; return when all are acknowledged."""
-        ...
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create missing topics. `BusError` for one with another number of partitions, which names both numbers."""
-        ...
 
-    def consumer(
-        self,
-        topics: Sequence[str],
-        group: str,
-        *,
-        from_beginning: bool = True,
-        on_assigned: PartitionsChanged | None = None,
-        on_revoked: PartitionsChanged | None = None,
-    ) -> Consumer:
-        """Join a group. `from_beginning`: where to start without a committed offset."""
-        ...
+    def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
+        """Join a group."""
 
-    def reader(
-        self,
-        topic: str,
-        *,
-        partitions: Iterable[int] | None = None,
-        since: timedelta | None = None,
-        from_beginning: bool = True,
-    ) -> Reader:
-        """Read `partitions` (None: all) from the beginning, from `since` ago, or from the end, as of the first `receive` or `assign`."""
-        ...
+    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
+        """Read a topic, as of the first `receive` or `assign`."""

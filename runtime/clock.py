@@ -10,11 +10,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the current time, aware, in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds that never decrease, from an arbitrary start."""
-        ...
 
 
 class SystemClock:

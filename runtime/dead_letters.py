@@ -2,6 +2,7 @@
 
 import base64
 from collections import deque
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
@@ -31,30 +32,30 @@ _COUNT = Counter(
 _NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
 
 
+@dataclass(eq=False, repr=False)
 class DeadLetters:
     """Sends the dead letters of `service`. Those of a newer schema version are recorded in `newer`."""
 
-    def __init__(self, bus: Bus, service: str, clock: Clock, newer: NewerMessages | None = None) -> None:
-        self._bus = bus
-        self._service = service
-        self._clock = clock
-        self._newer = newer
-        self._log = structlog.get_logger(service)
-        self._sent: deque[tuple[str, datetime | None]] = deque(maxlen=_REMEMBERED)
+    bus: Bus
+    service: str
+    clock: Clock
+    newer: NewerMessages | None = None
+    _sent: deque[tuple[str, datetime | None]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), init=False)
 
     async def send(self, record: Record, code: str, reason: str, field: str | None = None) -> None:
         """Publish the dead letter of a record; `BusError` if the brokers do not accept it."""
         _COUNT.labels(record.topic).inc()
-        self._log.warning("dead-letter", place=record.place, key=record.key, code=code, reason=reason, field=field)
+        log = structlog.get_logger(self.service)
+        log.warning("dead-letter", place=record.place, key=record.key, code=code, reason=reason, field=field)
         error = Undecodable(record, reason, field, code=code)
-        letter = dead_letter(self._service, self._clock.now(), error)
-        if code == NEWER_VERSION and self._newer is not None:
-            self._newer.record(letter.type or "", f"{record.place} {reason}")
-        traceparent, source = record.headers.get("traceparent"), self._service
+        letter = dead_letter(self.service, self.clock.now(), error)
+        if code == NEWER_VERSION and self.newer is not None:
+            self.newer.record(letter.type or "", f"{record.place} {reason}")
+        traceparent, source = record.headers.get("traceparent"), self.service
         body, headers = encode(
             letter, type=DEAD_LETTERS.type, source=source, id=letter.id, time=letter.at, traceparent=traceparent
         )
-        await self._bus.publish(DEAD_LETTERS.name, record.key or "unknown", body, headers)
+        await self.bus.publish(DEAD_LETTERS.name, record.key or "unknown", body, headers)
 
     async def decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
         """Return the message of a record; None for a tombstone and for an unreadable record, whose dead letter is sent."""
@@ -67,7 +68,8 @@ class DeadLetters:
             return None
 
     async def undecodable(self, record: Record, error: Undecodable) -> None:
-        """Send the dead letter of a record that `decode` refused, once: a batch that cannot be stored is received again."""
+        """Send the dead letter of a record that `decode` refused, once: a batch that cannot be stored is received
+        again."""
         which = (record.place, record.timestamp)
         if which not in self._sent:
             await self.send(record, error.code, error.reason, error.field)

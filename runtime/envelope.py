@@ -1,6 +1,7 @@
 """Messages to bytes and back: JSON bodies, CloudEvents attributes and the trace context in the headers.
 
-CloudEvents' Kafka binding in binary mode (cloudevents.io, "Kafka Protocol Binding", 3.2); W3C Trace Context for `traceparent`.
+CloudEvents' Kafka binding in binary mode (cloudevents.io, "Kafka Protocol Binding", 3.2); W3C Trace Context for
+`traceparent`.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Rare runs of Python's cycle collector: messages, most objects of a service, have no cycles.
 
-By default it runs after a few hundred new objects, fewer than one observation has. A service with the last messages of hundreds of
-applications spends two fifths of its time on it.
+By default it runs after a few hundred new objects, fewer than one observation has. A service with the last messages of
+hundreds of applications spends two fifths of its time on it.
 """
 
 import gc

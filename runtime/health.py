@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -27,12 +27,13 @@ class _Dependency:
     since: datetime | None = None
 
 
+@dataclass
 class Health:
-    """Dependencies by name, each with a ping. A ping that returns is ready, one that raises gives the reason; a returned text is shown."""
+    """Dependencies by name, each with a ping. A ping that returns is ready, one that raises gives the reason; a
+    returned text is shown."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self._dependencies: dict[str, _Dependency] = {}
+    clock: Clock
+    _dependencies: dict[str, _Dependency] = field(default_factory=dict, init=False)
 
     def register(self, name: str, ping: Ping, timeout_seconds: float = 3.0) -> None:
         """Let readiness depend on `ping` from now on."""
@@ -109,7 +110,8 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 
 
 def router(health: Health, revision: str | None = None) -> APIRouter:
-    """Return `/health/live`, `/health/ready` (503 with the reasons) and `/metrics`, which pings the dependencies as well; without tokens.
+    """Return `/health/live`, `/health/ready` (503 with the reasons) and `/metrics`, which pings the dependencies as
+    well; without tokens.
 
     `revision` names the build; default: `WEIR_REVISION`.
     """

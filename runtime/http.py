@@ -22,8 +22,8 @@ MAX_BODY_BYTES = 8_000_000
 ANSWER_SECONDS = 30.0
 """For a response to begin: longer work belongs into a task."""
 RECEIVE_SECONDS = 35.0
-"""For head and body of a request to arrive, then the connection is closed. Longer than `ANSWER_SECONDS`, so that a slow client gets a
-response first."""
+"""For head and body of a request to arrive, then the connection is closed. Longer than `ANSWER_SECONDS`, so that a slow
+client gets a response first."""
 GRACE_SECONDS = 3
 
 
@@ -36,8 +36,8 @@ class _TooLarge(Exception):
 
 
 class _Limits:
-    """Responds 413 to a body larger than the limit, announced or streamed, 408 if it does not arrive in time, and 503 if a response
-    does not begin in time. A response that has begun, such as an event stream, has no limit."""
+    """Responds 413 to a body larger than the limit, announced or streamed, 408 if it does not arrive in time, and 503
+    if a response does not begin in time. A response that has begun, such as an event stream, has no limit."""
 
     def __init__(self, app: ASGIApp, body_bytes: int, answer_seconds: float) -> None:
         self._app = app
@@ -98,8 +98,9 @@ def application(
     answer_seconds: float = ANSWER_SECONDS,
     **arguments: Any,
 ) -> FastAPI:
-    """Return a FastAPI application with problem documents for errors, limits of body size and response time, `tokens` for
-    `auth.requires` (`run_service` replaces them by the settings'), and documentation at `/docs` that needs no internet."""
+    """Return a FastAPI application with problem documents for errors, limits of body size and response time, `tokens`
+    for `auth.requires` (`run_service` replaces them by the settings'), and documentation at `/docs` that needs no
+    internet."""
     app = FastAPIOffline(title=title, description=description, redoc_url=None, **arguments)
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
@@ -108,8 +109,8 @@ def application(
 
 
 class _DeadlineProtocol(H11Protocol):
-    """A connection that is closed if head and body of a request do not arrive in time. Without it, a client that sends a byte now and then
-    would hold a connection without limit."""
+    """A connection that is closed if head and body of a request do not arrive in time. Without it, a client that sends
+    a byte now and then would hold a connection without limit."""
 
     receive_seconds = RECEIVE_SECONDS
     _deadline: asyncio.TimerHandle | None = None
@@ -176,8 +177,8 @@ async def serve(
     receive_seconds: float = RECEIVE_SECONDS,
     allowed_hosts: Collection[str] = (),
 ) -> None:
-    """Serve until stopped; open requests get `GRACE_SECONDS` to end. `allowed_hosts` are names of the listener next to its address and
-    those of loopback."""
+    """Serve until stopped; open requests get `GRACE_SECONDS` to end. `allowed_hosts` are names of the listener next to
+    its address and those of loopback."""
     config = uvicorn.Config(
         SameOrigin(app, {bound.getsockname()[0], *allowed_hosts}),
         http=type("Connection", (_DeadlineProtocol,), {"receive_seconds": receive_seconds}),

@@ -1,7 +1,8 @@
-"""HTTP clients for all of Weir: bounded in time and bytes, uncompressed, without redirects, cookies or the environment's proxies.
+"""HTTP clients for all of Weir: bounded in time and bytes, uncompressed, without redirects, cookies or the
+environment's proxies.
 
-A client with an allow-list resolves the name at each connect, checks every address, and connects to a checked address only;
-certificate and Host header stay those of the name.
+A client with an allow-list resolves the name at each connect, checks every address, and connects to a checked address
+only; certificate and Host header stay those of the name.
 """
 
 import asyncio
@@ -48,9 +49,11 @@ def async_client(
     resolve: Resolve = resolve,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
-    """Return a client of a service or, with `allowed`, of an address from a user. `timeout_seconds` bounds each wait, not the request.
+    """Return a client of a service or, with `allowed`, of an address from a user. `timeout_seconds` bounds each wait,
+    not the request.
 
-    Every failure is an `httpx.HTTPError` or, for an invalid address, `httpx.InvalidURL`. `transport` replaces the network in tests.
+    Every failure is an `httpx.HTTPError` or, for an invalid address, `httpx.InvalidURL`. `transport` replaces the
+    network in tests.
     """
     pool = httpcore.AsyncConnectionPool(
         ssl_context=_tls(ca_file),
@@ -102,7 +105,8 @@ def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeo
 
 @cache
 def _tls(ca_file: Path | None) -> SSLContext:
-    """Return a context that trusts httpx's authorities (or `SSL_CERT_FILE`), the system's and the file's. Cached: reading them is slow."""
+    """Return a context that trusts httpx's authorities (or `SSL_CERT_FILE`), the system's and the file's. Cached:
+    reading them is slow."""
     context = httpx.create_ssl_context()
     context.load_default_certs()
     if ca_file is not None:

@@ -6,15 +6,15 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from typing import Unpack
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from .bus import BusError, Consumer, PartitionsChanged, Reader
+from .bus import Bus, BusError, Consumer, MemberOptions, Reader, ReaderOptions
 from .clock import Clock, SystemClock
 from .kafka_clients import KafkaConsumer, KafkaReader, Shared
 from .kafka_producer import Outbox
@@ -40,8 +40,8 @@ def partition_counts(admin: AdminClient, timeout_seconds: float = METADATA_SECON
 def create_missing(admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock, deadline: float) -> list[TopicSpec]:
     """Create missing topics and return those that this call created, once the broker lists all of them.
 
-    `BusError` for a topic with another number of partitions, before anything is created: its keys would move; and for one that cannot
-    be created, or is not listed at `deadline` (monotonic seconds).
+    `BusError` for a topic with another number of partitions, before anything is created: its keys would move; and for
+    one that cannot be created, or is not listed at `deadline` (monotonic seconds).
     """
     listed = partition_counts(admin)
     _expect_partitions(specs, listed)
@@ -69,7 +69,8 @@ def _expect_partitions(specs: Sequence[TopicSpec], listed: Mapping[str, int]) ->
 
 
 def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
-    """Return the topics that this call created. A broker lists a topic shortly after its creation, so that a missing one may exist."""
+    """Return the topics that this call created. A broker lists a topic shortly after its creation, so that a missing
+    one may exist."""
     wanted = [NewTopic(spec.name, spec.partitions, config=dict(spec.configs)) for spec in specs]
     results = admin.create_topics(wanted, operation_timeout=TOPICS_SECONDS) if wanted else {}
     created = []
@@ -86,7 +87,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
     return created
 
 
-class KafkaBus:
+class KafkaBus(Bus):
     """One connection to the brokers: a producer, consumers and readers. Not reopened after `close`."""
 
     def __init__(
@@ -144,11 +145,6 @@ class KafkaBus:
             servers = self._bootstrap_servers
             raise BusError(f"kafka: {servers} (WEIR_KAFKA_BOOTSTRAP_SERVERS): {explain(error)}") from error
 
-    async def publish(
-        self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str] | None = None
-    ) -> None:
-        await self.publish_many([Outgoing(topic, key, value, headers or {})])
-
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
         # Wait for all, so that each delivery report finds its future.
         reports = [self._outbox.send(record) for record in records]
@@ -163,29 +159,12 @@ class KafkaBus:
         with self._reachable() as admin:
             create_missing(admin, specs, self._clock, self._clock.monotonic() + TOPICS_SECONDS)
 
-    def consumer(
-        self,
-        topics: Sequence[str],
-        group: str,
-        *,
-        from_beginning: bool = True,
-        on_assigned: PartitionsChanged | None = None,
-        on_revoked: PartitionsChanged | None = None,
-    ) -> Consumer:
-        opened = KafkaConsumer(
-            self._shared, topics, group, from_beginning=from_beginning, on_assigned=on_assigned, on_revoked=on_revoked
-        )
+    def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
+        opened = KafkaConsumer(self._shared, topics, group, **options)
         self._opened.add(opened)
         return opened
 
-    def reader(
-        self,
-        topic: str,
-        *,
-        partitions: Iterable[int] | None = None,
-        since: timedelta | None = None,
-        from_beginning: bool = True,
-    ) -> Reader:
-        opened = KafkaReader(self._shared, topic, partitions=partitions, since=since, from_beginning=from_beginning)
+    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
+        opened = KafkaReader(self._shared, topic, **options)
         self._opened.add(opened)
         return opened

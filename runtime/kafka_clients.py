@@ -22,7 +22,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 
 from .bus import SESSION_SECONDS, BusError, PartitionsChanged
 from .clock import Clock
-from .kafka_thread import AWAY, ClientThread, Complaints, code_of, explain, on_loop
+from .kafka_thread import AWAY, ClientThread, Complaints, code_of, explain
 from .records import Record
 
 CLOSE_SECONDS = 2.0
@@ -101,7 +101,8 @@ class _Client:
     def _poll(
         self, client: ConfluentConsumer, max_records: int, timeout_seconds: float
     ) -> tuple[list[Record], set[int]]:
-        """Return records, and partitions read to their end. Waits for the first record only: `consume` would wait for all."""
+        """Return records, and partitions read to their end. Waits for the first record only: `consume` would wait for
+        all."""
         first = client.poll(timeout_seconds)
         if first is None:
             return [], set()
@@ -141,9 +142,9 @@ class KafkaConsumer(_Client):
         topics: Sequence[str],
         group: str,
         *,
-        from_beginning: bool,
-        on_assigned: PartitionsChanged | None,
-        on_revoked: PartitionsChanged | None,
+        from_beginning: bool = True,
+        on_assigned: PartitionsChanged | None = None,
+        on_revoked: PartitionsChanged | None = None,
     ) -> None:
         super().__init__(f"consumer-{group}", shared)
         self._settings = {
@@ -152,12 +153,13 @@ class KafkaConsumer(_Client):
             "group.id": group,
             "client.id": f"{group}-{uuid4().hex[:8]}",
             "auto.offset.reset": "earliest" if from_beginning else "latest",
-            # A killed member must be replaced within 15 s: 8 s without a heartbeat (of which a busy machine may lose three; brokers
-            # accept at least 6 s by default), up to 2 s until the others notice, and the rest for catching up.
+            # A killed member must be replaced within 15 s: 8 s without a heartbeat (of which a busy machine may lose
+            # three; brokers accept at least 6 s by default), up to 2 s until the others notice, and the rest for
+            # catching up.
             "session.timeout.ms": round(SESSION_SECONDS * 1000),
             "heartbeat.interval.ms": 2_000,
-            # More than the longest deadline of a planner, 60 s. It is also the time limit of joining: with the default, 5 min, a
-            # member waits that long if its request is lost with its broker.
+            # More than the longest deadline of a planner, 60 s. It is also the time limit of joining: with the default,
+            # 5 min, a member waits that long if its request is lost with its broker.
             "max.poll.interval.ms": round(MAX_POLL_SECONDS * 1000),
             # Every member reads the same partition numbers of all its topics: one key, one owner.
             "partition.assignment.strategy": "range",
@@ -212,8 +214,8 @@ class KafkaConsumer(_Client):
         self._notify(self._on_revoked, lost)
 
     def _notify(self, callback: PartitionsChanged | None, partitions: frozenset[int]) -> None:
-        if callback and partitions and self._loop:
-            on_loop(self._loop, callback, partitions)
+        if callback and partitions and self._loop and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, partitions)
 
     async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
         self._loop = asyncio.get_running_loop()
@@ -228,8 +230,8 @@ class KafkaConsumer(_Client):
     def _until(self, partition: int, min_seconds: float) -> float | None:
         """Return the end of the last confirmation, or None.
 
-        The group also removes a member that does not poll. A rebalance may begin a session before the member notices, so the last poll
-        counts for `MAX_POLL_SECONDS` less a session.
+        The group also removes a member that does not poll. A rebalance may begin a session before the member notices,
+        so the last poll counts for `MAX_POLL_SECONDS` less a session.
         """
         until = min(self._confirmed_at + SESSION_SECONDS, self._polled_at + MAX_POLL_SECONDS - SESSION_SECONDS)
         certain = partition in self._owned and until - self._clock.monotonic() > min_seconds
@@ -303,14 +305,12 @@ class KafkaConsumer(_Client):
         self._owned = frozenset()
 
 
-_LOST_MEMBERSHIP = frozenset(
-    {
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError._ASSIGNMENT_LOST,
-        KafkaError._NO_OFFSET,
-    }
+_LOST_MEMBERSHIP = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError._ASSIGNMENT_LOST,
+    KafkaError._NO_OFFSET,
 )
 
 
@@ -322,9 +322,9 @@ class KafkaReader(_Client):
         shared: Shared,
         topic: str,
         *,
-        partitions: Iterable[int] | None,
-        since: timedelta | None,
-        from_beginning: bool,
+        partitions: Iterable[int] | None = None,
+        since: timedelta | None = None,
+        from_beginning: bool = True,
     ) -> None:
         super().__init__(f"reader-{topic}", shared)
         self._settings = {
@@ -394,15 +394,16 @@ class KafkaReader(_Client):
         self._assigned = wanted
 
     def _starts(self, client: ConfluentConsumer, partitions: list[int], timeout_seconds: float) -> dict[int, int]:
-        """Return the first offsets to read. Ends are looked up now: a logical end would skip records until librdkafka resolves it."""
+        """Return the first offsets to read. Ends are looked up now: a logical end would skip records until librdkafka
+        resolves it."""
         if not partitions:
             return {}
         if self._since is None and self._from_beginning:
             return dict.fromkeys(partitions, OFFSET_BEGINNING)
-        if self._since is None:
-            return self._offsets(client, partitions, OFFSET_END, timeout_seconds)
-        oldest = max(0, int((self._clock.now() - self._since).timestamp() * 1000))
         ends = self._offsets(client, partitions, OFFSET_END, timeout_seconds)
+        if self._since is None:
+            return ends
+        oldest = max(0, int((self._clock.now() - self._since).timestamp() * 1000))
         found = self._offsets(client, partitions, oldest, timeout_seconds)
         return {p: found[p] if found[p] >= 0 else ends[p] for p in partitions}
 

@@ -1,9 +1,9 @@
 """The lease on Kafka: a consumer group whose one partition belongs to one member at a time.
 
-Brokers keep the group, so it works across machines and has one clock: the coordinator's. The holder confirms its lease by committing to
-the group; the broker refuses a commit of a member that is no longer the owner, and restarts the session at each accepted one. The
-commit carries what the other contenders read: the epoch as its offset, the holder and its start as its metadata. Nothing is written to
-the topic itself.
+Brokers keep the group, so it works across machines and has one clock: the coordinator's. The holder confirms its lease
+by committing to the group; the broker refuses a commit of a member that is no longer the owner, and restarts the
+session at each accepted one. The commit carries what the other contenders read: the epoch as its offset, the holder and
+its start as its metadata. Nothing is written to the topic itself.
 """
 
 import json
@@ -16,7 +16,7 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from .clock import Clock
-from .kafka_thread import connection
+from .kafka_thread import connection, explain
 from .lease import Holder, LeaseState, Terms, renewed_by_other
 from .records import TopicSpec
 
@@ -29,13 +29,11 @@ _READ_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 _ASK_SECONDS = 2.0
 _CLOSE_SECONDS = 2.0
-_NOT_THE_OWNER = frozenset(
-    {
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError._ASSIGNMENT_LOST,
-    }
+_NOT_THE_OWNER = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError._ASSIGNMENT_LOST,
 )
 
 
@@ -100,11 +98,8 @@ class KafkaLease:
                 self._failed(error.str())
             if self._clock.monotonic() >= self._next_at:
                 (self._confirm if self._owns else self._read)(consumer)
-        except KafkaException as raised:
-            self._failed(raised.args[0].str())
-            self._next_at = self._clock.monotonic() + _READ_SECONDS
         except Exception as error:  # noqa: BLE001 - the border of a cycle: without this thread there is no lease
-            self._failed(f"{type(error).__name__}: {error}")
+            self._failed(explain(error) if isinstance(error, KafkaException) else repr(error))
             self._next_at = self._clock.monotonic() + _READ_SECONDS
 
     def _settings(self) -> dict[str, Any]:
@@ -154,7 +149,8 @@ class KafkaLease:
         if own is None:
             offset, _ = self._committed(consumer)
             now = self._clock.now()
-            # By time, so that it also grows where the brokers forgot the last one: they do after a week without a member.
+            # By time, so that it also grows where the brokers forgot the last one: they do after a week without a
+            # member.
             own = Holder(self._name, now, max(offset + 1, int(now.timestamp() * 1000)))
             self._state = LeaseState(self._clock.monotonic(), own)
             self._last_own = own

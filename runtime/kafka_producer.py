@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from .bus import BusError
 from .envelope import MAX_MESSAGE_BYTES
-from .kafka_thread import explain, on_loop
+from .kafka_thread import explain, running_future
 from .records import Outgoing
 
 
@@ -57,9 +57,10 @@ class Outbox:
             **settings,
             "enable.idempotence": True,
             "acks": "all",
-            # One request at a time, or an acknowledged record may be lost: if a broker refuses a producer's first batch (it does not
-            # know yet that it leads the partition) and accepts the second, already sent one, librdkafka counts the first as written
-            # (KAFKA-15591; 9 of 500 new topics). With distant brokers this costs latency: one batch per round trip and connection.
+            # One request at a time, or an acknowledged record may be lost: if a broker refuses a producer's first batch
+            # (it does not know yet that it leads the partition) and accepts the second, already sent one, librdkafka
+            # counts the first as written (KAFKA-15591; 9 of 500 new topics). With distant brokers this costs latency:
+            # one batch per round trip and connection.
             "max.in.flight.requests.per.connection": 1,
             # Java's partitioner: librdkafka's own would put keys elsewhere than Spark does.
             "partitioner": "murmur2_random",
@@ -78,20 +79,14 @@ class Outbox:
     def send(self, record: Outgoing) -> asyncio.Future[None]:
         """Hand a record over; the future ends with its delivery report, a `BusError` if it was not delivered."""
         generation = self._usable()
-        loop = asyncio.get_running_loop()
-        report: asyncio.Future[None] = loop.create_future()
+        report = running_future()
 
-        def settle(error: KafkaError | None) -> None:
-            if report.done():
-                return
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            self._check_fatal(generation, error)
             if error is None:
                 report.set_result(None)
             else:
                 report.set_exception(_undelivered(record, error.str()))
-
-        def delivered(error: KafkaError | None, _message: Message) -> None:
-            self._check_fatal(generation, error)
-            on_loop(loop, settle, error)
 
         try:
             generation.producer.produce(
@@ -104,7 +99,7 @@ class Outbox:
         except (BufferError, KafkaException) as error:
             self._check_fatal(generation, error.args[0] if error.args else None)
             report.set_exception(_undelivered(record, explain(error)))
-        return report
+        return asyncio.wrap_future(report)
 
     def _usable(self) -> _Generation:
         if self._generation is None:

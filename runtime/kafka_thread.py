@@ -1,9 +1,11 @@
-"""Shared parts of the Kafka clients: a dedicated thread for each synchronous client, and sentences for librdkafka's errors."""
+"""Shared parts of the Kafka clients: a dedicated thread for each synchronous client, and sentences for librdkafka's
+errors."""
 
 import asyncio
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import structlog
@@ -17,15 +19,13 @@ T = TypeVar("T")
 REPEAT_SECONDS = 60.0
 """Between two logs of the same error: librdkafka repeats it at every attempt to reconnect."""
 
-AWAY = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TIMED_OUT,
-        KafkaError._WAIT_COORD,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
+AWAY = (
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
 )
 """The brokers cannot be reached: wait."""
 
@@ -35,13 +35,8 @@ def connection(bootstrap_servers: str, settings: Mapping[str, Any] | None = None
 
     librdkafka does not log by itself, since callers get each error; `settings` replace and complete the defaults.
     """
-    defaults = {
-        "bootstrap.servers": bootstrap_servers,
-        "reconnect.backoff.ms": 100,
-        "reconnect.backoff.max.ms": 2_000,
-        "log_level": 0,
-    }
-    return {**defaults, **(settings or {})}
+    attempts = {"reconnect.backoff.ms": 100, "reconnect.backoff.max.ms": 2_000}
+    return {"bootstrap.servers": bootstrap_servers, **attempts, "log_level": 0, **(settings or {})}
 
 
 def explain(error: BaseException) -> str:
@@ -74,7 +69,8 @@ class Complaints:
 class ClientThread:
     """Runs a synchronous client's calls in order on one thread, for callers on an event loop.
 
-    A daemon: a call that librdkafka does not return from while the brokers are away must not delay the end of the process.
+    A daemon: a call that librdkafka does not return from while the brokers are away must not delay the end of the
+    process.
     """
 
     def __init__(self, name: str) -> None:
@@ -90,31 +86,21 @@ class ClientThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]
+        report = running_future()
 
         def work() -> None:
-            result: T | None = None
-            problem: Exception | None = None
             try:
-                result = function(*arguments)
+                report.set_result(function(*arguments))
             except (KafkaException, TimeoutError) as error:
                 problem = BusError(f"kafka: {explain(error)}")
                 problem.__cause__ = error.with_traceback(None)  # its frames would keep the client alive, and connecting
+                report.set_exception(problem)
             except Exception as error:  # noqa: BLE001 - belongs to the caller, not to this thread
-                problem = error
-            on_loop(loop, settle, result, problem)
+                report.set_exception(error)
 
         self._calls.put(work)
-        return await future
+        result: T = await asyncio.wrap_future(report)
+        return result
 
     def _run(self) -> None:
         while (work := self._calls.get()) is not None:
@@ -128,10 +114,8 @@ class ClientThread:
             self._calls.put(None)
 
 
-def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: Any) -> None:
-    """Call `function` on the event loop from another thread; does nothing if the loop has ended."""
-    try:
-        loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
+def running_future() -> "Future[Any]":
+    """Return a future that a caller on an event loop cannot cancel: its thread settles it in any case."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future

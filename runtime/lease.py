@@ -1,5 +1,5 @@
-"""The lease of a role: exactly one contender holds it, for as long as it confirms it. `judge` is pure; `kafka_lease` and
-`memory_lease` keep leases."""
+"""The lease of a role: exactly one contender holds it, for as long as it confirms it. `judge` is pure; `kafka_lease`
+keeps leases."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,14 +28,16 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """One contender's view at an instant. Times are its own monotonic seconds, so clocks of two processes are never compared."""
+    """One contender's view at an instant. Times are its own monotonic seconds, so clocks of two processes are never
+    compared."""
 
     waits_since: float
     """When it requested or lost the lease."""
     own: Holder | None = None
     """This contender, while it owns the lease."""
     confirmed_at: float | None = None
-    """When it sent the last confirmation that was accepted: the sending, so that it never counts longer than others do."""
+    """When it sent the last confirmation that was accepted: the sending, so that it never counts longer than others do.
+    """
     other: Holder | None = None
     """The last other holder that was read."""
     other_renewed_at: float | None = None
@@ -57,8 +59,9 @@ class LeaseDecision:
 def judge(state: LeaseState, now: float, terms: Terms) -> LeaseDecision:
     """Decide whether a contender may work at `now`.
 
-    It works while its lease was confirmed within `lease_seconds`. It is refused after `standby_seconds` next to a holder that renewed its
-    lease all that time; while the brokers are away, or the lease of a dead holder runs out, it goes on waiting.
+    It works while its lease was confirmed within `lease_seconds`. It is refused after `standby_seconds` next to a
+    holder that renewed its lease all that time; while the brokers are away, or the lease of a dead holder runs out, it
+    goes on waiting.
     """
     because_of = f": {state.problem}" if state.problem else ""
     if state.own is not None:
@@ -96,12 +99,9 @@ class Lease(Protocol):
 
     def open(self) -> None:
         """Contend for the lease. May be called again; does nothing then."""
-        ...
 
     def state(self) -> LeaseState:
         """Return the current state. From any thread."""
-        ...
 
     def close(self) -> None:
         """Release the lease, so that others need not wait until it expires. From any thread; may be called again."""
-        ...

@@ -62,7 +62,8 @@ class Stop:
 async def retry_until_ready(
     name: str, ping: Callable[[], Awaitable[object]], stop: Stop, timeout_seconds: float = 10.0
 ) -> bool:
-    """Call `ping` until it succeeds; log the reason whenever it changes, and the success. Returns False when stopped first."""
+    """Call `ping` until it succeeds; log the reason whenever it changes, and the success. Returns False when stopped
+    first."""
     log = structlog.get_logger("start")
     logged: str | None = None
     pause_seconds = MIN_BACKOFF_SECONDS
@@ -95,8 +96,8 @@ async def _problem(ping: Callable[[], Awaitable[object]], timeout_seconds: float
 async def run_forever(
     name: str, cycle: Callable[[], Awaitable[object]], stop: Stop, *, pause_seconds: float = 0.0
 ) -> None:
-    """Run `cycle` until stopped. A failed cycle is logged with its trace, counted, and followed by a pause that doubles up to 5 s; a
-    successful one resets the pause. Cancellation escapes."""
+    """Run `cycle` until stopped. A failed cycle is logged with its trace, counted, and followed by a pause that doubles
+    up to 5 s; a successful one resets the pause. Cancellation escapes."""
     log = structlog.get_logger(name)
     backoff_seconds = MIN_BACKOFF_SECONDS
     while not stop.requested:

@@ -6,6 +6,7 @@ Needs Starlette only: the load generator's image has nothing else of this packag
 import ipaddress
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -30,11 +31,11 @@ def is_loopback(host: str) -> bool:
 
 
 class SameOrigin:
-    """ASGI middleware that responds 421 to a foreign `Host` (DNS rebinding), 403 to a foreign `Origin` and to other sites' requests, and
-    415 to a change whose body is neither JSON nor YAML, such as a form.
+    """ASGI middleware that responds 421 to a foreign `Host` (DNS rebinding), 403 to a foreign `Origin` and to other
+    sites' requests, and 415 to a change whose body is neither JSON nor YAML, such as a form.
 
-    `hosts` are the listener's names and addresses next to those of loopback; a wildcard address includes every IP address. Browsers
-    always send a host.
+    `hosts` are the listener's names and addresses next to those of loopback; a wildcard address includes every IP
+    address. Browsers always send a host.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
@@ -56,18 +57,12 @@ class SameOrigin:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         for host in hosts:
             if not self._is_own(host.lower()):
-                return (
-                    421,
-                    "Misdirected",
-                    f"host {host[:_SHOWN]!r} is not this listener's: add it to WEIR_ALLOWED_HOSTS",
-                )
+                detail = f"host {host[:_SHOWN]!r} is not this listener's: add it to WEIR_ALLOWED_HOSTS"
+                return 421, "Misdirected", detail
         for origin in origins:
             if not any(_same(origin.lower(), host.lower()) for host in hosts):
-                return (
-                    403,
-                    "Forbidden",
-                    f"origin {origin[:_SHOWN]!r} is another site: only this listener's own pages may",
-                )
+                detail = f"origin {origin[:_SHOWN]!r} is another site: only this listener's own pages may"
+                return 403, "Forbidden", detail
         if _of_another_site(method, headers):
             return 403, "Forbidden", "the request comes from another site's page: only this listener's own pages may"
         return None if method in _SAFE_METHODS else _form(headers.getlist("content-type"))
@@ -79,15 +74,9 @@ class SameOrigin:
         name = matched[1].strip("[]").rstrip(".")
         if name in self._hosts or is_loopback(name):
             return True
-        return self._any_address and _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
+        with suppress(ValueError):
+            return self._any_address and bool(ipaddress.ip_address(name))
         return False
-    return True
 
 
 def _same(origin: str, host: str) -> bool:

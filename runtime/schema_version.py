@@ -1,9 +1,12 @@
-"""Messages of a newer schema version: recognised by their type, refused unread, and reported by readiness while they come.
+"""Messages of a newer schema version: recognised by their type, refused unread, and reported by readiness while they
+come.
 
-Within a version only optional fields are added, which a reader ignores. Another version is another type in the message's headers.
+Within a version only optional fields are added, which a reader ignores. Another version is another type in the
+message's headers.
 """
 
 import re
+from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
@@ -26,7 +29,8 @@ _STAGES = {"alpha": 0, "beta": 1, None: 2}
 
 
 def version_rank(type: str) -> tuple[int, int, int] | None:
-    """Return the rank of a type's version in Kubernetes' order (v1alpha1, v1beta2, v1, v2alpha1); None if it is no type of Weir."""
+    """Return the rank of a type's version in Kubernetes' order (v1alpha1, v1beta2, v1, v2alpha1); None if it is no type
+    of Weir."""
     found = _TYPE.fullmatch(type)
     if found is None:
         return None
@@ -41,19 +45,19 @@ def is_newer(type: str, own: str) -> bool:
     return theirs is not None and ours is not None and theirs > ours
 
 
+@dataclass
 class NewerMessages:
     """Counts newer messages of this process, and fails its readiness check for a minute after each."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last: tuple[float, str] | None = None
+    clock: Clock
+    _last: tuple[float, str] | None = field(default=None, init=False)
 
     def record(self, type: str, sentence: str) -> None:
         """Record a message of a newer version; `sentence` is what readiness reports."""
         _NEWER.labels(_label(type)).inc()
-        self._last = self._clock.monotonic(), sentence
+        self._last = self.clock.monotonic(), sentence
 
     async def ping(self) -> None:
         """Raise `ValueError` with the sentence of the last newer message for `REPORTED_SECONDS`."""
-        if self._last is not None and self._clock.monotonic() - self._last[0] < REPORTED_SECONDS:
+        if self._last is not None and self.clock.monotonic() - self._last[0] < REPORTED_SECONDS:
             raise ValueError(self._last[1])

@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 import structlog
 from fastapi import FastAPI
@@ -19,7 +20,7 @@ from .records import TopicSpec
 from .schema_version import NewerMessages
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 
-Task = Callable[[Stop], Awaitable[None]]
+Task = Callable[[Stop], Coroutine[Any, Any, None]]
 
 GRACE_SECONDS = 5.0
 """For tasks to finish after a stop was requested; then they are cancelled."""
@@ -38,7 +39,8 @@ async def run_service(
 ) -> int:
     """Run until a signal, or until a task fails; return the exit code.
 
-    Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes shared clients. The settings' tokens protect the API.
+    Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes shared clients. The settings'
+    tokens protect the API.
     """
     log.configure(name, settings.log_level)
     logger = structlog.get_logger(name)
@@ -55,7 +57,7 @@ async def run_service(
     stop.on_signals()
     serving = serve(app, bound, stop, allowed_hosts=settings.hosts())
     running = {asyncio.create_task(_listener(serving, stop), name="http")}
-    running |= {asyncio.create_task(_run(task, stop), name=label) for label, task in tasks.items()}
+    running |= {asyncio.create_task(task(stop), name=label) for label, task in tasks.items()}
     await _until_stopped(running, stop)
     logger.info("stopping", reason=stop.reason)
     failed = await _end(running, logger)
@@ -66,10 +68,6 @@ async def run_service(
             logger.warning("close-failed", error=str(error) or type(error).__name__)
     logger.info("stopped", reason=stop.reason, failed=failed)
     return 1 if failed else 0
-
-
-async def _run(task: Task, stop: Stop) -> None:
-    await task(stop)
 
 
 async def _listener(serving: Awaitable[None], stop: Stop) -> None:

@@ -14,9 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from weir_contracts.document import sentence_of
 
 from .addresses import USUAL_TARGETS, Allowed
+from .auth import Tokens, read_tokens
 from .log import masked, without_credentials
 from .origins import is_loopback
-from .tokens import Tokens, read_tokens
 
 S = TypeVar("S", bound="ServiceSettings")
 
@@ -36,62 +36,35 @@ def http_port(default: int) -> Any:
 class ServiceSettings(BaseSettings):
     """Settings of every service. A service's own settings have its name as a prefix: `WEIR_MONITOR_…`."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True, use_attribute_docstrings=True
+    )
 
     kafka_bootstrap_servers: str = shared(
-        "kafka_bootstrap_servers",
-        default="127.0.0.1:9092",
-        pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$",
-        description="the brokers the loop talks over, host:port, comma-separated",
+        "kafka_bootstrap_servers", default="127.0.0.1:9092", pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$"
     )
-    partitions: int = shared(
-        "partitions",
-        default=4,
-        ge=1,
-        le=512,
-        description="partitions of every topic of the loop: the most replicas of a service that can share its work",
-    )
-    http_host: str = shared(
-        "http_host",
-        default="127.0.0.1",
-        min_length=1,
-        description="address to listen on; anything but loopback demands a token",
-    )
+    """the brokers the loop talks over, host:port, comma-separated"""
+    partitions: int = shared("partitions", default=4, ge=1, le=512)
+    """partitions of every topic of the loop: the most replicas of a service that can share its work"""
+    http_host: str = shared("http_host", default="127.0.0.1", min_length=1)
+    """address to listen on; anything but loopback demands a token"""
     http_port: int = http_port(8080)
-    allowed_hosts: str = shared(
-        "allowed_hosts",
-        default="",
-        pattern=r"^([^\s,:/@]+(,[^\s,:/@]+)*)?$",
-        description="further names of the listener, comma-separated without ports, next to loopback's and its own address; "
-        "any other Host is refused",
-    )
-    tokens_file: Path | None = shared(
-        "tokens_file",
-        default=None,
-        description='JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen',
-    )
-    tokens: SecretStr | None = shared(
-        "tokens", default=None, description="the same as JSON text, without a file; adds to the file's"
-    )
-    log_level: str = shared(
-        "log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="minimum level that is logged"
-    )
-    knowledge_url: str = shared(
-        "knowledge_url",
-        default="http://127.0.0.1:8080",
-        pattern=r"^https?://[^\s@]+$",
-        description="where the knowledge service answers",
-    )
-    knowledge_token: SecretStr | None = shared(
-        "knowledge_token", default=None, description="bearer token for the knowledge service"
-    )
-
-    secrets_folder: Path | None = shared(
-        "secrets_folder",
-        default=None,
-        description="folder of files that are each named as a setting and hold its value, as Docker and Kubernetes mount secrets; "
-        "the environment takes precedence",
-    )
+    allowed_hosts: str = shared("allowed_hosts", default="", pattern=r"^([^\s,:/@]+(,[^\s,:/@]+)*)?$")
+    """further names of the listener, comma-separated without ports, next to loopback's and its own address; any other
+    Host is refused"""
+    tokens_file: Path | None = shared("tokens_file", default=None)
+    """JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen"""
+    tokens: SecretStr | None = shared("tokens", default=None)
+    """the same as JSON text, without a file; adds to the file's"""
+    log_level: str = shared("log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    """minimum level that is logged"""
+    knowledge_url: str = shared("knowledge_url", default="http://127.0.0.1:8080", pattern=r"^https?://[^\s@]+$")
+    """where the knowledge service answers"""
+    knowledge_token: SecretStr | None = shared("knowledge_token", default=None)
+    """bearer token for the knowledge service"""
+    secrets_folder: Path | None = shared("secrets_folder", default=None)
+    """folder of files that are each named as a setting and hold its value, as Docker and Kubernetes mount secrets; the
+    environment takes precedence"""
 
     @field_validator("kafka_bootstrap_servers")
     @classmethod
@@ -123,18 +96,12 @@ class ServiceSettings(BaseSettings):
 class TargetSettings(ServiceSettings):
     """Settings of a service that reads the addresses in policies or connects to them."""
 
-    target_hosts: str = shared(
-        "target_hosts",
-        default="*",
-        description="hosts that targets and brokers of policies may have, comma-separated: a name, *.example.org for all below it, "
-        "* for any",
-    )
-    target_networks: str = shared(
-        "target_networks",
-        default=USUAL_TARGETS,
-        description="networks that their addresses may lie in, comma-separated: 10.0.0.0/8, public, private or loopback; "
-        "link-local addresses and metadata services of clouds only if a network such as 169.254.0.0/16 lists them",
-    )
+    target_hosts: str = shared("target_hosts", default="*")
+    """hosts that targets and brokers of policies may have, comma-separated: a name, *.example.org for all below it, *
+    for any"""
+    target_networks: str = shared("target_networks", default=USUAL_TARGETS)
+    """networks that their addresses may lie in, comma-separated: 10.0.0.0/8, public, private or loopback; link-local
+    addresses and metadata services of clouds only if a network such as 169.254.0.0/16 lists them"""
 
     @model_validator(mode="after")
     def _readable_lists(self) -> Self:
@@ -147,6 +114,37 @@ class TargetSettings(ServiceSettings):
             return Allowed.of("http,https", self.target_hosts, self.target_networks, prefix="WEIR_TARGET")
         except ValueError as error:
             raise ValueError(f"WEIR_TARGET_NETWORKS: {error}") from None
+
+
+class KubernetesSettings(TargetSettings):
+    """Settings of a service that uses the Kubernetes API for the workloads of policies."""
+
+    kubernetes_url: str = shared(
+        "kubernetes_url",
+        default="",
+        pattern=r"^(https?://[^\s@]+)?$",
+        description="address of the Kubernetes API server; empty: that of the cluster in which the service runs",
+    )
+    kubernetes_ca_file: Path | None = shared(
+        "kubernetes_ca_file",
+        default=None,
+        description="certificate of the API server's authority, with WEIR_KUBERNETES_URL",
+    )
+    kubernetes_token_file: Path | None = shared(
+        "kubernetes_token_file",
+        default=None,
+        description="file with the bearer token for the API server, with WEIR_KUBERNETES_URL; it is read again when it changes",
+    )
+    kubernetes_namespaces: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
+        description="namespaces whose workloads policies may name, comma-separated; empty: none, and Kubernetes is not asked",
+    )
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """The namespaces whose workloads policies may name."""
+        return frozenset(filter(None, self.kubernetes_namespaces.split(",")))
 
 
 def checked_ports(addresses: str) -> str:
@@ -167,17 +165,17 @@ def variable(model: type[BaseSettings], name: str, info: FieldInfo) -> str:
 def problems(model: type[BaseSettings], error: ValidationError) -> list[str]:
     """Return a line for each invalid setting: its variable, the problem, and its value unless it is a secret."""
     lines = []
+    fields = {name: (variable(model, name, info), info) for name, info in model.model_fields.items()}
     for each in error.errors(include_url=False):
         message = sentence_of(each)
         if not each["loc"]:
             lines.append(message)
             continue
         loc = str(each["loc"][0])
-        name = next((n for n, i in model.model_fields.items() if loc in (n, variable(model, n, i))), loc.lower())
-        info = model.model_fields.get(name)
-        secret = info is not None and "Secret" in str(info.annotation)
-        given = "" if secret or each["type"] == "missing" else f" (is {without_credentials(repr(each['input']))})"
-        lines.append(f"{variable(model, name, info) if info else loc}: {message}{given}")
+        named, info = next((field for name, field in fields.items() if loc in (name, field[0])), (loc, None))
+        is_secret = info is not None and "Secret" in str(info.annotation)
+        given = "" if is_secret or each["type"] == "missing" else f" (is {without_credentials(repr(each['input']))})"
+        lines.append(f"{named}: {message}{given}")
     return lines
 
 
@@ -191,15 +189,15 @@ def _undecoded(model: type[BaseSettings], error: SettingsError) -> str:
 
 
 def load(model: type[S], arguments: Sequence[str] = ()) -> S:
-    """Read a service's settings from the environment; an invalid one ends the program with code 2 and a line that names it.
+    """Read a service's settings from the environment; an invalid one ends the program with code 2 and a line that names
+    it.
 
     `--help` and `--print-settings` print and end with code 0.
     """
     if "--help" in arguments or "-h" in arguments:
         _end(_help(model), 0)
-    unknown = [a for a in arguments if a != "--print-settings"]
-    if unknown:
-        _end(f"settings: unknown option {unknown[0]}; --help lists the options", EXIT_BAD_SETTINGS)
+    if unknown := [a for a in arguments if a != "--print-settings"]:
+        refuse(f"unknown option {unknown[0]}; --help lists the options")
     for name in _misspelt(model):
         sys.stderr.write(f"settings: {name} is unknown and ignored; --help lists the settings\n")
     try:
@@ -208,12 +206,17 @@ def load(model: type[S], arguments: Sequence[str] = ()) -> S:
     except ValidationError as error:
         _end("\n".join(f"settings: {line}" for line in problems(model, error)), EXIT_BAD_SETTINGS)
     except SettingsError as error:
-        _end(f"settings: {_undecoded(model, error)}", EXIT_BAD_SETTINGS)
+        refuse(_undecoded(model, error))
     except ValueError as error:
-        _end(f"settings: {error}", EXIT_BAD_SETTINGS)
+        refuse(error)
     if arguments:
         _end(json.dumps(_in_full(settings), indent=2, ensure_ascii=False), 0)
     return settings
+
+
+def refuse(problem: object) -> NoReturn:
+    """End the program with code 2 and a line that names the invalid setting."""
+    _end(f"settings: {problem}", EXIT_BAD_SETTINGS)
 
 
 def _secrets_folder() -> Path | None:
@@ -244,7 +247,7 @@ def table(model: type[BaseSettings], *, own_only: bool = False) -> str:
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for name, info in model.model_fields.items():
         if not (own_only and name in ServiceSettings.model_fields):
-            rows.append(f"| `{variable(model, name, info)}` | {_default(info, '`{}`')} | {info.description or ''} |")
+            rows.append(f"| `{variable(model, name, info)}` | {_default(info, '`{}`')} | {_meaning(info)} |")
     return "\n".join(rows)
 
 
@@ -258,6 +261,10 @@ def _default(info: FieldInfo, form: str) -> str:
     return "" if default is None else form.format(without_credentials(str(default)))
 
 
+def _meaning(info: FieldInfo) -> str:
+    return " ".join((info.description or "").split())
+
+
 def _in_full(settings: ServiceSettings) -> dict[str, dict[str, Any]]:
     """Return value, default and meaning of each setting by its variable; secrets are masked."""
     model, values = type(settings), settings.describe()
@@ -265,7 +272,7 @@ def _in_full(settings: ServiceSettings) -> dict[str, dict[str, Any]]:
         variable(model, name, info): {
             "value": values[name],
             "default": _default(info, "{}") or None,
-            "meaning": info.description or "",
+            "meaning": _meaning(info),
         }
         for name, info in model.model_fields.items()
     }
@@ -275,7 +282,7 @@ def _help(model: type[BaseSettings]) -> str:
     lines = [(model.__doc__ or "").strip(), "", "Settings, from the environment:"]
     for name, info in model.model_fields.items():
         default = _default(info, "default {}") or "not set"
-        lines.append(f"  {variable(model, name, info)}  {info.description or ''} ({default})")
+        lines.append(f"  {variable(model, name, info)}  {_meaning(info)} ({default})")
     return "\n".join([*lines, "", "Options: --help, --print-settings"])
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import structlog
@@ -9,38 +11,29 @@ import structlog
 from .bus import Bus, BusError, Reader
 from .envelope import Undecodable
 from .loop import Stop
-from .records import Record
-from .versions import NewestVersions
+from .records import NewestVersions, Record
 
 T = TypeVar("T")
+_log = structlog.get_logger("table")
 
 
+@dataclass(eq=False, repr=False)
 class GlobalTable(Generic[T]):
     """Follows a topic from its beginning. `latest` is the newest readable value of every key.
 
-    A record with an older version than an earlier one of its key is ignored. An unreadable record leaves its key unchanged and goes to
-    `on_unreadable`.
+    A record with an older version than an earlier one of its key is ignored. An unreadable record leaves its key
+    unchanged and goes to `on_unreadable`.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        topic: str,
-        decode: Callable[[Record], T],
-        *,
-        on_change: Callable[[str, T | None], None] | None = None,
-        on_unreadable: Callable[[Record, Undecodable], Awaitable[None]] | None = None,
-    ) -> None:
-        self.latest: dict[str, T] = {}
-        self.topic = topic
-        self._bus = bus
-        self._decode = decode
-        self._on_change = on_change
-        self._on_unreadable = on_unreadable
-        self._reader: Reader | None = None
-        self._versions = NewestVersions()
-        self._ready = asyncio.Event()
-        self._log = structlog.get_logger("table")
+    bus: Bus
+    topic: str
+    decode: Callable[[Record], T]
+    on_change: Callable[[str, T | None], None] | None = None
+    on_unreadable: Callable[[Record, Undecodable], Awaitable[None]] | None = None
+    latest: dict[str, T] = field(default_factory=dict, init=False)
+    _reader: Reader | None = field(default=None, init=False)
+    _versions: NewestVersions = field(default_factory=NewestVersions, init=False)
+    _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @property
     def ready(self) -> bool:
@@ -49,11 +42,9 @@ class GlobalTable(Generic[T]):
 
     async def wait_ready(self, timeout_seconds: float) -> bool:
         """Wait until ready; False after `timeout_seconds`."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), timeout_seconds)
-        except TimeoutError:
-            return False
-        return True
+        return self.ready
 
     async def ping(self) -> None:
         """For readiness: `BusError` until ready."""
@@ -62,13 +53,13 @@ class GlobalTable(Generic[T]):
 
     async def follow(self, stop: Stop) -> None:
         """Read until stopped, also through an outage of the brokers."""
-        self._reader = self._bus.reader(self.topic)
+        self._reader = self.bus.reader(self.topic)
         try:
             while not stop.requested:
                 try:
                     await stop.race(self.step())
                 except BusError as error:
-                    self._log.warning("table-waits", topic=self.topic, reason=str(error))
+                    _log.warning("table-waits", topic=self.topic, reason=str(error))
                     await stop.wait(1.0)
         finally:
             await self._reader.close()
@@ -76,7 +67,7 @@ class GlobalTable(Generic[T]):
     async def step(self, timeout_seconds: float = 0.5) -> int:
         """Read once; return the number of records."""
         if self._reader is None:
-            self._reader = self._bus.reader(self.topic)
+            self._reader = self.bus.reader(self.topic)
         records = await self._reader.receive(timeout_seconds=timeout_seconds)
         for record in records:
             await self._apply(record)
@@ -87,28 +78,24 @@ class GlobalTable(Generic[T]):
     async def _apply(self, record: Record) -> None:
         if record.key is None or self._versions.outdated(record):
             return
-        if record.value is None:
-            self.latest.pop(record.key, None)
-            self._changed(record.key, None)
-            return
+        value = None
         try:
-            value = self._decode(record)
+            if record.value is None:
+                self.latest.pop(record.key, None)
+            else:
+                value = self.latest[record.key] = self.decode(record)
         except Undecodable as error:
             await self._unreadable(record, error)
             return
-        self.latest[record.key] = value
-        self._changed(record.key, value)
+        if self.on_change:
+            self.on_change(record.key, value)
 
     async def _unreadable(self, record: Record, error: Undecodable) -> None:
-        if self._on_unreadable is None:
-            self._log.warning("unreadable", place=record.place, reason=error.reason, field=error.field)
+        if self.on_unreadable is None:
+            _log.warning("unreadable", place=record.place, reason=error.reason, field=error.field)
             return
         try:
-            await self._on_unreadable(record, error)
+            await self.on_unreadable(record, error)
         except BusError as failure:
             # The record stays in its topic; the records behind it must not wait for its dead letter.
-            self._log.warning("unreadable", place=record.place, reason=error.reason, no_dead_letter=str(failure))
-
-    def _changed(self, key: str, value: T | None) -> None:
-        if self._on_change:
-            self._on_change(key, value)
+            _log.warning("unreadable", place=record.place, reason=error.reason, no_dead_letter=str(failure))

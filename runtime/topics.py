@@ -1,7 +1,7 @@
 """`python -m runtime.topics`: creates the topics of the loop and corrects the settings of existing ones.
 
-Services create missing topics themselves. This job is for installations that do not permit that, and for an upgrade with another
-retention or compaction: the settings are in one place, `weir_contracts.topics`.
+Services create missing topics themselves. This job is for installations that do not permit that, and for an upgrade
+with another retention or compaction: the settings are in one place, `weir_contracts.topics`.
 """
 
 import argparse
@@ -37,7 +37,8 @@ class TopicsSettings(ServiceSettings):
 def ensure(
     admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock, listed_seconds: float = CALL_SECONDS
 ) -> list[str]:
-    """Create missing topics and set different settings; returns what was done, in sentences. Errors as `create_missing`."""
+    """Create missing topics and set different settings; returns what was done, in sentences. Errors as
+    `create_missing`."""
     created = create_missing(admin, specs, clock, clock.monotonic() + listed_seconds)
     differing = _differing(admin, [spec for spec in specs if spec not in created and spec.configs])
     return [f"{spec.name}: made with {spec.partitions} partitions" for spec in created] + [

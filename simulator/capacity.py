@@ -1,4 +1,5 @@
-"""Capacity of an operator at a parallelism, and the offline optimum: the smallest parallelism that carries a known load."""
+"""Capacity of an operator at a parallelism, and the offline optimum: the smallest parallelism that carries a known
+load."""
 
 import math
 from bisect import bisect_left
@@ -41,10 +42,11 @@ def sustained(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float
 
 
 class OfflineOptimum:
-    """Smallest parallelism of every operator that carries a load, up to `max_parallelism` subtasks each; a mapping names every operator.
+    """Smallest parallelism of every operator that carries a load, up to `max_parallelism` subtasks each; a mapping
+    names every operator.
 
-    It rescales for free, has no lag to work off and knows the load, so no planner can meet an objective with fewer slots, except
-    by the work that a tolerated lag lets it postpone.
+    It rescales for free, has no lag to work off and knows the load, so no planner can meet an objective with fewer
+    slots, except by the work that a tolerated lag lets it postpone.
     """
 
     def __init__(self, application: Application, max_parallelism: int | Mapping[str, int]) -> None:

@@ -38,10 +38,11 @@ class Snapshot:
 
 
 class Simulation:
-    """One application and its load. `arrivals(t)` is the load in records/s at second t, the sources' shares not yet applied.
+    """One application and its load. `arrivals(t)` is the load in records/s at second t, the sources' shares not yet
+    applied.
 
-    Steps take `step_seconds`, and up to `calm_seconds` while no record waits. Only `advance` changes the state; the result
-    depends on its arguments and on earlier requests alone.
+    Steps take `step_seconds`, and up to `calm_seconds` while no record waits. Only `advance` changes the state; the
+    result depends on its arguments and on earlier requests alone.
     """
 
     def __init__(
@@ -94,10 +95,11 @@ class Simulation:
         self.on_step: Callable[[float], None] | None = None
         """Called after each step with its length in seconds, to keep a score."""
 
-    # -- requests --------------------------------------------------------------------------------------
-
     def advance(self, to_seconds: float) -> None:
-        """Let time pass until `to_seconds`."""
+        """Let time pass until `to_seconds`.
+
+        A step ends there, so that an overloaded job's course depends a little on the instants at which it is observed.
+        """
         while self.now < to_seconds - 1e-9:
             until = min(to_seconds, self._next_event(), self.now + self._stride())
             self._elapse(max(until - self.now, 1e-9))
@@ -158,8 +160,6 @@ class Simulation:
         """Restart the job from the last checkpoint, as after the failure of a task."""
         self._fail(restart_counts=True)
 
-    # -- readings --------------------------------------------------------------------------------------------
-
     def attainable(self) -> dict[str, int]:
         """Return the requested parallelism as far as the slots allow; the largest operators are reduced first."""
         wanted = dict(self.requested)
@@ -209,8 +209,6 @@ class Simulation:
     def latency_seconds(self) -> float:
         """Age of the oldest record that has not reached the sinks: the lag and the time in queues."""
         return self.lag_seconds + (self.flow.delay_seconds() if self.state == "RUNNING" else 0.0)
-
-    # -- time -----------------------------------------------------------------------------------------------------
 
     def _next_event(self) -> float:
         if self.state == "RESTARTING":
@@ -281,8 +279,6 @@ class Simulation:
             return True
         return conditions.crash_lag_seconds is not None and self.lag_seconds > conditions.crash_lag_seconds
 
-    # -- checkpoints ----------------------------------------------------------------------------------------------
-
     def _begin_checkpoint(self) -> None:
         cluster = self.application.cluster
         written = (
@@ -314,8 +310,6 @@ class Simulation:
             self._triggered = True
         for topic in self.topics.values():
             topic.forget_read()
-
-    # -- rescales -------------------------------------------------------------------------------------------------
 
     def _ready_at(self) -> float:
         """Return the second from which a rescale may begin: after the cooldown and the wait for missing slots."""

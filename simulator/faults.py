@@ -35,9 +35,9 @@ class Conditions:
 class Fault:
     """Fault of the observations from `since_seconds` until `until_seconds` of the simulation.
 
-    missing: a field of the readings of `operator` (all operators if None; all fields if `field` is None) is unknown, as it is where
-    the engine says NaN. frozen: counters stand still. lost: there is no observation. delayed: it comes `delay_seconds` later.
-    unreachable, not-found: the cluster's response about the job. brokers-away: no offsets.
+    missing: a field of the readings of `operator` (all operators if None; all fields if `field` is None) is unknown, as
+    it is where the engine says NaN. frozen: counters stand still. lost: there is no observation. delayed: it comes
+    `delay_seconds` later. unreachable, not-found: the cluster's response about the job. brokers-away: no offsets.
     """
 
     kind: FaultKind
@@ -57,8 +57,8 @@ class Noise:
     """Random errors of the observations, drawn from the observer's seed; none by default."""
 
     relative: float = 0.0
-    """Standard deviation of a counter's growth between two scrapes, as a share: readings of one scrape are of slightly different
-    moments. Counters of records still never fall, and the error does not add up."""
+    """Standard deviation of a counter's growth between two scrapes, as a share: readings of one scrape are of slightly
+    different moments. Counters of records still never fall, and the error does not add up."""
     lost_share: float = 0.0
     """Share of the observations that are lost."""
     delayed_share: float = 0.0

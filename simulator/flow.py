@@ -1,8 +1,8 @@
 """One execution of a job: records as a fluid through bounded queues, from the topics to the sinks.
 
 Each step has two passes. From the sinks up: the records each operator can emit, given the room downstream.
-From the sources down: these records flow through all operators at once, so that queue sizes do not bound the throughput of a
-long step. Plain floats in lists: several times faster than arrays for the few operators of a job.
+From the sources down: these records flow through all operators at once, so that queue sizes do not bound the throughput
+of a long step. Plain floats in lists: several times faster than arrays for the few operators of a job.
 """
 
 import math
@@ -103,8 +103,6 @@ class Flow:
         for taken, sustained in zip(self.passed, self._sustained, strict=True):
             utilization = max(utilization, taken / sustained)
         return 1 / utilization if utilization > 0 else math.inf
-
-    # -- one step -----------------------------------------------------------------------------------------------
 
     def _limits(self, full_seconds: float) -> tuple[list[float], list[float]]:
         """Return the most records each operator may take, and the most of its windows it may emit."""

@@ -115,9 +115,9 @@ class Topic:
     def take(self, max_records: float, per_subtask: float) -> float:
         """Read up to `max_records`, up to `per_subtask` by each subtask; returns the number of records read.
 
-        A limit is divided evenly over the subtasks, as far as they have records (max-min fair, as credits are). A subtask
-        reads the fetched records of one partition, fetches that partition again, and continues with the next one: with a
-        large backlog the last partition waits, as with Kafka's consumer.
+        A limit is divided evenly over the subtasks, as far as they have records (max-min fair, as credits are). A
+        subtask reads the fetched records of one partition, fetches that partition again, and continues with the next
+        one: with a large backlog the last partition waits, as with Kafka's consumer.
         """
         waiting = self.backlog
         if waiting <= max_records and self._level is not None and waiting * self.busiest_share <= per_subtask:

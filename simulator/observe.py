@@ -143,8 +143,6 @@ class Observer:
             return "not_running", f"the job is {sim.state}"
         return "running", "RUNNING"
 
-    # -- counters -------------------------------------------------------------------------------------------------
-
     def _read(self) -> tuple[list[OperatorReading], dict[str, list[float | None]]]:
         sim = self._simulation
         if sim.state != "RUNNING":
@@ -227,8 +225,6 @@ class Observer:
             "backpressure_share_mean": blocked,
             "backpressure_share_max": blocked,
         }
-
-    # -- deployment and partitions ---------------------------------------------------------------------------------
 
     def _run(self) -> Run:
         """Return the run with the restart count of its first observation, as the monitor keeps it."""

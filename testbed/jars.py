@@ -32,8 +32,3 @@ def class_path(part: str) -> str:
 def sample_job_jar() -> Path:
     """Return the sample job, built by `make setup`."""
     return jars("job")[0]
-
-
-def spark_jars() -> list[Path]:
-    """Return the connector of PySpark to Kafka, for `spark.jars`."""
-    return jars("spark")

@@ -1,7 +1,7 @@
 """Processes of a testbed: started in separate sessions, logged to a file, ended with their owner, even after a crash.
 
-Three nets, one below the other: `stop()`; the kernel's parent-death signal, for an owner that was killed; and the register
-(`testbed.register`), by which the next start finds what both have missed.
+Three nets, one below the other: `stop()`; the kernel's parent-death signal, for an owner that was killed; and the
+register (`testbed.register`), by which the next start finds what both have missed.
 """
 
 import contextlib
@@ -43,8 +43,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Runs between fork and exec, as a separate program: Python's preexec_fn may deadlock where there are threads. The pid stays
-# the same. An owner that died before the signal was armed is noticed by the child's new parent.
+# Runs between fork and exec, as a separate program: Python's preexec_fn may deadlock where there are threads. The pid
+# stays the same. An owner that died before the signal was armed is noticed by the child's new parent.
 _ARM_AND_RUN = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -72,8 +72,8 @@ class NotInTime(TestbedError):
 def free_port() -> int:
     """Return a TCP port of the loopback interface without a listener, a different one at each call.
 
-    It lies below the range from which the kernel takes ports for outgoing connections: a server that is stopped and started
-    again on such a port may find it taken by its own client, which may even have connected to itself.
+    It lies below the range from which the kernel takes ports for outgoing connections: a server that is stopped and
+    started again on such a port may find it taken by its own client, which may even have connected to itself.
     """
     for _ in range(1000):
         port = random.randint(15_000, _first_outgoing_port() - 1)  # noqa: S311 - not a secret
@@ -283,8 +283,8 @@ class ManagedProcess(Launcher):
             return
         self.signal_group(signal.SIGKILL)
         self._process.wait(timeout=10)
-        # Some made groups of their own (Spark's Python workers do), and a group whose leader has ended cannot be signalled
-        # safely: its number may belong to another process by now.
+        # Some made groups of their own (Spark's Python workers do), and a group whose leader has ended cannot be
+        # signalled safely: its number may belong to another process by now.
         for process in register.members(self._process.pid, register.own_mark()):
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -1,7 +1,7 @@
 """Which processes a run has started, on disk, so that the next start can end what a crash left behind.
 
-A process is known by its id *and* start time, because ids are used again. What it started in its turn is known by the session
-it shares with it and by a mark in its environment.
+A process is known by its id *and* start time, because ids are used again. What it started in its turn is known by the
+session it shares with it and by a mark in its environment.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import psutil
 
 FILE = "processes.jsonl"
 MARK = "WEIR_TESTBED_OWNER"
-"""In the environment of each started process, and so of all that it starts: pid and start time of who started it. Redis writes
-its title over its environment, so that a process without a mark may still be one of ours."""
+"""In the environment of each started process, and so of all that it starts: pid and start time of who started it. Redis
+writes its title over its environment, so that a process without a mark may still be one of ours."""
 
 _SAME_START_SECONDS = 0.02
 """Start times are counted in clock ticks of 10 ms."""

@@ -8,7 +8,7 @@ from typing import Self
 
 import httpx
 
-from .jars import spark_jars
+from .jars import jars
 from .process import ManagedProcess, NotInTime, Server, claim_port, free_port, wait_until
 
 
@@ -23,7 +23,7 @@ def loop_settings(
         "WEIR_KNOWLEDGE_REDIS_URL": redis_url,
         "WEIR_ANALYZER_CHECKPOINT": str((folder / "spark").resolve()),
         "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(partitions),
-        "WEIR_ANALYZER_JARS": str(spark_jars()[0].parent),
+        "WEIR_ANALYZER_JARS": str(jars("spark")[0].parent),
     }
 
 

@@ -17,8 +17,11 @@ MEANS = {
     "integration": ("kafka", "flink", "spark"),
     "e2e": ("kafka", "flink", "spark", "job"),
     "containers": ("kafka", "flink"),
+    "kubernetes": (),
+    "node": ("kafka", "flink"),
 }
-"""The slow tiers, each by the name of its folder, and the jars it cannot do without."""
+"""The slow tiers, each by the name of its folder, and the jars it cannot do without. `kubernetes` and `node` need
+programs besides."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +44,15 @@ def _missing(tier: str) -> str | None:
 
         if reason := unanswered():
             return reason
+    if tier == "kubernetes":
+        from testbed.kubernetes import missing
+
+        return missing()
+    if tier == "node":
+        from tests.node.images import missing as missing_for_node
+
+        if reason := missing_for_node():
+            return reason
     if shutil.which("java") is None:
         return "no java on the PATH: install Java 17"
     for part in MEANS[tier]:
@@ -58,7 +70,8 @@ def _tier(path: Path) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by folder, so that a forgotten marker moves no slow test to a fast tier. Drop `thorough` tests from a quick run."""
+    """Mark by folder, so that a forgotten marker moves no slow test to a fast tier. Drop `thorough` tests from a quick
+    run."""
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)

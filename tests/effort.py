@@ -1,4 +1,5 @@
-"""How much is tried: a few examples in `make check`, which a developer waits for; all of them in `make test` (`pytest --thorough`).
+"""How much is tried: a few examples in `make check`, which a developer waits for; all of them in `make test` (`pytest
+--thorough`).
 
 Every test that generates examples takes their number from here. The marker `thorough` keeps a test out of a quick run.
 """

@@ -1,4 +1,4 @@
-"""The tutorial, as somebody reads it: its blocks are taken out and run, in their order, in a folder of their own."""
+"""The tutorial, as a user reads it: its blocks are taken out and run, in their order, in a folder of their own."""
 
 import os
 import re
@@ -26,7 +26,7 @@ class Reader:
     port: int
     """Where the planner is to listen: 8097 may be taken here."""
     background: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
     def reads(self) -> None:
         """To its end, but for what tests leave out; the planner still runs then."""
@@ -67,7 +67,7 @@ class Reader:
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}\n{ran.stderr}"
-        self.said.append(ran.stdout)
+        self.printed.append(ran.stdout)
 
     def _answers(self) -> None:
         def ready() -> bool:
@@ -81,7 +81,7 @@ class Reader:
 
 
 def shell() -> dict[str, str]:
-    """What a shell has in its environment; `weir` and the tests' Python are found first."""
+    """Environment of a shell; `weir` and the tests' Python are found first."""
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": os.environ.get("HOME", "/"),

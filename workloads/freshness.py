@@ -78,8 +78,8 @@ class Freshness:
     def lag_seconds(self, now: float, newest_input: float | None = None) -> float | None:
         """Return the larger of the largest lag among recent results and the age of the freshest result.
 
-        The age counts only while there is input without a result: `newest_input` is the produce time of the newest order
-        in the job's input, None if unknown. Returns None before the first result.
+        The age counts only while there is input without a result: `newest_input` is the produce time of the newest
+        order in the job's input, None if unknown. Returns None before the first result.
         """
         if self._newest_oldest is None or self._newest is None:
             return None

@@ -1,7 +1,8 @@
-"""`python -m workloads.submit --flink http://HOST:8081 --jar JOB.jar -- ARGUMENTS`: submits the sample job and waits until it runs.
+"""`python -m workloads.submit --flink http://HOST:8081 --jar JOB.jar -- ARGUMENTS`: submits the sample job and waits
+until it runs.
 
-Idempotent: a running job of the same name is left alone. With `--stay` it keeps checking, and submits the job again when
-the cluster has lost it, as a session cluster does with its JobManager.
+Idempotent: a running job of the same name is left alone. With `--stay` it keeps checking, and submits the job again
+when the cluster has lost it, as a session cluster does with its JobManager.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """`make chaos`: kills every part in every phase of an action; results in bench/results/chaos.json.
 
-Each round changes the load, waits for a moment of the action that answers it, kills one process with SIGKILL, starts it again
-as a supervisor would, and waits until the job runs at the right parallelism, fresh, with nothing in flight. Nothing else is
-done by hand, except that a job whose JobManager died is submitted again from its last checkpoint: the cluster has no high
-availability (it needs ZooKeeper or Kubernetes), and Weir is to find the job again by its name.
+Each round changes the load, waits for a moment of the action that answers it, kills one process with SIGKILL, starts it
+again as a supervisor would, and waits until the job runs at the right parallelism, fresh, with nothing in flight.
+Nothing else is done by hand, except that a job whose JobManager died is submitted again from its last checkpoint: the
+cluster has no high availability (it needs ZooKeeper or Kubernetes), and Weir is to find the job again by its name.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from weir_contracts import ActionState, parse_policy
 from weir_contracts.topics import OBSERVATIONS
 
 from bench.results_file import distribution, log, write
-from cli.trial.events import EventFollower
-from cli.trial.options import TrialOptions, short_behavior
-from cli.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
+from runtime.event_feed import EventFollower
 from testbed.flink import FlinkCluster
 from testbed.process import NotInTime, TestbedError, wait_until
+from testbed.trial.options import TrialOptions, short_behavior
+from testbed.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
 from workloads.sample_job import SLOWEST, capacity
 
 from .ledger import Ledger, LedgerSummary, follow
@@ -74,7 +74,8 @@ class Outage:
     """The brokers were away for a while."""
 
     load: str
-    """`goes on`: the generator sends what it owes in bursts once they are back. `pauses` with them: only its new rate comes."""
+    """`goes on`: the generator sends what it owes in bursts once they are back. `pauses` with them: only its new rate
+    comes."""
     seconds: float
     requests_during: int
     recovered_seconds: float | None

@@ -17,8 +17,8 @@ FOLLOWED = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS)
 
 @dataclass
 class LedgerSummary:
-    """Outcome of every message. Lists hold ids, plans without an end also what is known of them; all but the counts are empty if
-    nothing went wrong."""
+    """Outcome of every message. Lists hold ids, plans without an end also what is known of them; all but the counts are
+    empty if nothing went wrong."""
 
     observations: int = 0
     analyses: int = 0

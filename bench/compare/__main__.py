@@ -1,11 +1,11 @@
-"""`make bench-compare`: two match surges of the 1998 World Cup's web site, replayed in ten minutes on the sample job; under Weir, at a
-parallelism for the peak and at one for the mean, and under a reactive utilization rule.
+"""`make bench-compare`: two match surges of the 1998 World Cup's web site, replayed in ten minutes on the sample job;
+under Weir, at a parallelism for the peak and at one for the mean, and under a reactive utilization rule.
 
-All four run at the same time, a job each, on the same records, so that whatever else the machine does is the same for all. The times
-of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization) and of Weir's policy (its defaults:
-2 min of stabilization, 1 min of cooldown) are shortened by the replay's speed-up. Before the ten minutes the two hours that came
-before them are played as a lead-in, in which every strategy settles. Results, series and curves are in bench/results/compare.json
-and compare.svg.
+All four run at the same time, a job each, on the same records, so that whatever else the machine does is the same for
+all. The times of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization)
+and of Weir's policy (its defaults: 2 min of stabilization, 1 min of cooldown) are shortened by the replay's speed-up.
+Before the ten minutes the two hours that came before them are played as a lead-in, in which every strategy settles.
+Results, series and curves are in bench/results/compare.json and compare.svg.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from rich.table import Table
 from weir_contracts import parse_policy
 
 from bench.results_file import RESULTS, log, write
-from cli.trial.options import TrialOptions, short_behavior
-from cli.trial.stack import TrialStack
 from replay.figure import Curve, Panel, nice_top, write_svg
+from testbed.trial.options import TrialOptions, short_behavior
+from testbed.trial.stack import TrialStack
 from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
@@ -67,7 +67,8 @@ def excerpt(folder: Path, seconds: float) -> Load:
 
 
 def subtask_rate() -> float:
-    """Records/s of one subtask of the slowest operator at its cost here: the measured rate at the usual cost, made slower."""
+    """Records/s of one subtask of the slowest operator at its cost here: the measured rate at the usual cost, made
+    slower."""
     return 1 / (1 / SUBTASK_RATE + (SLOWEST_MICROS - SERVICE_MICROS[SLOWEST]) / 1e6)
 
 
@@ -147,7 +148,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def figure_panels(results: Sequence[Mapping[str, Any]], objective_seconds: float) -> list[Panel]:
-    """Return the load, and lag and slots of every strategy on common axes, which end at two objectives' lag or the largest."""
+    """Return the load, and lag and slots of every strategy on common axes, which end at two objectives' lag or the
+    largest."""
     samples = [sample for result in results for sample in result["series"]]
     began = samples[0]["t"]
     max_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))

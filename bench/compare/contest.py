@@ -11,14 +11,14 @@ from typing import Any
 
 import httpx
 
-from cli.trial.events import EventFollower
-from cli.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
-from cli.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
-from cli.trial.stack import TrialStack
 from engines.flink.topology import Job
 from engines.flink.values import Unreadable
+from runtime.event_feed import EventFollower
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
+from testbed.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
+from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
+from testbed.trial.stack import TrialStack
 from workloads.probe import Probe
 
 from .rules import Busy
@@ -175,7 +175,7 @@ class Contest:
         ]
         return {
             "plans": dict(Counter(plan.reason_code for plan in plans).most_common()),
-            "turns": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in cycles],
+            "cycles": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in cycles],
             "actions": [action.to_document() for action in actions_of(events, began)],
         }
 

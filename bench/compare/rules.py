@@ -1,4 +1,5 @@
-"""Alternatives to Weir: a parallelism that stays, and the reactive utilization rule of the Horizontal Pod Autoscaler. Pure."""
+"""Alternatives to Weir: a parallelism that stays, and the reactive utilization rule of the Horizontal Pod Autoscaler.
+Pure."""
 
 import math
 from collections import deque
@@ -36,8 +37,8 @@ class Busy:
 
 @dataclass
 class Reactive:
-    """`desired = ceil(p · utilization / target)` within a tolerance, for each operator by itself; going down by the highest
-    recommendation of a window (autoscaling/v2: target, tolerance, `scaleDown.stabilizationWindowSeconds`)."""
+    """`desired = ceil(p · utilization / target)` within a tolerance, for each operator by itself; going down by the
+    highest recommendation of a window (autoscaling/v2: target, tolerance, `scaleDown.stabilizationWindowSeconds`)."""
 
     target: float = 0.7
     tolerance: float = 0.1

@@ -1,9 +1,11 @@
-"""`make bench-planners`: every built-in planner on the simulator over the bundled recordings and the classic patterns, on three
-topologies, compared with a clairvoyant planner and a parallelism for the peak. The same seed gives the same figures on every machine.
+"""`make bench-planners`: every built-in planner on the simulator over the bundled recordings and the classic patterns,
+on three topologies, compared with a clairvoyant planner and a parallelism for the peak. The same seed gives the same
+figures on every machine.
 
     python -m bench.planners                        everything, into bench/results/planners.json and planners*.svg
     python -m bench.planners --planners rate,hpa --traces step --topologies chain     a part of it, printed only
-    python -m bench.planners --requests             1,000 requests through `rate` and all guards, and where the time goes
+    python -m bench.planners --requests             1,000 requests through `rate` and all guards, and where the time
+    goes
 
 Everything takes about 14 minutes on one core; it is spread over all of them.
 """

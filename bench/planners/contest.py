@@ -1,7 +1,7 @@
 """One planner, one load, one application: the loop on the simulator, and how well it was held.
 
-A recording's day around its highest point is replayed in `DAY_SECONDS / SPEEDUP`; a pattern in its own hours. Every planner gets the same
-policy, readings, guards and executor; only `spec.planner` differs.
+A recording's day around its highest point is replayed in `DAY_SECONDS / SPEEDUP`; a pattern in its own hours. Every
+planner gets the same policy, readings, guards and executor; only `spec.planner` differs.
 """
 
 from collections.abc import Callable, Mapping, Sequence

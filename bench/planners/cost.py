@@ -20,7 +20,8 @@ from services.planner.request_cache import RequestCache
 REQUESTS = 1000
 BUDGET_SECONDS = 1.0
 LOADS = {"steady": 1.0, "overloaded": 2.4, "idle": 0.3}
-"""Times the 5,000 records/s at which each operator is busy for 60 %: nothing to do, six candidates to compare, one smaller."""
+"""Times the 5,000 records/s at which each operator is busy for 60 %: nothing to do, six candidates to compare, one
+smaller."""
 CYCLES, WARM = 60, 50
 ROUNDS = 15
 """The best round is the cost of the work; slower ones measure other programs (as in `timeit`)."""

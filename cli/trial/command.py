@@ -38,7 +38,8 @@ def trial(
     probe); 1 not, or a part failed; 2 the trial cannot start with these options; 130 interrupted.
     """
     # The parts it starts are a second of imports, which no other command needs.
-    from .options import TrialOptions
+    from testbed.trial.options import TrialOptions
+
     from .run import run_trial
 
     options = TrialOptions(

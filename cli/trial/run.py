@@ -16,15 +16,15 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from runtime.event_feed import EventFollower
 from testbed.process import TestbedError, reap_leftovers
+from testbed.trial.options import DEFAULT_PORT, TrialError, TrialOptions
+from testbed.trial.preflight import preflight
+from testbed.trial.report import SAMPLE_SECONDS, Sample, TrialResult, judge, summary
+from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
+from testbed.trial.stack import TrialStack
 from workloads.probe import ProbeError
 
-from .events import EventFollower
-from .options import DEFAULT_PORT, TrialError, TrialOptions
-from .preflight import preflight
-from .report import SAMPLE_SECONDS, Sample, TrialResult, judge, summary
-from .sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
-from .stack import TrialStack
 from .view import SPARKLINE_WIDTH, Screen, line, render
 
 DATA = ("kafka/kafka-data", "redis/appendonly.aof", "flink/scratch", "flink/checkpoints", "flink/upload", "spark")

@@ -4,278 +4,139 @@
 `contracts/examples` the golden examples.
 """
 
-from .analysis import (
-    Analysis,
-    CapacityPoint,
-    EdgeAnalysis,
-    OperatorAnalysis,
-    RestartTimes,
-    SourceAnalysis,
-    Symptom,
-    SymptomCode,
-    Window,
-)
-from .application import (
-    Application,
-    DockerTarget,
-    FlinkApplication,
-    FlinkTarget,
-    KafkaSignals,
-    Signals,
-    Subject,
-    Target,
-    Unit,
-)
-from .base import (
-    MAX_COUNT,
-    MAX_NUMBER,
-    MAX_SECONDS,
-    MIN_NUMBER,
-    NAME_PATTERN,
-    VERSION,
-    ApplicationId,
-    Code,
-    Duration,
-    Estimate,
-    Message,
-    Parallelism,
-    Sentence,
-    bounded,
-    derive_id,
-    format_duration,
-    observation_id,
-    one_line,
-    parse_duration,
-    unknown,
-    within,
-)
-from .dead_letter import DeadLetter
-from .deployment import (
-    Checkpoints,
-    Deployment,
-    DeploymentRef,
-    Edge,
-    Health,
-    Operator,
-    OperatorLimits,
-    Pod,
-    RescaleSettings,
-    Run,
-    Slots,
-    Topology,
-)
-from .document import InvalidDocument, example, printable, read_document
-from .limits import Budget, ExcludedPeriod, PerSlot, TotalBounds
-from .observation import (
-    Observation,
-    ObservationStatus,
-    OperatorReading,
-    PartitionReading,
-    Problem,
-    ended_observation,
-)
-from .outcome import (
-    MAX_RESTARTS,
-    TERMINAL,
-    ActionState,
-    OperatorBaseline,
-    Outcome,
-    OutcomeOrder,
-    Phase,
-    QuarantinedVector,
-    precedes,
-)
-from .planning import (
-    MAX_HISTORY,
-    MAX_OBSERVATIONS,
-    MAX_OUTCOMES,
-    MEMORY_LIMIT_BYTES,
-    Action,
-    Alternative,
-    Amendment,
-    Infeasible,
-    LoopResult,
-    PastAction,
-    Plan,
-    PlanReply,
-    PlanRequest,
-    PlanState,
-    Prediction,
-    Recommendation,
-    ScaleAction,
-    TrajectoryPoint,
-    UsualArrivals,
-)
-from .plugins import (
-    MAX_JSON_DEPTH,
-    MAX_REPLY_BYTES,
-    MAX_REQUEST_BYTES,
-    PLAN_OBLIGATIONS,
-    NewPlanner,
-    PlannerDescription,
-    PlannerKind,
-    PlannerRegistration,
-)
-from .policy import (
-    Behavior,
-    Bounds,
-    InvalidPolicy,
-    Metadata,
-    Objective,
-    OperatorBounds,
-    PlannerChoice,
-    PlannerFallback,
-    PolicySpec,
-    ScaleDown,
-    ScaleUp,
-    ScalingPolicy,
-    ShadowChoice,
-    parse_policy,
-)
-from .shadows import (
-    Arrived,
-    Candidate,
-    CandidateScore,
-    PlannerScore,
-    ScoredHour,
-    Scores,
-    Shadows,
-    Supply,
-    VirtualBacklog,
-    VirtualReading,
-    VirtualRescale,
-)
-from .what_if import Unknown, WhatIf, WhatIfOperator
-
-__all__ = [
-    "MAX_COUNT",
-    "MAX_HISTORY",
-    "MAX_JSON_DEPTH",
-    "MAX_NUMBER",
-    "MAX_OBSERVATIONS",
-    "MAX_OUTCOMES",
-    "MAX_REPLY_BYTES",
-    "MAX_REQUEST_BYTES",
-    "MAX_RESTARTS",
-    "MAX_SECONDS",
-    "MEMORY_LIMIT_BYTES",
-    "MIN_NUMBER",
-    "NAME_PATTERN",
-    "PLAN_OBLIGATIONS",
-    "TERMINAL",
-    "VERSION",
-    "Action",
-    "ActionState",
-    "Alternative",
-    "Amendment",
-    "Analysis",
-    "Application",
-    "ApplicationId",
-    "Arrived",
-    "Behavior",
-    "Bounds",
-    "Budget",
-    "Candidate",
-    "CandidateScore",
-    "CapacityPoint",
-    "Checkpoints",
-    "Code",
-    "DeadLetter",
-    "Deployment",
-    "DeploymentRef",
-    "DockerTarget",
-    "Duration",
-    "Edge",
-    "EdgeAnalysis",
-    "Estimate",
-    "ExcludedPeriod",
-    "FlinkApplication",
-    "FlinkTarget",
-    "Health",
-    "Infeasible",
-    "InvalidDocument",
-    "InvalidPolicy",
-    "KafkaSignals",
-    "LoopResult",
-    "Message",
-    "Metadata",
-    "NewPlanner",
-    "Objective",
-    "Observation",
-    "ObservationStatus",
-    "Operator",
-    "OperatorAnalysis",
-    "OperatorBaseline",
-    "OperatorBounds",
-    "OperatorLimits",
-    "OperatorReading",
-    "Outcome",
-    "OutcomeOrder",
-    "Parallelism",
-    "PartitionReading",
-    "PastAction",
-    "PerSlot",
-    "Phase",
-    "Plan",
-    "PlanReply",
-    "PlanRequest",
-    "PlanState",
-    "PlannerChoice",
-    "PlannerDescription",
-    "PlannerFallback",
-    "PlannerKind",
-    "PlannerRegistration",
-    "PlannerScore",
-    "Pod",
-    "PolicySpec",
-    "Prediction",
-    "Problem",
-    "QuarantinedVector",
-    "Recommendation",
-    "RescaleSettings",
-    "RestartTimes",
-    "Run",
-    "ScaleAction",
-    "ScaleDown",
-    "ScaleUp",
-    "ScalingPolicy",
-    "ScoredHour",
-    "Scores",
-    "Sentence",
-    "ShadowChoice",
-    "Shadows",
-    "Signals",
-    "Slots",
-    "SourceAnalysis",
-    "Subject",
-    "Supply",
-    "Symptom",
-    "SymptomCode",
-    "Target",
-    "Topology",
-    "TotalBounds",
-    "TrajectoryPoint",
-    "Unit",
-    "Unknown",
-    "UsualArrivals",
-    "VirtualBacklog",
-    "VirtualReading",
-    "VirtualRescale",
-    "WhatIf",
-    "WhatIfOperator",
-    "Window",
-    "bounded",
-    "derive_id",
-    "ended_observation",
-    "example",
-    "format_duration",
-    "observation_id",
-    "one_line",
-    "parse_duration",
-    "parse_policy",
-    "precedes",
-    "printable",
-    "read_document",
-    "unknown",
-    "within",
-]
+from .analysis import Analysis as Analysis
+from .analysis import CapacityPoint as CapacityPoint
+from .analysis import EdgeAnalysis as EdgeAnalysis
+from .analysis import OperatorAnalysis as OperatorAnalysis
+from .analysis import RestartTimes as RestartTimes
+from .analysis import SourceAnalysis as SourceAnalysis
+from .analysis import Symptom as Symptom
+from .analysis import SymptomCode as SymptomCode
+from .analysis import Window as Window
+from .application import Application as Application
+from .application import DockerTarget as DockerTarget
+from .application import FlinkApplication as FlinkApplication
+from .application import FlinkTarget as FlinkTarget
+from .application import KafkaSignals as KafkaSignals
+from .application import PrometheusSignals as PrometheusSignals
+from .application import Signals as Signals
+from .application import Subject as Subject
+from .application import Target as Target
+from .base import MAX_COUNT as MAX_COUNT
+from .base import MAX_NUMBER as MAX_NUMBER
+from .base import MAX_SECONDS as MAX_SECONDS
+from .base import MIN_NUMBER as MIN_NUMBER
+from .base import NAME_PATTERN as NAME_PATTERN
+from .base import VERSION as VERSION
+from .base import ApplicationId as ApplicationId
+from .base import Code as Code
+from .base import Duration as Duration
+from .base import Estimate as Estimate
+from .base import Message as Message
+from .base import Parallelism as Parallelism
+from .base import Sentence as Sentence
+from .base import bounded as bounded
+from .base import derive_id as derive_id
+from .base import format_duration as format_duration
+from .base import observation_id as observation_id
+from .base import one_line as one_line
+from .base import parse_duration as parse_duration
+from .base import unknown as unknown
+from .base import within as within
+from .deployment import Checkpoints as Checkpoints
+from .deployment import Deployment as Deployment
+from .deployment import DeploymentRef as DeploymentRef
+from .deployment import Edge as Edge
+from .deployment import Health as Health
+from .deployment import Operator as Operator
+from .deployment import OperatorLimits as OperatorLimits
+from .deployment import Pod as Pod
+from .deployment import RescaleSettings as RescaleSettings
+from .deployment import Run as Run
+from .deployment import Slots as Slots
+from .deployment import Topology as Topology
+from .deployment import WorkloadStatus as WorkloadStatus
+from .document import InvalidDocument as InvalidDocument
+from .document import example as example
+from .document import printable as printable
+from .document import read_document as read_document
+from .limits import Budget as Budget
+from .limits import ExcludedPeriod as ExcludedPeriod
+from .limits import PerSlot as PerSlot
+from .limits import TotalBounds as TotalBounds
+from .observation import Observation as Observation
+from .observation import ObservationStatus as ObservationStatus
+from .observation import OperatorReading as OperatorReading
+from .observation import PartitionReading as PartitionReading
+from .observation import Problem as Problem
+from .observation import ended_observation as ended_observation
+from .outcome import MAX_RESTARTS as MAX_RESTARTS
+from .outcome import TERMINAL as TERMINAL
+from .outcome import ActionState as ActionState
+from .outcome import OperatorBaseline as OperatorBaseline
+from .outcome import Outcome as Outcome
+from .outcome import OutcomeOrder as OutcomeOrder
+from .outcome import Phase as Phase
+from .outcome import QuarantinedVector as QuarantinedVector
+from .outcome import precedes as precedes
+from .planning import MAX_HISTORY as MAX_HISTORY
+from .planning import MAX_OBSERVATIONS as MAX_OBSERVATIONS
+from .planning import MAX_OUTCOMES as MAX_OUTCOMES
+from .planning import MEMORY_LIMIT_BYTES as MEMORY_LIMIT_BYTES
+from .planning import Action as Action
+from .planning import Alternative as Alternative
+from .planning import Amendment as Amendment
+from .planning import Infeasible as Infeasible
+from .planning import LoopResult as LoopResult
+from .planning import PastAction as PastAction
+from .planning import Plan as Plan
+from .planning import PlanReply as PlanReply
+from .planning import PlanRequest as PlanRequest
+from .planning import PlanState as PlanState
+from .planning import Prediction as Prediction
+from .planning import Recommendation as Recommendation
+from .planning import ScaleAction as ScaleAction
+from .planning import TrajectoryPoint as TrajectoryPoint
+from .planning import UsualArrivals as UsualArrivals
+from .plugins import MAX_JSON_DEPTH as MAX_JSON_DEPTH
+from .plugins import MAX_REPLY_BYTES as MAX_REPLY_BYTES
+from .plugins import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
+from .plugins import PLAN_OBLIGATIONS as PLAN_OBLIGATIONS
+from .plugins import NewPlanner as NewPlanner
+from .plugins import PlannerDescription as PlannerDescription
+from .plugins import PlannerKind as PlannerKind
+from .plugins import PlannerRegistration as PlannerRegistration
+from .policy import Behavior as Behavior
+from .policy import Bounds as Bounds
+from .policy import InvalidPolicy as InvalidPolicy
+from .policy import Metadata as Metadata
+from .policy import Objective as Objective
+from .policy import OperatorBounds as OperatorBounds
+from .policy import PlannerChoice as PlannerChoice
+from .policy import PlannerFallback as PlannerFallback
+from .policy import PolicySpec as PolicySpec
+from .policy import ScaleDown as ScaleDown
+from .policy import ScaleUp as ScaleUp
+from .policy import ScalingPolicy as ScalingPolicy
+from .policy import ShadowChoice as ShadowChoice
+from .policy import parse_policy as parse_policy
+from .shadows import Arrived as Arrived
+from .shadows import Candidate as Candidate
+from .shadows import CandidateScore as CandidateScore
+from .shadows import PlannerScore as PlannerScore
+from .shadows import ScoredHour as ScoredHour
+from .shadows import Scores as Scores
+from .shadows import Shadows as Shadows
+from .shadows import Supply as Supply
+from .shadows import VirtualBacklog as VirtualBacklog
+from .shadows import VirtualReading as VirtualReading
+from .shadows import VirtualRescale as VirtualRescale
+from .topics import DeadLetter as DeadLetter
+from .what_if import Unknown as Unknown
+from .what_if import WhatIf as WhatIf
+from .what_if import WhatIfOperator as WhatIfOperator
+from .workloads import KubernetesTarget as KubernetesTarget
+from .workloads import ServiceApplication as ServiceApplication
+from .workloads import ServiceSignals as ServiceSignals
+from .workloads import Unit as Unit
+from .workloads import Workload as Workload

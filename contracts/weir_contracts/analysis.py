@@ -38,6 +38,10 @@ SymptomCode = Literal[
     "metric-missing",
     "gap",
     "retention-gap",
+    "pods-pending",
+    "pods-crashing",
+    "out-of-memory",
+    "rollout",
     "ended",
 ]
 """Codes that the analyzer of this version publishes."""

@@ -1,17 +1,16 @@
 """Application, target and signals: the parts of a policy that collectors read from and drivers act on.
 
 `application` names an engine and its job, `target` names a driver and what it scales. They are separate because a Flink
-job is scaled by Flink's scheduler or by the number of its TaskManagers' containers.
+job is scaled by Flink's scheduler or by the number of its TaskManagers' containers or pods.
 """
 
 from dataclasses import dataclass
-from math import gcd
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
 
-from .deployment import Topology
 from .document import Document
+from .workloads import KubernetesTarget, ServiceApplication, SignalName, Unit
 
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
@@ -48,17 +47,19 @@ class Application(Document):
 
     flink: FlinkApplication | None = None
     """Flink job."""
+    service: ServiceApplication | None = None
+    """Service without a stream engine, for a `kubernetes` target."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if self.flink is None:
-            raise ValueError("name exactly one engine; this version supports flink")
+        if (self.flink is None) == (self.service is None):
+            raise ValueError("name exactly one engine; this version supports flink and service")
         return self
 
     @property
-    def engine(self) -> str:
+    def engine(self) -> Literal["flink", "service"]:
         """Name of the engine, as in `Deployment.engine`."""
-        return "flink"
+        return "service" if self.flink is None else "flink"
 
 
 class FlinkTarget(Document):
@@ -82,30 +83,6 @@ class FlinkTarget(Document):
         if self.url is None or self.job is None:
             return None
         return FlinkApplication.model_construct(url=self.url, job=self.job)
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Parallelism that one instance adds, for a target that is scaled by its number of instances."""
-
-    slots: int
-    """Slots or threads of one instance."""
-    instance: str = "instance"
-    """Noun for one instance in sentences: container, pod."""
-
-    def instances_for(self, topology: Topology, parallelism: int) -> int:
-        """Return the minimum number of instances that give all operators one parallelism of at least `parallelism`.
-
-        A slot sharing group takes as many slots as its parallelism; several groups share the slots evenly.
-        """
-        groups = topology.slots({})
-        step = groups // gcd(groups, self.slots)
-        needed = -(-parallelism * groups // self.slots)
-        return -(-needed // step) * step
-
-    def parallelism_of(self, topology: Topology, instances: int) -> int:
-        """Return the parallelism of each operator with `instances`, before the limits of its key groups."""
-        return max(1, instances * self.slots // topology.slots({}))
 
 
 class DockerTarget(FlinkTarget):
@@ -132,27 +109,33 @@ class Target(Document):
     """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
     docker: DockerTarget | None = None
     """Containers of a compose service, for a Flink job in reactive mode."""
+    kubernetes: KubernetesTarget | None = None
+    """Replicas of Kubernetes workloads, for a service or a Flink job in reactive mode."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.flink is None) == (self.docker is None):
-            raise ValueError("name exactly one driver; this version supports flink and docker")
+        if sum(each is not None for each in (self.flink, self.docker, self.kubernetes)) != 1:
+            raise ValueError("name exactly one driver; this version supports flink, docker and kubernetes")
         return self
 
     @property
-    def own(self) -> FlinkTarget:
-        """The part of the document that belongs to the driver."""
-        return self.flink or self.docker or FlinkTarget()
+    def application(self) -> FlinkApplication | None:
+        """Job that the target names, in documents without `spec.application`; None if it names none."""
+        own = self.flink or self.docker
+        return None if own is None else own.application
 
     @property
-    def driver(self) -> Literal["flink", "docker"]:
+    def driver(self) -> Literal["flink", "docker", "kubernetes"]:
         """Name of the driver that scales this application."""
+        if self.kubernetes is not None:
+            return "kubernetes"
         return "flink" if self.docker is None else "docker"
 
     @property
     def unit(self) -> Unit | None:
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
-        return None if self.docker is None else self.docker.unit
+        instances = self.docker or self.kubernetes
+        return None if instances is None else instances.unit
 
 
 class KafkaSignals(Document):
@@ -171,10 +154,24 @@ class KafkaSignals(Document):
     """Isolation level of the sources. Default `read_committed`: open transactions do not count as lag."""
 
 
+class PrometheusSignals(Document):
+    """Prometheus server and queries, each of which is a named signal."""
+
+    url: RestUrl
+    """Address of the server, without credentials, query or fragment."""
+    queries: Annotated[
+        dict[SignalName, Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=50, fail_fast=True)
+    ]
+    """PromQL queries by the name of their signal. Each must have one value; its samples are those of the scrape's time.
+    """
+
+
 class Signals(Document):
     kafka: KafkaSignals | None = None
     """Kafka brokers of the sources. Default: none; demand and lag are then unknown, and planners that need them
     hold."""
+    prometheus: PrometheusSignals | None = None
+    """Prometheus queries. Default: none."""
 
 
 @dataclass(frozen=True)
@@ -201,5 +198,11 @@ class Subject:
 
     @property
     def cluster(self) -> str:
-        """Key of the cluster whose slots the application shares with others."""
-        return self.flink.cluster
+        """Key of the cluster whose slots the application shares with others; a service shares none."""
+        return f"kubernetes/{self.id}" if self.application.flink is None else self.flink.cluster
+
+    @property
+    def namespace(self) -> str:
+        """Kubernetes namespace of the target's workloads: the target's, or the policy's own."""
+        own = None if self.target.kubernetes is None else self.target.kubernetes.namespace
+        return own or self.id.partition("/")[0]

@@ -150,12 +150,13 @@ def one_line(text: object, length: int = 300) -> str:
     return bounded(line or (type(text).__name__ if isinstance(text, BaseException) else ""), length)
 
 
-Sentence = Annotated[
-    str,
-    # The constraints come first: on the text itself they also refuse a lone surrogate.
-    Field(min_length=1, max_length=MAX_SENTENCE_LENGTH),
-    BeforeValidator(lambda value: bounded(value) if isinstance(value, str) else value),
-]
+def cut_to(length: int) -> BeforeValidator:
+    """Return the validator that cuts a longer text to `length` characters. It stands after the field's constraints,
+    which also refuse a lone surrogate."""
+    return BeforeValidator(lambda value: bounded(value, length) if isinstance(value, str) else value)
+
+
+Sentence = Annotated[str, Field(min_length=1, max_length=MAX_SENTENCE_LENGTH), cut_to(MAX_SENTENCE_LENGTH)]
 """Sentence for people; a longer one is cut on validation. `model_copy` does not validate: its caller cuts
 (`bounded`)."""
 Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", examples=["metric-missing"])]

@@ -133,8 +133,8 @@ class Topology(Message):
     def smallest_useful(self, name: str, p: int) -> int:
         """Return the smallest parallelism of an operator that is as good as `p`.
 
-        A source has at most as many busy subtasks as partitions. Partitions and key groups are not divided: of parallelisms with the
-        same largest share the smallest will do (with G of them, q with ⌈G/q⌉ = ⌈G/p⌉).
+        A source has at most as many busy subtasks as partitions. Partitions and key groups are not divided: of
+        parallelisms with the same largest share the smallest will do (with G of them, q with ⌈G/q⌉ = ⌈G/p⌉).
         """
         operator = self._by_name[name]
         groups = operator.max_parallelism
@@ -219,16 +219,57 @@ class Pod(Message):
     """Replica of the deployment, for planners that read readiness or resources."""
 
     name: Annotated[str, Field(max_length=253)]
+    workload: Annotated[str, Field(max_length=253)] = ""
+    """Name of the workload that it belongs to; empty if there is one workload."""
     ready: bool | None = None
     """Whether the replica is ready. None: unknown."""
     started_at: Timestamp | None = None
     """Start of the replica. None: unknown."""
+    phase: Annotated[str, Field(max_length=50)] = ""
+    """Phase as Kubernetes names it: Pending, Running, Succeeded, Failed. Empty: unknown."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+    """Why the replica does not run, such as `CrashLoopBackOff` or `Unschedulable: 0/3 nodes are available`."""
+    restarts: Count | None = None
+    """Restarts of its containers. None: unknown."""
+    out_of_memory: bool = False
+    """Whether a container last ended because it exceeded its memory limit."""
     cpu_cores: NonNegative | None = None
     """CPU in use, in cores. None: unknown."""
     cpu_request_cores: NonNegative | None = None
     """CPU requested, in cores. None: unknown."""
+    cpu_limit_cores: NonNegative | None = None
+    """Maximum CPU, in cores. None: none, or unknown."""
     memory_bytes: Count | None = None
     """Memory in use, in bytes. None: unknown."""
+    memory_request_bytes: Count | None = None
+    """Memory requested, in bytes. None: unknown."""
+    memory_limit_bytes: Count | None = None
+    """Maximum memory, in bytes. None: none, or unknown."""
+
+
+class WorkloadStatus(Message):
+    """Kubernetes object whose replicas run the application or one of its operators."""
+
+    kind: Annotated[str, Field(max_length=63)]
+    name: Annotated[str, Field(max_length=253)]
+    namespace: Annotated[str, Field(max_length=63)]
+    """Namespace of the object."""
+    uid: Annotated[str, Field(max_length=100)]
+    """Identity of the object: an object that is deleted and created again has another uid."""
+    wanted: Count
+    """Number of replicas requested: `spec.replicas`."""
+    current: Count | None = None
+    """Number of replicas that exist. None: unknown."""
+    updated: Count | None = None
+    """Number of replicas of the newest version. None: unknown, or the kind has no versions."""
+    ready: Count | None = None
+    """Number of ready replicas. None: unknown."""
+    rolling_out: bool = False
+    """Whether replicas of an earlier version are being replaced."""
+    paused: bool = False
+    """Whether the rollout of the object is paused."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+    """Why replicas cannot be created, such as `FailedCreate: exceeded quota`. Empty: they can, or it is unknown."""
 
 
 class DeploymentRef(Message):
@@ -253,7 +294,7 @@ class Deployment(Message):
     """State of the application in its engine at one instant."""
 
     engine: Annotated[str, Field(max_length=50)] = "flink"
-    """Name of the engine: flink."""
+    """Name of the engine: flink, service."""
     health: Health | None = None
     """State, the same for every engine. `failed` and `ended` are final; `restarting` includes the first start. None:
     unknown."""
@@ -284,6 +325,8 @@ class Deployment(Message):
     """Number of replicas of the deployment. None: unknown, or it has none."""
     pods: Annotated[list[Pod], Field(max_length=1000)] = Field(default_factory=list)
     """Replicas of the deployment; empty if they are not read."""
+    workloads: Annotated[list[WorkloadStatus], Field(max_length=50)] = Field(default_factory=list)
+    """Kubernetes objects whose replicas these are; empty for another target."""
 
     @property
     def is_final(self) -> bool:

@@ -1,26 +1,28 @@
-"""Write the JSON Schemas of all contracts and the policy's reference page, or check that they match the types.
+"""Write the JSON Schemas of all contracts, the planners' OpenAPI document and the policy's reference page, or check
+that they match.
 
 `python -m weir_contracts.export [--check] [FOLDER]`
 """
 
 import json
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from .analysis import Analysis
-from .base import VERSION
-from .dead_letter import DeadLetter
+from .base import VERSION, format_duration
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
-from .plugin_api import JsonSchema, plugin_openapi
-from .plugins import PlannerDescription, PlannerRegistration
+from .plugins import PLAN_OBLIGATIONS, PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
-from .policy_page import policy_page
 from .shadows import Scores, Shadows
+from .topics import DeadLetter
 from .what_if import WhatIf
 
 CONTRACTS: dict[str, type[BaseModel]] = {
@@ -41,30 +43,180 @@ CONTRACTS: dict[str, type[BaseModel]] = {
 }
 """Contracts by the name of their schema and examples."""
 
+Schema = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = f"contracts/schemas/{VERSION}"
 
 
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+class JsonSchema(GenerateJsonSchema):
+    """JSON Schema whose defaults of durations have a policy's form: `1m`, not `PT1M`."""
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return a default as JSON."""
+        return format_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
     """Return the contract's JSON Schema, with fields in the order of the type."""
     return model.model_json_schema(by_alias=True, schema_generator=JsonSchema)
 
 
 def schema_text(model: type[BaseModel], name: str) -> str:
     """Return the content of the contract's schema file (JSON Schema draft 2020-12)."""
-    schema: dict[str, Any] = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"https://weir.dev/schemas/{VERSION}/{name}.schema.json",
-        **schema_of(model),
-    }
+    address = f"https://weir.dev/schemas/{VERSION}/{name}.schema.json"
+    return _text({"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": address, **schema_of(model)})
+
+
+def _text(schema: Schema) -> str:
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
+
+
+_DESCRIBES = (
+    "Returns the planner's description. Weir calls it when the planner is registered or checked, and validates the "
+    "parameters of policies against the schema in it."
+)
+_ERROR = {
+    "type": "object",
+    "description": "RFC 9457, or any object with a text `detail` or `message`, whose first 300 characters users see",
+    "properties": {"detail": {"type": "string"}},
+}
+
+
+def plugin_openapi() -> Schema:
+    """Return the OpenAPI 3.1 document: `GET /` and `POST /plan` below the planner's URL."""
+    _, definitions = models_json_schema(
+        [(PlannerDescription, "serialization"), (PlanRequest, "validation"), (PlanReply, "validation")],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=JsonSchema,
+    )
+    problem = {"content": {"application/problem+json": {"schema": _ERROR}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Planner of Weir",
+            "version": VERSION,
+            "description": "API of a server that policies name as their planner. Its obligations:\n\n"
+            + "\n".join(f"- {obligation}" for obligation in PLAN_OBLIGATIONS)
+            + "\n\nWithout a valid reply the policy's fallback decides, or the plan is a hold with the reason. "
+            "After five failures in a row Weir does not call the planner for 10 s, "
+            "and twice as long after each further failure.",
+        },
+        "paths": {
+            "/": {
+                "get": {
+                    "operationId": "describe",
+                    "summary": "Describe the planner",
+                    "description": _DESCRIBES,
+                    "responses": {"200": _json("PlannerDescription", "Description of the planner")},
+                }
+            },
+            "/plan": {
+                "post": {
+                    "operationId": "plan",
+                    "summary": "Plan for one application",
+                    "description": "\n\n".join(PLAN_OBLIGATIONS),
+                    "requestBody": {"required": True, **_content("PlanRequest")},
+                    "responses": {
+                        "200": _json("PlanReply", "Parallelism of every operator, or a hold, with its reason"),
+                        "4XX": {"description": "Not a valid request, or parameters that are not accepted", **problem},
+                        "5XX": {"description": "Internal error of the planner", **problem},
+                    },
+                }
+            },
+        },
+        "components": {"schemas": definitions["$defs"]},
+    }
+
+
+def _content(name: str) -> Schema:
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
+
+
+def _json(name: str, description: str) -> Schema:
+    return {"description": description, **_content(name)}
+
+
+_HEAD = """# Policy
+
+Generated from the contracts by `make schemas`; do not edit. Fields are in camelCase, durations as `500ms`, `30s`,
+`5m`, `1h30m` or `2d`. An unknown field is refused. The same fields as JSON Schema:
+[policy.schema.json](../../contracts/schemas/v1alpha1/policy.schema.json).
+"""
+
+
+def policy_page(schema: Schema) -> str:
+    """Return the page of a policy's JSON Schema that has its definitions in `$defs`."""
+    sections: dict[str, list[str]] = {}
+    for path, field, is_required in fields(schema):
+        top = ".".join(path.replace("[]", "").split(".")[:2]) if path.startswith("spec.") else path.split(".")[0]
+        top = top if path.startswith(("spec.", "metadata")) else "document"
+        default = "required" if is_required else _default(field)
+        row = f"| `{path}` | {_type(field, schema)} | {default} | {field['description']} |"
+        sections.setdefault(top, []).append(" ".join(row.split()))
+    lines = [_HEAD]
+    for name, rows in sections.items():
+        lines += [f"## {name}", "", "| field | type | default | meaning |", "|---|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def fields(schema: Schema) -> Iterator[tuple[str, Schema, bool]]:
+    """Yield each field's path, schema and whether it is required, in the order of the types."""
+
+    def below(model: Schema, prefix: str) -> Iterator[tuple[str, Schema, bool]]:
+        for name, field in model.get("properties", {}).items():
+            path = f"{prefix}{name}"
+            yield path, field, name in model.get("required", ())
+            for suffix, part in (("", field), ("[]", field.get("items")), (".NAME", field.get("additionalProperties"))):
+                if isinstance(part, dict) and (inner := _model(part, schema)):
+                    yield from below(inner, f"{path}{suffix}.")
+
+    return below(schema, "")
+
+
+def _model(field: Schema, root: Schema) -> Schema | None:
+    """Return the definition that a field refers to, or None for a plain value."""
+    for each in (field, *field.get("anyOf", ()), *field.get("allOf", ())):
+        if reference := each.get("$ref"):
+            found: Schema = root["$defs"][reference.rsplit("/", 1)[1]]
+            return found
+    return None
+
+
+def _type(field: Schema, root: Schema) -> str:
+    parts = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
+    return " or ".join(_plain_type(each, root) for each in parts)
+
+
+def _plain_type(field: Schema, root: Schema) -> str:
+    if _model(field, root) or field.get("type") == "object":
+        return "object"
+    if "const" in field or "enum" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field["type"] == "array":
+        return f"list of {_plain_type(field['items'], root)}"
+    low, high = field.get("minimum", field.get("exclusiveMinimum")), field.get("maximum", field.get("exclusiveMaximum"))
+    text = str(field["type"])
+    if "exclusiveMinimum" in field:
+        text += f", above {low:g}" + (f" up to {high:.7g}" if high is not None else "")
+    elif low is not None and high is not None and high < 2**53:
+        text += f", {low:g} to {high:.7g}"
+    elif low is not None:
+        text += f", at least {low:g}"
+    return f"{text}, such as `{field['examples'][0]}`" if "examples" in field else text
+
+
+def _default(field: Schema) -> str:
+    if field.get("default") is None:
+        return "–"
+    value = field["default"]
+    return ", ".join(f"`{each}`" for each in value) if isinstance(value, list) else f"`{value}`"
 
 
 def documents() -> dict[str, str]:
     """Return the contents of all exported files by path from the project's root: schemas, OpenAPI, policy reference."""
     schemas = {f"{SCHEMAS}/{name}.schema.json": schema_text(model, name) for name, model in CONTRACTS.items()}
     return schemas | {
-        f"{SCHEMAS}/planner.openapi.json": json.dumps(plugin_openapi(), indent=2, sort_keys=True) + "\n",
+        f"{SCHEMAS}/planner.openapi.json": _text(plugin_openapi()),
         "docs/reference/policy.md": policy_page(schema_of(ScalingPolicy)),
     }
 

@@ -125,7 +125,9 @@ ClockTime = Annotated[
 
 
 @lru_cache(maxsize=1000)
-def _check_cron(expression: str) -> None:
+def _cron(expression: str | None) -> str | None:
+    if expression is None:
+        return None
     parts = len(expression.split())
     if parts != 5:
         raise ValueError(f"must have five fields, minute hour day month weekday, and has {parts}")
@@ -136,30 +138,22 @@ def _check_cron(expression: str) -> None:
         raise ValueError(f"is no cron expression: {str(error).lower()}") from None
     except StopIteration:
         raise ValueError("matches no date, such as 30 February") from None
-
-
-def _cron(expression: str) -> str:
-    _check_cron(expression)
     return expression
 
 
 @lru_cache(maxsize=1000)
-def _check_zone(name: str) -> None:
+def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"there is no time zone {name!r}; use a name such as Europe/Berlin or UTC") from None
-
-
-def _zone(name: str) -> str:
-    _check_zone(name)
     return name
 
 
 class ExcludedPeriod(Document):
     """Period without changes: for `duration` from each time of `cron`, or every day between `from` and `to`."""
 
-    cron: Annotated[str | None, Field(default=None, max_length=200), AfterValidator(lambda v: v and _cron(v))] = None
+    cron: Annotated[str | None, Field(default=None, max_length=200), AfterValidator(_cron)] = None
     """Cron expression of five fields, minute to weekday, with the semantics of Debian's cron. Requires `duration`."""
     duration: Duration | None = None
     """Length of each period that `cron` begins, 1m to 31d."""

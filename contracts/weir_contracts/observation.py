@@ -16,6 +16,7 @@ from .base import (
     Share,
     SubtaskCount,
     Timestamp,
+    cut_to,
     observation_id,
 )
 from .deployment import Deployment, Run, Topology
@@ -82,9 +83,9 @@ class PartitionReading(Message):
 class Problem(Message):
     """Value that could not be read."""
 
-    where: Annotated[str, Field(max_length=300)]
+    where: Annotated[str, Field(max_length=300), cut_to(300)]
     """Call and field that failed."""
-    what: Annotated[str, Field(max_length=1000)]
+    what: Annotated[str, Field(max_length=1000), cut_to(1000)]
     """Error, or the content that came instead."""
 
 
@@ -105,7 +106,7 @@ class Observation(Message):
     """running: readings are usable. not_running: the job is starting, restarting, failed or finished. not_found: the
     cluster answers and has no such job. unreachable: no answer, so the state is unknown. ended: the policy was
     deleted."""
-    message: Annotated[str, Field(max_length=1000)] = ""
+    message: Annotated[str, Field(max_length=1000), cut_to(1000)] = ""
     """Detail of the status, for people."""
     run: Run | None = None
     """Current run. None: the application does not run, or it is unknown."""

@@ -6,17 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from .base import (
-    ApplicationId,
-    Code,
-    Count,
-    Message,
-    NonNegative,
-    OperatorName,
-    Parallelism,
-    Sentence,
-    Timestamp,
-)
+from .base import ApplicationId, Code, Count, Message, NonNegative, OperatorName, Parallelism, Sentence, Timestamp
 from .deployment import DeploymentRef
 
 Phase = Literal[
@@ -63,22 +53,37 @@ class OperatorBaseline(Message):
     """Records/s that the operator took in. None: unknown."""
 
 
-class ActionState(Message):
+class _Transition(Message):
+    """Last transition of an action."""
+
+    id: UUID
+    application: ApplicationId
+    plan_id: UUID
+    """Id of the plan that was executed or refused."""
+    observation_id: UUID
+    """Id of the observation that the plan rests on."""
+    phase: Phase
+    """Phase that the action reached; verified, rolled-back, superseded, refused and failed are final."""
+    code: Code
+    """Reason of the transition, for programs."""
+    sentence: Sentence
+    """Reason of the transition, for people."""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the phase is final."""
+        return self.phase in TERMINAL
+
+
+class ActionState(_Transition):
     """Complete state of one action, from which another executor continues it after a crash."""
 
     id: UUID
     """Id of the action, derived from the plan's id: a plan is executed once."""
-    application: ApplicationId
     attempt_id: UUID
     """Id of the executor process that wrote this version. After a conflict it shows a process its own earlier write."""
-    plan_id: UUID
-    """Id of the plan that the action executes."""
-    observation_id: UUID
-    """Id of the observation that the plan rests on."""
     version: Annotated[int, Field(ge=1)]
     """Version of the state, one more with each write; a write must name the version it replaces (compare-and-swap)."""
-    phase: Phase
-    """Phase of the action; verified, rolled-back, superseded, refused and failed are final."""
     cluster: Annotated[str | None, Field(max_length=2100)] = None
     """Address of the cluster on which the action restarts a job. None: written by an earlier version of Weir."""
     deployment: DeploymentRef
@@ -105,15 +110,6 @@ class ActionState(Message):
     """Rates of the operators before the action."""
     rollback_requested_at: Timestamp | None = None
     """Time at which the rollback was requested. None: no rollback."""
-    code: Code
-    """Reason of the last transition, for programs."""
-    sentence: Sentence
-    """Reason of the last transition, for people."""
-
-    @property
-    def terminal(self) -> bool:
-        """Whether the phase is final."""
-        return self.phase in TERMINAL
 
     @property
     def restart_seconds(self) -> float | None:
@@ -123,24 +119,12 @@ class ActionState(Message):
         return (self.running_at - self.requested_at).total_seconds()
 
 
-class Outcome(Message):
+class Outcome(_Transition):
     """One transition of an action, or the refusal of a plan. The newest outcome of an application holds the state of
     all its actions, so that a compacted topic is enough to rebuild the executor's store."""
 
-    id: UUID
-    application: ApplicationId
-    plan_id: UUID
-    """Id of the plan that was executed or refused."""
-    observation_id: UUID
-    """Id of the observation that the plan rests on."""
     at: Timestamp
     """Time of the transition."""
-    phase: Phase
-    """Phase that the action reached; verified, rolled-back, superseded, refused and failed are final."""
-    code: Code
-    """Reason of the transition, for programs."""
-    sentence: Sentence
-    """Reason of the transition, for people."""
     before: Parallelism = Field(default_factory=dict)
     """Parallelism before the action, in subtasks by operator."""
     wanted: Parallelism = Field(default_factory=dict)
@@ -168,11 +152,6 @@ class Outcome(Message):
     Weir."""
     sequence: Count | None = None
     """Number of earlier outcomes of the application that its executor had read. None: unknown."""
-
-    @property
-    def terminal(self) -> bool:
-        """Whether the outcome ends its action."""
-        return self.phase in TERMINAL
 
     @property
     def newest_action(self) -> ActionState | None:

@@ -256,22 +256,17 @@ class PlanRequest(Message):
 
     @model_validator(mode="after")
     def _one_application(self) -> Self:
-        for field, application in (
-            ("policy", self.policy.application),
-            ("analysis", self.analysis.application),
-        ):
+        for field, application in (("policy", self.policy.application), ("analysis", self.analysis.application)):
             if application != self.application:
                 raise ValueError(f"{field}: is of {application}, the request of {self.application}")
         return self
 
 
-class PlanReply(Message):
-    """Reply of a planner: a vector for all operators, or a hold, with its reason."""
+class _Decision(Message):
+    """Vector for all operators, or a hold, with its reason."""
 
     kind: Literal["scale", "hold"]
-    """`scale` proposes a vector, `hold` proposes no change."""
-    parallelism: Parallelism | None = None
-    """Proposed parallelism of every operator, in subtasks. None for a hold."""
+    """`scale` changes the parallelism, `hold` does not."""
     code: Code
     """Reason, for programs."""
     sentence: Sentence
@@ -279,13 +274,23 @@ class PlanReply(Message):
     evidence: Annotated[dict[str, Number], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
     """Numbers that the decision rests on, by name, units in the names. None: unknown."""
     prediction: Prediction | None = None
-    """Prediction for the proposed vector, or for no change if the reply is a hold. None: not predicted."""
+    """Prediction for the vector, or for no change in case of a hold. None: not predicted."""
     hold_prediction: Prediction | None = None
     """Prediction for no change, to compare with. None: not predicted."""
     infeasible: Annotated[list[Infeasible], Field(max_length=100)] = Field(default_factory=list)
     """Needs that limits prevent."""
     alternatives: Annotated[list[Alternative], Field(max_length=20)] = Field(default_factory=list)
     """Vectors that were considered and not chosen."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class PlanReply(_Decision):
+    """Reply of a planner: a vector for all operators, or a hold, with its reason."""
+
+    parallelism: Parallelism | None = None
+    """Proposed parallelism of every operator, in subtasks. None for a hold."""
     confidence: Share | None = None
     """Confidence in the proposal, 0 to 1. None: unknown."""
     memory: PlannerMemory = Field(default_factory=dict)
@@ -297,11 +302,8 @@ class PlanReply(Message):
             raise ValueError("parallelism: a scale reply names one, a hold does not")
         return self
 
-    def __str__(self) -> str:
-        return self.sentence
 
-
-class Plan(Message):
+class Plan(_Decision):
     """Decision of one cycle of the loop; a hold is a plan as well."""
 
     id: UUID
@@ -328,24 +330,8 @@ class Plan(Message):
     """Observed parallelism when the plan was made, in subtasks by operator."""
     proposed: Parallelism | None = None
     """Vector that the planner recommended, before the guards. None: it held."""
-    kind: Literal["scale", "hold"]
-    """`scale` changes the parallelism, `hold` does not."""
     action: Action | None = None
     """Action that the guards approved. None for a hold."""
-    code: Code
-    """Reason, for programs."""
-    sentence: Sentence
-    """Reason, for people."""
-    evidence: Annotated[dict[str, Number], Field(max_length=200, fail_fast=True)] = Field(default_factory=dict)
-    """Numbers that the decision rests on, by name, units in the names. None: unknown."""
-    prediction: Prediction | None = None
-    """Prediction for the plan. None: not predicted."""
-    hold_prediction: Prediction | None = None
-    """Prediction for no change, to compare with. None: not predicted."""
-    infeasible: Annotated[list[Infeasible], Field(max_length=100)] = Field(default_factory=list)
-    """Needs that limits prevent."""
-    alternatives: Annotated[list[Alternative], Field(max_length=20)] = Field(default_factory=list)
-    """Vectors that the planner considered and did not choose."""
     amendments: Annotated[list[Amendment], Field(max_length=100)] = Field(default_factory=list)
     """Changes by the guards, in their order."""
     planning_seconds: NonNegative | None = None
@@ -378,6 +364,3 @@ class Plan(Message):
             lag_seconds=lag_seconds,
             arrival_rate=arrival_rate,
         )
-
-    def __str__(self) -> str:
-        return self.sentence

@@ -6,12 +6,13 @@ Policies use camelCase and durations such as `30s`; all other messages use snake
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, AnyHttpUrl, BeforeValidator, Field, model_validator
 
 from .application import Application, FlinkTarget, Signals, Subject, Target
 from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
 from .document import Document, InvalidDocument, read_document
 from .limits import Budget, ExcludedPeriod, TotalBounds
+from .workloads import ServiceApplication
 
 MAX_CALLER_CHARACTERS = 200
 """Maximum length of a token's name."""
@@ -126,7 +127,8 @@ class Bounds(Document):
     operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_limit_count)] = Field(
         default_factory=dict, max_length=500
     )
-    """Limits of single operators by name, at most 500; not allowed with a `docker` target. Default: none."""
+    """Limits of single operators by name, at most 500; not allowed where one workload or compose service runs all
+    operators. Default: none."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -235,7 +237,7 @@ class Behavior(Document):
 
 class PolicySpec(Document):
     application: Application | None = None
-    """The job to scale. Default: the Flink job that `target` names."""
+    """The application to scale. Default: the Flink job that `target` names, or with a `kubernetes` target a service."""
     target: Target = Field(default_factory=lambda: Target(flink=FlinkTarget()))
     """The driver that scales the application, and what it scales. Default `flink: {}`, Flink's adaptive scheduler."""
     signals: Signals = Field(default_factory=Signals)
@@ -269,10 +271,37 @@ class PolicySpec(Document):
 
     @model_validator(mode="after")
     def _one_application(self) -> Self:
-        if (self.application is None) == (self.target.own.application is None):
-            if self.application is None:
-                raise ValueError("application: is required, such as flink: {url: …, job: …}")
-            raise ValueError(f"target.{self.target.driver}: must not name a job where application does")
+        target, application = self.target, self.application
+        if target.kubernetes is None:
+            if application is not None and application.flink is None:
+                raise ValueError(f"application.{application.engine}: needs a kubernetes target")
+            if (application is None) == (target.application is None):
+                if application is None:
+                    raise ValueError("application: is required, such as flink: {url: …, job: …}")
+                raise ValueError(f"target.{target.driver}: must not name a job where application does")
+        elif application is not None and application.flink is not None:
+            if target.kubernetes.workloads is not None:
+                raise ValueError("target.kubernetes.workloads: the TaskManagers of a Flink job are one workload")
+        elif target.kubernetes.slots != 1:
+            raise ValueError("target.kubernetes.slots: a service has no slots")
+        return self
+
+    @model_validator(mode="after")
+    def _signals_exist(self) -> Self:
+        service = self.application.service if self.application is not None else None
+        if service is None or self.target.kubernetes is None:
+            return self
+        workloads = {ref.name for ref in self.target.kubernetes.refs}
+        queries = self.signals.prometheus.queries if self.signals.prometheus is not None else {}
+        for where, own in [
+            ("service", service),
+            *((f"service.operators.{n}", o) for n, o in service.operators.items()),
+        ]:
+            for name in (own.processed, own.waiting):
+                if name is not None and name not in queries:
+                    raise ValueError(f"application.{where}: signals.prometheus.queries has no {name!r}")
+        if unknown := sorted(service.operators.keys() - workloads):
+            raise ValueError(f"application.service.operators: target.kubernetes has no workload {unknown[0]!r}")
         return self
 
     @model_validator(mode="after")
@@ -327,12 +356,22 @@ class ScalingPolicy(Document):
     def subject(self) -> Subject:
         """The application that collectors read and drivers scale."""
         spec = self.spec
-        application = spec.application or Application.model_construct(flink=spec.target.own.application)
+        application = spec.application
+        if application is None and spec.target.kubernetes is not None:
+            application = Application(service=ServiceApplication())
+        application = application or Application.model_construct(flink=spec.target.application)
         return Subject(self.application, application, spec.target, spec.signals)
 
     def job_field(self, name: str) -> str:
         """Return the path in this document of a field of the Flink job (`url`, `job`)."""
         return f"spec.{'application.flink' if self.spec.application else f'target.{self.spec.target.driver}'}.{name}"
+
+    @property
+    def urls(self) -> list[tuple[str, AnyHttpUrl]]:
+        """The addresses that the document names, each with its path."""
+        flink, prometheus = self.subject.application.flink, self.spec.signals.prometheus
+        found = [] if flink is None else [(self.job_field("url"), flink.url)]
+        return found if prometheus is None else [*found, ("spec.signals.prometheus.url", prometheus.url)]
 
     def to_document(self) -> dict[str, Any]:
         """Return the policy as a user writes it, without unset fields."""
@@ -379,12 +418,15 @@ def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
     spec = policy.spec
     minimum, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
     found = []
-    if policy.subject.flink.url.port == 0:
-        found.append((policy.job_field("url"), "its port must lie between 1 and 65535"))
+    for field, url in policy.urls:
+        if url.port == 0:
+            found.append((field, "its port must lie between 1 and 65535"))
     for broker in spec.signals.kafka.bootstrap_servers.split(",") if spec.signals.kafka else ():
         if not broker.isprintable() or not 1 <= int(broker.rpartition(":")[2][:6]) <= 65_535:
             reason = f"{broker[:100]!r} must be host:port with a port between 1 and 65535"
             found.append(("spec.signals.kafka.bootstrapServers", reason))
+    if (unread := _unread_signals(spec)) is not None:
+        found.append(("spec.application.service", unread))
     if total is not None and total.max is not None and total.max < minimum:
         reason = f"{total.max} for all operators together is below bounds.min, {minimum} for each"
         found.append(("spec.bounds.total.max", reason))
@@ -393,3 +435,14 @@ def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
         reason = f"allows {slots} slots ({resource}), and bounds.min requires {minimum} for each operator"
         found.append(("spec.budget", reason))
     return found
+
+
+def _unread_signals(spec: PolicySpec) -> str | None:
+    """Return why the signals of the service itself would not be read, or None: they are its only source's."""
+    service = spec.application.service if spec.application is not None else None
+    if service is None or spec.target.kubernetes is None or (service.processed is None and service.waiting is None):
+        return None
+    sources = [ref.name for ref in spec.target.kubernetes.refs if not ref.inputs]
+    if len(sources) > 1:
+        return f"processed and waiting are of the only source, and these are {len(sources)}: name them in operators"
+    return f"operators names the signals of {sources[0]!r}, too" if sources[0] in service.operators else None

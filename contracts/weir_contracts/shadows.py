@@ -10,26 +10,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
-from .base import (
-    ApplicationId,
-    Count,
-    Derived,
-    Message,
-    Name,
-    OperatorName,
-    Parallelism,
-    Sentence,
-    Share,
-    Timestamp,
-)
+from .base import ApplicationId, Count, Derived, Message, Name, OperatorName, Parallelism, Sentence, Share, Timestamp
 from .planning import LoopResult, PlanState
 
 MAX_CANDIDATES = 7
 """Five shadows, the chosen planner, and the real application."""
 MAX_HOURS = 2
 MAX_ARRIVED = 60
+
+ByOperator = Annotated[dict[OperatorName, Derived], Field(fail_fast=True)]
 
 Role = Literal["chosen", "shadow", "observed"]
 """chosen: the policy's planner, simulated like a shadow. shadow: another planner. observed: the real application."""
@@ -71,13 +62,13 @@ class VirtualReading(Message):
     """Time of the readings."""
     parallelism: Parallelism
     """Simulated parallelism, in subtasks by operator."""
-    records_in: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
+    records_in: ByOperator = Field(default_factory=dict)
     """Records taken in since the simulated run began, by operator."""
-    records_out: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
+    records_out: ByOperator = Field(default_factory=dict)
     """Records emitted since the simulated run began, by operator."""
-    busy_seconds: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
+    busy_seconds: ByOperator = Field(default_factory=dict)
     """Busy time of all subtasks since the simulated run began, in seconds by operator."""
-    backlogs: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)] = Field(default_factory=dict)
+    backlogs: ByOperator = Field(default_factory=dict)
     """Number of unprocessed records by source."""
 
 
@@ -90,18 +81,23 @@ class Supply(Message):
     """Parallelism by operator, in subtasks."""
 
 
-class Candidate(Message):
-    """Simulated application under one planner; with role `observed` the real application."""
+class _Labelled(Message):
+    """Planner under which an application is simulated."""
 
     label: Name
     """Name of the scores."""
     planner: Name
     """Name of the planner."""
-    parameters_id: Annotated[str, Field(max_length=16)]
-    """Id of the planner's parameters; the simulation starts again when they change."""
     role: Role
     """chosen: the policy's planner, simulated like a shadow. shadow: another planner. observed: the real
     application."""
+
+
+class Candidate(_Labelled):
+    """Simulated application under one planner; with role `observed` the real application."""
+
+    parameters_id: Annotated[str, Field(max_length=16)]
+    """Id of the planner's parameters; the simulation starts again when they change."""
     parallelism: Parallelism
     """Current parallelism by operator, in subtasks."""
     backlogs: Annotated[dict[OperatorName, VirtualBacklog], Field(fail_fast=True)] = Field(default_factory=dict)
@@ -133,26 +129,19 @@ class Arrived(Message):
     """End of the interval."""
     seconds: Derived
     """Length of the interval in seconds."""
-    rates: Annotated[dict[OperatorName, Derived], Field(fail_fast=True)]
+    rates: ByOperator
     """Records/s that arrived, by source."""
 
 
-class CandidateScore(Message):
+class CandidateScore(_Labelled):
     """Sums of one planner's score, which can be added over time.
 
     Formulas: SPEC RG's elasticity metrics. d is the minimum parallelism that the arrivals required, computed in
     retrospect; s is the parallelism that the planner would have run.
     """
 
-    label: Name
-    """Name of the scores."""
-    planner: Name
-    """Name of the planner."""
     parameters_id: Annotated[str, Field(max_length=16)]
     """Id of the planner's parameters."""
-    role: Role
-    """chosen: the policy's planner, simulated like a shadow. shadow: another planner. observed: the real
-    application."""
     simulated_seconds: Derived = 0.0
     """Simulated time in seconds; for role `observed` the observed time."""
     slot_seconds: Derived = 0.0
@@ -161,7 +150,7 @@ class CandidateScore(Message):
     """Time above the objective, in seconds."""
     rescales: Count = 0
     """Number of rescales."""
-    turns: Count = 0
+    cycles: Count = Field(default=0, validation_alias=AliasChoices("cycles", "turns"))
     """Number of calls of the planner."""
     unanswered: Count = 0
     """Number of calls in which the planner failed, was too slow, or gave an invalid reply."""
@@ -219,16 +208,9 @@ class Shadows(Message):
     """Scores by hour, oldest first."""
 
 
-class PlannerScore(Message):
+class PlannerScore(_Labelled):
     """Score of one planner in a period. Percentages are of the scored time; None: not enough data."""
 
-    label: Name
-    """Name of the scores."""
-    planner: Name
-    """Name of the planner."""
-    role: Role
-    """chosen: the policy's planner, simulated like a shadow. shadow: another planner. observed: the real
-    application."""
     current: bool = True
     """Whether the policy still lists the planner with these parameters."""
     seconds: Derived
@@ -257,7 +239,7 @@ class PlannerScore(Message):
     """u: share of the time in which s and d did not change in the same direction, in %. None: not enough data."""
     unanswered: Count = 0
     """Number of calls in which the planner failed, was too slow, or gave an invalid reply."""
-    turns: Count = 0
+    cycles: Count = Field(default=0, validation_alias=AliasChoices("cycles", "turns"))
     """Number of calls of the planner."""
 
 

@@ -1,17 +1,49 @@
-"""Topics of the loop. Keys are application ids (of planners: names); all topics have the same number of partitions."""
+"""Topics of the loop, and the dead letter. Keys are application ids (of planners: names); all topics have the same
+number of partitions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
 
 from .analysis import Analysis
-from .base import VERSION, Message
-from .dead_letter import DeadLetter
+from .base import VERSION, Code, Count, Message, Timestamp
 from .observation import Observation
 from .outcome import Outcome
 from .planning import Plan
 from .plugins import PlannerRegistration
 from .policy import ScalingPolicy
 from .shadows import Shadows
+
+
+class DeadLetter(Message):
+    """Message that a service could not read, with its place, its content and the reason."""
+
+    id: UUID
+    at: Timestamp
+    """Time at which the service read the message."""
+    service: Annotated[str, Field(max_length=100)]
+    """Name of the service that could not read the message."""
+    topic: Annotated[str, Field(max_length=249)]
+    partition: Count
+    offset: Count
+    key: Annotated[str | None, Field(max_length=1000)] = None
+    """Key of the message. None: it had none."""
+    type: Annotated[str | None, Field(max_length=200)] = None
+    """CloudEvents type of the message. None: it had none."""
+    code: Code | None = None
+    """Reason for programs, such as `newer-version`. None: written by an earlier version of Weir."""
+    reason: Annotated[str, Field(max_length=2000)]
+    """Reason for people."""
+    field: Annotated[str | None, Field(max_length=500)] = None
+    """Dotted path of the invalid field. None: no single field."""
+    value_base64: Annotated[str | None, Field(max_length=90_000)] = None
+    """First 64 KiB of the message, in base64. None: it had no value."""
+    value_bytes: Count | None = None
+    """Size of the message in bytes. None: it had no value."""
+
 
 _HOUR_MS = 3_600_000
 
@@ -23,11 +55,7 @@ _COMPACTED = {
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": str(24 * _HOUR_MS),
 }
-_COMPACTED_AND_TIMED = {
-    **_COMPACTED,
-    "cleanup.policy": "compact,delete",
-    "retention.ms": str(7 * 24 * _HOUR_MS),
-}
+_COMPACTED_AND_TIMED = {**_COMPACTED, "cleanup.policy": "compact,delete", "retention.ms": str(7 * 24 * _HOUR_MS)}
 
 
 @dataclass(frozen=True)
@@ -38,12 +66,12 @@ class Topic:
     contract: type[Message] | type[ScalingPolicy]
     type: str
     """CloudEvents type in the headers of each message."""
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str]
 
     @property
     def is_compacted(self) -> bool:
         """Whether a record without a value (a tombstone) deletes its key."""
-        return "compact" in self.configs.get("cleanup.policy", "")
+        return "compact" in self.configs["cleanup.policy"]
 
 
 def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: Mapping[str, str]) -> Topic:
@@ -51,11 +79,8 @@ def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: 
 
 
 POLICIES = _topic("policies", ScalingPolicy, _COMPACTED)
-OBSERVATIONS = _topic(
-    "observations",
-    Observation,
-    {"cleanup.policy": "delete", "retention.ms": str(2 * _HOUR_MS), "segment.bytes": "67108864"},
-)
+_TWO_HOURS = {"cleanup.policy": "delete", "retention.ms": str(2 * _HOUR_MS), "segment.bytes": "67108864"}
+OBSERVATIONS = _topic("observations", Observation, _TWO_HOURS)
 ANALYSES = _topic("analyses", Analysis, _COMPACTED_AND_TIMED)
 PLANS = _topic("plans", Plan, _COMPACTED_AND_TIMED)
 OUTCOMES = _topic("outcomes", Outcome, _COMPACTED_AND_TIMED)

@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weir_contracts import Checkpoints, Deployment, ObservationStatus, OperatorReading, Problem, Run, Slots, Topology
+from weir_contracts import (
+    Checkpoints,
+    Deployment,
+    ObservationStatus,
+    OperatorReading,
+    Pod,
+    Problem,
+    Run,
+    Slots,
+    Topology,
+)
 
 from engines.scrape import Scrape
 
@@ -45,6 +55,8 @@ class FlinkReadings:
     configuration: Mapping[str, str] | None = None
     version: str | None = None
     problems: tuple[Problem, ...] = ()
+    task_managers: tuple[Pod, ...] = ()
+    """TaskManagers of the cluster with CPU and memory; empty if they are not read."""
 
 
 def scrape_of(flink: FlinkReadings) -> Scrape:
@@ -96,7 +108,8 @@ def _reported_partitions(source: SourceOffsets | None) -> int | None:
 
 
 def _commits_expected(flink: FlinkReadings) -> str:
-    """Return why offsets are committed by now: Flink commits shortly after a checkpoint, so surely once the next one is complete."""
+    """Return why offsets are committed by now: Flink commits shortly after a checkpoint, so surely once the next one is
+    complete."""
     if flink.checkpoints is not None and (flink.checkpoints.completed or 0) > 1:
         return f"after {flink.checkpoints.completed} checkpoints"
     return "as the job makes no checkpoints" if flink.checkpointing_off else ""
@@ -147,6 +160,7 @@ def _deployment(job: Job, flink: FlinkReadings, topology: Topology) -> Deploymen
         requested_lower=lower,
         observed=job.observed(),
         slots=slots,
+        pods=list(flink.task_managers),
         restarts=flink.restarts,
         checkpoints=Checkpoints(
             interval_seconds=flink.checkpoint_interval_seconds,

@@ -63,7 +63,8 @@ class Workloads:
         return workloads
 
     def observed(self, name: str, limits: Limits, size: int, now: float) -> Records:
-        """Return the records of a workload of this size. A change towards the requested size is recorded; any other has another cause."""
+        """Return the records of a workload of this size. A change towards the requested size is recorded; any other has
+        another cause."""
         records = self._records.get(name, Records())
         before, ask = self._sizes.get(name, size), self._asks.get(name)
         if ask is None or before == size or now - ask.at > FORGOTTEN_SECONDS:

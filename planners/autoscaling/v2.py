@@ -1,8 +1,9 @@
 """The arithmetic of a HorizontalPodAutoscaler (`autoscaling/v2`): what `hpa` and `keda-kafka` decide by.
 
-After `pkg/controller/podautoscaler` of Kubernetes 1.34.2 (replica_calculator.go, horizontal.go) and, with `version="1.32"`, of 1.32.10.
-It gives the numbers of that code, rounding included; `tests/golden/hpa` has what that code answered. Values and targets are integers in
-thousandths, ratios are floats, and a division of integers truncates towards zero, as there.
+After `pkg/controller/podautoscaler` of Kubernetes 1.34.2 (replica_calculator.go, horizontal.go) and, with
+`version="1.32"`, of 1.32.10. It gives the numbers of that code, rounding included; `tests/golden/hpa` has what that
+code answered. Values and targets are integers in thousandths, ratios are floats, and a division of integers truncates
+towards zero, as there.
 """
 
 import math
@@ -154,8 +155,8 @@ def _from_groups(
 def from_total(
     series_milli: Sequence[int], target_milli: int, current: int, ready: int | None, tolerance: Tolerance
 ) -> int:
-    """Object or External metric, target `Value`: the total over the target, times the replicas that are ready. None: there are none
-    at all, ready or not."""
+    """Object or External metric, target `Value`: the total over the target, times the replicas that are ready. None:
+    there are none at all, ready or not."""
     ratio = min(sum(series_milli), MAX_MILLI) / target_milli
     if current == 0:
         return _ceiling(ratio)
@@ -361,8 +362,8 @@ def _booked(events: Sequence[Event], event: Event, rules: Rules, now: float) -> 
 def _pruned(
     recommendations: Sequence[tuple[float, int]], spans: tuple[float, float], now: float
 ) -> tuple[tuple[float, int], ...]:
-    """Those that can still be the lowest of the upper window or the highest of the lower one: a later one that is as extreme
-    outlives an earlier. So few are left that a plan can carry them, and no window decides otherwise."""
+    """Those that can still be the lowest of the upper window or the highest of the lower one: a later one that is as
+    extreme outlives an earlier. So few are left that a plan can carry them, and no window decides otherwise."""
     up_seconds, down_seconds = spans
     kept: list[tuple[float, int]] = []
     minimum: float = math.inf
@@ -376,8 +377,8 @@ def _pruned(
 
 
 def condensed(records: Records, limit: int) -> Records:
-    """At most about `most` of each kind, so that every window decides the same or more cautiously: in a row they are replaced by
-    their extremes, or their sum, at the time of the last."""
+    """At most about `most` of each kind, so that every window decides the same or more cautiously: in a row they are
+    replaced by their extremes, or their sum, at the time of the last."""
     return Records(
         recommendations=_folded(records.recommendations, limit),
         ups=_summed(records.ups, limit),

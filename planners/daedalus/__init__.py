@@ -1,6 +1,7 @@
-"""Daedalus. Start with `planner.py`: the rule and its formulas; what is learned of the application and its load is in the others."""
+"""Daedalus. Start with `planner.py`: the rule and its formulas; what is learned of the application and its load is in
+the others."""
 
-from .parameters import DaedalusParameters
+from .learned import DaedalusParameters
 from .planner import plan_by_daedalus
 
 __all__ = ["DaedalusParameters", "plan_by_daedalus"]

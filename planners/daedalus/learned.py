@@ -1,14 +1,54 @@
-"""Memory of `daedalus`: capacities by parallelism, downtimes, minutes of load and how well they were forecast."""
+"""Parameters of `daedalus`, and its memory: capacities by parallelism, downtimes, minutes of load and how well they
+were forecast."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from weir_planner import Request
 
 from planners.answer import total
 
-from .forecast import autoregressive, linear
-from .parameters import DaedalusParameters
+
+class DaedalusParameters(BaseModel):
+    """Parameters of the planner, by default the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    warm_up_seconds: float = Field(
+        default=120.0, ge=0, le=86_400, description="age of a run up to which its readings are dropped, in s"
+    )
+    quiet_seconds: float = Field(
+        default=180.0, ge=0, le=86_400, description="time after a rescale in which nothing is done, in s"
+    )
+    settled_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=86_400,
+        description="time after a rescale in which capacity that covers the load and the next minute is enough, in s",
+    )
+    recovery_seconds: float = Field(default=600.0, gt=0, le=86_400, description="longest allowed recovery, in s")
+    forecast_minutes: int = Field(default=15, ge=1, le=60, description="how far the load is forecast, in minutes")
+    history_minutes: int = Field(
+        default=240, ge=10, le=360, description="minutes of load that are remembered and learned from"
+    )
+    order: int = Field(default=5, ge=1, le=15, description="differences that the AR model looks back at")
+    regression_minutes: int = Field(default=10, ge=2, le=60, description="minutes of the linear regression")
+    max_wape: float = Field(
+        default=0.25,
+        validation_alias=AliasChoices("max_wape", "highest_wape"),
+        ge=0,
+        le=1,
+        description="error of the last AR forecast over the load up to which the next is believed",
+    )
+    downtime_up_seconds: float = Field(default=30.0, ge=0, le=3600, description="of a rescale up, before one was seen")
+    downtime_down_seconds: float = Field(
+        default=15.0, ge=0, le=3600, description="of a rescale down, before one was seen"
+    )
+    checkpoint_seconds: float = Field(
+        default=10.0, ge=0, le=3600, description="age of the last checkpoint if the engine does not report it, in s"
+    )
+
 
 MIN_SPREAD = 0.05
 """Spread of busy shares (largest − smallest) from which a slope is no noise."""
@@ -35,8 +75,8 @@ class Regression(BaseModel):
     y: _Sum = 0.0
     xx: _Sum = 0.0
     xy: _Sum = 0.0
-    least: float = Field(default=1.0, ge=0, le=1)
-    most: float = Field(default=0.0, ge=0, le=1)
+    min_x: float = Field(default=1.0, ge=0, le=1, validation_alias=AliasChoices("min_x", "least"))
+    max_x: float = Field(default=0.0, ge=0, le=1, validation_alias=AliasChoices("max_x", "most"))
 
     def add(self, x: float, y: float) -> "Regression":
         return Regression(
@@ -45,8 +85,8 @@ class Regression(BaseModel):
             y=self.y + y,
             xx=self.xx + x * x,
             xy=self.xy + x * y,
-            least=min(self.least, x),
-            most=max(self.most, x),
+            min_x=min(self.min_x, x),
+            max_x=max(self.max_x, x),
         )
 
     def at(self, x: float) -> float | None:
@@ -54,7 +94,7 @@ class Regression(BaseModel):
         if self.n < 1 or self.x <= 0:
             return None
         spread = self.n * self.xx - self.x * self.x
-        if self.most - self.least >= MIN_SPREAD and spread > 0:
+        if self.max_x - self.min_x >= MIN_SPREAD and spread > 0:
             slope = (self.n * self.xy - self.x * self.y) / spread
             if slope > 0:
                 load = (self.y - slope * self.x) / self.n + slope * x
@@ -84,9 +124,11 @@ class Memory(BaseModel):
     count: int = Field(default=0, ge=0, le=10**6)
     minutes: list[_Rate] = Field(default_factory=list, max_length=360)
     """Mean load of the minutes before it, oldest first."""
-    foreseen_at: int = Field(default=0, ge=0, le=10**9)
-    foreseen: list[_Rate] = Field(default_factory=list, max_length=60)
-    """The AR forecast that is being judged, from the minute `foreseen_at` on."""
+    predicted_at: int = Field(default=0, ge=0, le=10**9, validation_alias=AliasChoices("predicted_at", "foreseen_at"))
+    predicted: list[_Rate] = Field(
+        default_factory=list, max_length=60, validation_alias=AliasChoices("predicted", "foreseen")
+    )
+    """The AR forecast that is being judged, from the minute `predicted_at` on."""
     wape: float | None = Field(default=None, ge=0, le=1e6)
     up: float | None = Field(default=None, ge=0, le=86_400)
     down: float | None = Field(default=None, ge=0, le=86_400)
@@ -153,16 +195,16 @@ def _with_minute(memory: Memory, now: float, load: float, parameters: DaedalusPa
 
 def _with_forecast(memory: Memory, parameters: DaedalusParameters) -> Memory:
     """Score the current AR forecast by the minutes since; make the next one when it ends."""
-    passed = memory.minute - memory.foreseen_at
+    passed = memory.minute - memory.predicted_at
     actual = memory.minutes[-passed:] if 0 < passed <= len(memory.minutes) else []
-    predicted = memory.foreseen[: len(actual)]
+    predicted = memory.predicted[: len(actual)]
     if predicted and sum(actual[: len(predicted)]) > 0:
         error = sum(abs(a - f) for a, f in zip(actual, predicted, strict=False)) / sum(actual[: len(predicted)])
         memory = memory.model_copy(update={"wape": round(min(error, 1e6), 4)})
-    if memory.foreseen and 0 < passed < len(memory.foreseen):
+    if memory.predicted and 0 < passed < len(memory.predicted):
         return memory
     forecast = autoregressive(memory.minutes, parameters.order, parameters.forecast_minutes)
-    return memory.model_copy(update={"foreseen_at": memory.minute, "foreseen": [round(f, 2) for f in forecast or []]})
+    return memory.model_copy(update={"predicted_at": memory.minute, "predicted": [round(f, 2) for f in forecast or []]})
 
 
 def _with_capacity(request: Request, memory: Memory) -> Memory:
@@ -201,7 +243,7 @@ def _with_capacity(request: Request, memory: Memory) -> Memory:
 
 
 def is_ar(memory: Memory, parameters: DaedalusParameters) -> bool:
-    return memory.wape is not None and memory.wape < parameters.highest_wape
+    return memory.wape is not None and memory.wape < parameters.max_wape
 
 
 def forecast_of(memory: Memory, parameters: DaedalusParameters, load: float) -> list[float]:
@@ -212,3 +254,41 @@ def forecast_of(memory: Memory, parameters: DaedalusParameters, load: float) -> 
         if forecast is not None:
             return forecast
     return linear(history[-parameters.regression_minutes :], parameters.forecast_minutes)
+
+
+def autoregressive(history: list[float], order: int, minutes: int) -> list[float] | None:
+    """ARIMA(order, 1, 0) by least squares: the next differences from the last `order`. None while there is too little
+    to learn from.
+
+    Kept between 0 and twice the highest load known: an unstable fit would run away.
+    """
+    differences = np.diff(np.array(history, dtype=float))
+    rows = len(differences) - order
+    if rows < 2 * (order + 1):
+        return None
+    scale = float(np.abs(differences).max())
+    if scale <= 0:
+        return [history[-1]] * minutes
+    differences /= scale
+    matrix = np.array([[1.0, *differences[i : i + order]] for i in range(rows)])
+    weights, *_ = np.linalg.lstsq(matrix, differences[order:], rcond=None)
+    last, value, maximum = list(differences[-order:]), history[-1], 2 * max(history)
+    forecasts = []
+    for _ in range(minutes):
+        # No difference is larger than the load: an unstable fit cannot overflow in later minutes.
+        step = float(np.clip(weights[0] + weights[1:] @ np.array(last), -maximum / scale, maximum / scale))
+        last = [*last[1:], step]
+        value = min(maximum, max(0.0, value + step * scale))
+        forecasts.append(value)
+    return forecasts
+
+
+def linear(history: list[float], minutes: int) -> list[float]:
+    """A straight line through the last minutes, continued; never below 0. One minute is a level."""
+    n = len(history)
+    if n < 2:
+        return [history[-1]] * minutes
+    middle, mean = (n - 1) / 2, sum(history) / n
+    spread = sum((i - middle) ** 2 for i in range(n))
+    slope = sum((i - middle) * (value - mean) for i, value in enumerate(history)) / spread
+    return [max(0.0, mean + slope * (n + i - middle)) for i in range(minutes)]

@@ -1,41 +1,50 @@
 """The planner `daedalus`: one parallelism for the application, by capacity, forecast and predicted recovery.
 
-Pfister, Scheinert, Geldenhuys, Kao, "Daedalus: Self-Adaptive Horizontal Autoscaling for Resource Efficiency of Distributed Stream
-Processing Systems", ICPE 2024. With W the load (records/s at all sources) and C(p) the load that a parallelism p sustains:
+Pfister, Scheinert, Geldenhuys, Kao, "Daedalus: Self-Adaptive Horizontal Autoscaling for Resource Efficiency of
+Distributed Stream Processing Systems", ICPE 2024. With W the load (records/s at all sources) and C(p) the load that a
+parallelism p sustains:
 
-    capacity now   W regressed on the busy share u of each operator, W = a + b·u by least squares over the run after its warm-up,
-                   evaluated at u = 1 − (h − u), h the busy share of the hottest subtask (skew); the application's is the smallest
+    capacity now   W regressed on the busy share u of each operator, W = a + b·u by least squares over the run after its
+    warm-up,
+                   evaluated at u = 1 − (h − u), h the busy share of the hottest subtask (skew); the application's is
+                   the smallest
     capacity at p  observed if p was run (mean of the old value and the newest), else p · C(now) / p(now)
-    forecast       15 minutes of W: AR on the differences of its minutes by least squares while the WAPE of the last one is below 25 %,
+    forecast       15 minutes of W: AR on the differences of its minutes by least squares while the WAPE of the last one
+    is below 25 %,
                    else linear regression over the last minutes
     no action      within 180 s of a rescale; within 600 s if C(now) covers W and the next minute's forecast
-    choice         the smallest p with C(p) > W; recovery(p) ≤ 600 s; C(p) ≥ the highest forecast up to recovery; and, if p is not what
-                   runs, C(p) > the entire forecast, and, going down, a backlog of at most one second of C(now). If none: the largest
-    recovery       downtime + the time in which C(p) − forecast works off: W since the last checkpoint + the forecast for the
+    choice         the smallest p with C(p) > W; recovery(p) ≤ 600 s; C(p) ≥ the highest forecast up to recovery; and,
+    if p is not what
+                   runs, C(p) > the entire forecast, and, going down, a backlog of at most one second of C(now). If
+                   none: the largest
+    recovery       downtime + the time in which C(p) − forecast works off: W since the last checkpoint + the forecast
+    for the
                    downtime + lag. Staying has neither downtime nor anything to do again
-    downtime       of each direction (30 s up, 15 s down), moved by one second toward what was observed after each rescale
+    downtime       of each direction (30 s up, 15 s down), moved by one second toward what was observed after each
+    rescale
 
-Otherwise than in the paper: the regression is of operators, because the contract has no readings of subtasks (theirs is of
-TaskManagers, whose capacities they add), and a spread of u below 0.05 gives W/u, since a slope would be noise; the AR model is fitted
-again at each evaluation, so nothing has to be retrained after 15 misses; the policy's interval is the time between evaluations.
+Otherwise than in the paper: the regression is of operators, because the contract has no readings of subtasks (theirs is
+of TaskManagers, whose capacities they add), and a spread of u below 0.05 gives W/u, since a slope would be noise; the
+AR model is fitted again at each evaluation, so nothing has to be retrained after 15 misses; the policy's interval is
+the time between evaluations.
 """
 
 import math
 from dataclasses import dataclass
 
 from weir_contracts import Infeasible, PlanReply
-from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
-from planners.answer import Answer, missing, reply_of, total
+from planners.answer import Answer, total
 from predictor import changes
 
-from .learned import MAX_RATE, Memory, forecast_of, is_ar, noticed
-from .parameters import DaedalusParameters
+from .learned import MAX_RATE, DaedalusParameters, Memory, forecast_of, is_ar, noticed
 
 
 @dataclass(frozen=True)
-class _Case:
+class _Model:
+    """The application at any parallelism: learned capacity, forecast load, and recovery."""
+
     request: Request
     answer: Answer
     parameters: DaedalusParameters
@@ -111,25 +120,25 @@ def plan_by_daedalus(request: Request) -> PlanReply:
     analysis = request.analysis
     load = total([source.arrival_rate.value for source in analysis.sources])
     memory = noticed(request, memory, parameters, load)
-    kept = memory.model_dump(exclude_defaults=True)
+    answer.memory = memory.model_dump(exclude_defaults=True)
     if load is None or set(request.topology.sources) != {source.operator for source in analysis.sources}:
         silent = [s for s in analysis.sources if s.arrival_rate.value is None]
         reason = silent[0].arrival_rate.basis if silent else "not every source was analysed"
-        return missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", reason, kept)
+        return answer.missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", reason)
     lag = total([source.lag_records.value for source in analysis.sources])
     if lag is None:
-        return missing("the lag of a source", "what waits decides how long recovery takes", kept)
+        return answer.missing("the lag of a source", "what waits decides how long recovery takes")
     if _is_new(request, memory, parameters):
         age = request.now.timestamp() - memory.since
         sentence = f"the application has had this parallelism for {age:.0f} s, and nothing is done for {parameters.quiet_seconds:.0f} s"
-        return reply_of(answer, None, "after-rescale", sentence, {}, kept)
+        return answer.hold("after-rescale", sentence)
     capacity = memory.capacities.get(str(request.replicas))
     if capacity is None:
         sentence = f"no capacity is known yet: it takes readings of a run older than {parameters.warm_up_seconds:.0f} s"
-        return reply_of(answer, None, "warming-up", sentence, {}, kept)
+        return answer.hold("warming-up", sentence)
     load = min(load, MAX_RATE)
     forecast = forecast_of(memory, parameters, load)
-    case = _Case(
+    model = _Model(
         request=request,
         answer=answer,
         parameters=parameters,
@@ -141,7 +150,7 @@ def plan_by_daedalus(request: Request) -> PlanReply:
         forecast=forecast,
         memory=memory,
     )
-    return _chosen(case)
+    return _chosen(model)
 
 
 def _is_new(request: Request, memory: Memory, parameters: DaedalusParameters) -> bool:
@@ -149,53 +158,53 @@ def _is_new(request: Request, memory: Memory, parameters: DaedalusParameters) ->
     return memory.since > 0 and request.now.timestamp() - memory.since < parameters.quiet_seconds
 
 
-def _chosen(case: _Case) -> PlanReply:
-    request, answer, parameters, now = case.request, case.answer, case.parameters, case.request.replicas
-    next_minute = case.forecast[0]
-    evidence: dict[str, Number] = {
-        "load_records_per_second": case.load,
-        "capacity_records_per_second": case.capacity,
+def _chosen(model: _Model) -> PlanReply:
+    request, answer, parameters, now = model.request, model.answer, model.parameters, model.request.replicas
+    next_minute = model.forecast[0]
+    answer.evidence |= {
+        "load_records_per_second": model.load,
+        "capacity_records_per_second": model.capacity,
         "forecast_next_minute_records_per_second": next_minute,
-        "forecast_highest_records_per_second": max(case.forecast),
-        "forecast_wape": case.memory.wape,
-        "forecast_is_ar": is_ar(case.memory, parameters),
-        "lag_records": case.lag_records,
+        "forecast_highest_records_per_second": max(model.forecast),
+        "forecast_wape": model.memory.wape,
+        "forecast_is_ar": is_ar(model.memory, parameters),
+        "lag_records": model.lag_records,
     }
-    kept = case.memory.model_dump(exclude_defaults=True)
-    age = case.now - case.memory.since if case.memory.since > 0 else math.inf
-    if age < parameters.settled_seconds and case.capacity > case.load and case.capacity > next_minute:
-        sentence = f"{now} sustain {case.capacity:,.0f} records/s, the load is {case.load:,.0f} and {next_minute:,.0f} in a minute"
-        return reply_of(answer, None, "covered", sentence, evidence, kept)
+    age = model.now - model.memory.since if model.memory.since > 0 else math.inf
+    if age < parameters.settled_seconds and model.capacity > model.load and model.capacity > next_minute:
+        sentence = f"{now} sustain {model.capacity:,.0f} records/s, the load is {model.load:,.0f} and {next_minute:,.0f} in a minute"
+        return answer.hold("covered", sentence)
     minimum = min(limits.min for limits in request.limits.values())
-    fit = next((p for p in range(minimum, request.max_replicas + 1) if _fits(case, p)), None)
+    fit = next((p for p in range(minimum, request.max_replicas + 1) if _fits(model, p)), None)
     wanted = request.max_replicas if fit is None else fit
     if fit is None:
         reason = f"no parallelism up to {wanted} is forecast to keep up and recover within {parameters.recovery_seconds:.0f} s"
         answer.infeasible.append(Infeasible(limit=float(wanted), code="bounds", because=reason))
-    recovery, capacity = case.recovery(wanted), case.capacity_at(wanted)
-    evidence |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
+    recovery, capacity = model.recovery(wanted), model.capacity_at(wanted)
+    answer.evidence |= {"chosen_capacity_records_per_second": capacity, "chosen_recovery_seconds": recovery}
     outlook = f"recovers in {recovery:.0f} s" if math.isfinite(recovery) else "never works off what waits"
-    needs = f"{case.load:,.0f} records/s arrive and {max(case.forecast):,.0f} are forecast; {wanted} sustain {capacity:,.0f} and {outlook}"
+    arrive = f"{model.load:,.0f} records/s arrive and {max(model.forecast):,.0f} are forecast"
+    needs = f"{arrive}; {wanted} sustain {capacity:,.0f} and {outlook}"
     if wanted == now:
         code = "held" if fit is not None else "nothing-helps"
-        return reply_of(answer, None, code, f"{wanted} are right: {needs}", evidence, kept)
+        return answer.hold(code, f"{wanted} are right: {needs}")
     vector = request.uniform(wanted)
     code = "overloaded" if wanted > now else "over-provisioned"
-    return reply_of(answer, vector, code, f"{changes(request.current, vector)}: {needs}", evidence, kept)
+    return answer.scale(vector, code, f"{changes(request.current, vector)}: {needs}")
 
 
-def _fits(case: _Case, p: int) -> bool:
-    capacity = case.capacity_at(p)
-    if capacity <= case.load:
+def _fits(model: _Model, p: int) -> bool:
+    capacity = model.capacity_at(p)
+    if capacity <= model.load:
         return False
-    recovery = case.recovery(p)
-    if recovery > case.parameters.recovery_seconds or capacity < case.max_forecast(recovery):
+    recovery = model.recovery(p)
+    if recovery > model.parameters.recovery_seconds or capacity < model.max_forecast(recovery):
         return False
-    if p == case.request.replicas:
+    if p == model.request.replicas:
         return True
-    if capacity <= max(case.forecast):
+    if capacity <= max(model.forecast):
         return False
-    return p > case.request.replicas or case.lag_records <= case.capacity
+    return p > model.request.replicas or model.lag_records <= model.capacity
 
 
 def _checkpoint_seconds(request: Request, parameters: DaedalusParameters) -> float:

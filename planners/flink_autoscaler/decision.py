@@ -1,11 +1,12 @@
-"""From an evaluation to a parallelism: the factor, its limits, alignment to key groups or partitions, and what is waited for.
+"""From an evaluation to a parallelism: the factor, its limits, alignment to key groups or partitions, and what is
+waited for.
 
     factor = Capacity(target utilization, with restart) / true processing rate, within [1 - max down, 1 + max up]
     target = ceil(factor · p), within [min(p, min), max(p, max)] and the max parallelism; then aligned
 
-Up: at once, unless the last scale-up was ineffective and detection is on. Down: when fewer have been wanted throughout the scale-down
-interval, and then the largest of those recommendations. The job is rescaled if one operator that changes lies outside its thresholds,
-and then all that change go together.
+Up: at once, unless the last scale-up was ineffective and detection is on. Down: when fewer have been wanted throughout
+the scale-down interval, and then the largest of those recommendations. The job is rescaled if one operator that changes
+lies outside its thresholds, and then all that change go together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,8 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A scale-down that waits: since when, and the recommendations that could still be the largest of the interval, oldest first."""
+    """A scale-down that waits: since when, and the recommendations that could still be the largest of the interval,
+    oldest first."""
 
     since_ms: int
     recommendations: tuple[Recommendation, ...] = ()
@@ -168,7 +170,8 @@ def decide_vertex(
 def _delayed(
     decision: Decision, wanted: int, waiting: Waiting | None, parameters: FlinkAutoscalerParameters, now_ms: int
 ) -> Decision:
-    """Scaling down waits for the interval. Until 1.10 what waits goes with another operator's change; later it waits by itself."""
+    """Scaling down waits for the interval. Until 1.10 what waits goes with another operator's change; later it waits by
+    itself."""
     interval = milliseconds(parameters.scale_down_interval_minutes)
     if interval <= 0:
         return replace(decision, waiting=waiting)
@@ -198,7 +201,8 @@ def _was_ineffective(evaluated: Evaluated, history: Sequence[Rescaled], paramete
 
 
 def scalability(history: Sequence[Rescaled], parameters: FlinkAutoscalerParameters) -> float:
-    """α = Σ p · rate / (Σ p² · rate at the smallest p / that p): the share of linear scaling that past rescales showed, rounded up."""
+    """α = Σ p · rate / (Σ p² · rate at the smallest p / that p): the share of linear scaling that past rescales showed,
+    rounded up."""
     if not history or len(history) < parameters.observed_scalability_min_observations:
         return 1.0
     base = history[-1]
@@ -248,7 +252,8 @@ def scale(current: int, factor: float, limits: Limits, parameters: FlinkAutoscal
 
 
 def _first_aligned(target: int, end: int, groups: int, *, loose: bool) -> int | None:
-    """The smallest from `target` to `end` that divides the groups or, if that is enough, gives each subtask fewer of them."""
+    """The smallest from `target` to `end` that divides the groups or, if that is enough, gives each subtask fewer of
+    them."""
     for p in range(target, end + 1):
         if groups % p == 0 or (loose and groups // p < groups // target):
             return p
@@ -275,8 +280,8 @@ def _aligned_1_10(target: int, groups: int, lower: int, cap: int, raw: int) -> t
 def _aligned_legacy(
     target: int, current: int, groups: int, lower: int, cap: int, *, loose: bool, may_cap: bool
 ) -> tuple[int, bool]:
-    """Up to 1.15, and later where its key is set: searches down where nothing is found upwards, and does not reverse the direction; since
-    1.16.1 but for what runs with more subtasks than there are groups for."""
+    """Up to 1.15, and later where its key is set: searches down where nothing is found upwards, and does not reverse
+    the direction; since 1.16.1 but for what runs with more subtasks than there are groups for."""
     grows = target > current
     end = min(groups, cap)
     aligned = _first_aligned(target, end if grows else min(current, end), groups, loose=loose)

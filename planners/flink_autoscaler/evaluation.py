@@ -1,14 +1,19 @@
-"""From samples to an evaluation of each operator: rates over the window, target rates, true processing rate and the two thresholds.
+"""From samples to an evaluation of each operator: rates over the window, target rates, true processing rate and the two
+thresholds.
 
-Over the samples of the window: `Rate(m)` = 1000 · (last - first) / milliseconds between them, NaN with fewer than two values;
-`Avg(m, n)` = mean of the finite values, ∞ if there are infinite ones only, NaN with fewer than n.
+Over the samples of the window: `Rate(m)` = 1000 · (last - first) / milliseconds between them, NaN with fewer than two
+values; `Avg(m, n)` = mean of the finite values, ∞ if there are infinite ones only, NaN with fewer than n.
 
-* Source: target = max(0, Rate(records in) + Rate(lag)), catch-up = lag / catch-up duration. Any other operator: the sum over its inputs
+* Source: target = max(0, Rate(records in) + Rate(lag)), catch-up = lag / catch-up duration. Any other operator: the sum
+  over its inputs
   of their target (catch-up) · records that reach it per record they take, estimated from the operators' counters.
-* True processing rate = input rate / busy share, or at sources the throughput observed while catching up, where busy time promises over
+* True processing rate = input rate / busy share, or at sources the throughput observed while catching up, where busy
+  time promises over
   `switch_threshold` more than that.
-* Capacity(u) = round(catch-up + target · restart / catch-up duration + target / u): up threshold at the largest utilization without the
-  restart's term, down threshold at the minimum utilization with it. A source too far behind opens the band to 0 and 1 for the job.
+* Capacity(u) = round(catch-up + target · restart / catch-up duration + target / u): up threshold at the largest
+  utilization without the
+  restart's term, down threshold at the minimum utilization with it. A source too far behind opens the band to 0 and 1
+  for the job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -159,7 +164,8 @@ def with_thresholds(
 def capacity_needed(
     found: Evaluated, utilization: float, parameters: FlinkAutoscalerParameters, restart_seconds: int | None
 ) -> float:
-    """Return records/s needed to keep up at that busy share and to clear the backlog, plus the restart's if its length is known."""
+    """Return records/s needed to keep up at that busy share and to clear the backlog, plus the restart's if its length
+    is known."""
     if isnan(found.catch_up_data_rate) or isnan(found.target_data_rate):
         return NAN
     share = min(1.0, max(0.0, utilization))

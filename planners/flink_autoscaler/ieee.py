@@ -1,5 +1,6 @@
-"""Arithmetic as the original's language does it. Exact numbers need it: division by zero gives an infinity or NaN and does not raise, NaN
-goes through every minimum and maximum, halves are rounded up, and a metric is rounded on its decimal text."""
+"""Arithmetic as the original's language does it. Exact numbers need it: division by zero gives an infinity or NaN and
+does not raise, NaN goes through every minimum and maximum, halves are rounded up, and a metric is rounded on its
+decimal text."""
 
 import math
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal

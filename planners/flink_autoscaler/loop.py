@@ -1,4 +1,5 @@
-"""State of the original between cycles: the samples of the window, past rescales, how long they took. Pure: state in, state out."""
+"""State of the original between cycles: the samples of the window, past rescales, how long they took. Pure: state in,
+state out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,8 @@ def of_run(state: State, running_ms: int) -> State:
 def collected(state: State, sample: Sample, parameters: FlinkAutoscalerParameters) -> tuple[State, Stage, int]:
     """The sample in the window, what may be done with it, and until when (ms) it is not full.
 
-    The window is full from (first sample after stabilization) + its length on; then what is older than its length is dropped.
+    The window is full from (first sample after stabilization) + its length on; then what is older than its length is
+    dropped.
     """
     stable_ms = state.running_ms + milliseconds(parameters.stabilization_interval_minutes)
     window_ms = parameters.metrics_window_ms

@@ -1,7 +1,8 @@
-"""The state as a planner's memory: JSON, at most 16 kB. Samples that would not fit are merged, nearest neighbours first.
+"""The state as a planner's memory: JSON, at most 16 kB. Samples that would not fit are merged, nearest neighbours
+first.
 
-A merged sample has the first one's counters and the sums of both gauges: averages stay the same, and a rate changes only by the
-window's far end, which is earlier by at most one such span.
+A merged sample has the first one's counters and the sums of both gauges: averages stay the same, and a rate changes
+only by the window's far end, which is earlier by at most one such span.
 """
 
 import json
@@ -31,7 +32,8 @@ class _Written(BaseModel):
     running_ms: int
     parallelism: list[int]
     samples: list[tuple[int, int, list[Cell]]]
-    """Time in ms since `running_ms`, the time to its last merged sample, then a row for each operator in the graph's order."""
+    """Time in ms since `running_ms`, the time to its last merged sample, then a row for each operator in the graph's
+    order."""
     history: dict[str, list[tuple[int, int, int, float | None, float | None]]]
     waiting: dict[str, tuple[int, list[tuple[int, int, bool]]]]
     restarts: list[tuple[int, dict[str, int], int | None]]

@@ -110,7 +110,8 @@ class FlinkAutoscalerParameters(BaseModel):
 
     @property
     def is_1_10(self) -> bool:
-        """A waiting scale-down goes with another operator's change, alignment may reverse the direction, and rates have no minimal step."""
+        """A waiting scale-down goes with another operator's change, alignment may reverse the direction, and rates have
+        no minimal step."""
         return self.version == "1.10.0"
 
     @property

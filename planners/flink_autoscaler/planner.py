@@ -1,24 +1,25 @@
 """The built-in planner `flink-autoscaler`: what the Flink Kubernetes Operator's autoscaler would do, number by number.
 
-Source: `apache/flink-kubernetes-operator`, module `flink-autoscaler`, versions 1.10.0 (compared with the original itself, see
-`tests/golden/flink-autoscaler`), 1.15.0, 1.16.0 and 1.16.1 (as documented, and as their own tests have it). Formulas:
-`evaluation.py` (window, target rates, true processing rate, thresholds) and `decision.py` (factor, alignment, waiting). In short,
-for each operator in topological order
+Source: `apache/flink-kubernetes-operator`, module `flink-autoscaler`, versions 1.10.0 (compared with the original
+itself, see `tests/golden/flink-autoscaler`), 1.15.0, 1.16.0 and 1.16.1 (as documented, and as their own tests have it).
+Formulas: `evaluation.py` (window, target rates, true processing rate, thresholds) and `decision.py` (factor, alignment,
+waiting). In short, for each operator in topological order
 
-    target(source) = records in/s + growth of lag/s         target(v) = Σ target(input) · records reaching v per record taken there
-    capacity needed = lag / catch_up + target · restart / catch_up + target / utilization
-    p' = ⌈p · capacity needed / true processing rate⌉, limited per step, aligned to partitions or key groups
+    target(source) = records in/s + growth of lag/s         target(v) = Σ target(input) · records reaching v per record
+    taken there capacity needed = lag / catch_up + target · restart / catch_up + target / utilization p' = ⌈p · capacity
+    needed / true processing rate⌉, limited per step, aligned to partitions or key groups
 
 and all that change are rescaled together once one of them lies outside its thresholds.
 
-What differs is where the numbers come from: each cycle's sample is taken from the analysis, not from Flink's REST. Counters are the
-integrals of the analysed rates, the busiest subtask's busy share is the mean times the skew (the mean while the skew is unknown), lag is
-the brokers'. A cycle counts as the original's loop, whatever the policy's interval. A rescale becomes history when its parallelism is
-seen to run, because the guards, the mode or the executor may have kept it from being done. Not part of it, because it has its place
-elsewhere in Weir or bears on nothing but Flink's memory: excluded periods and quotas (guards), memory pressure and tuning, events.
+What differs is where the numbers come from: each cycle's sample is taken from the analysis, not from Flink's REST.
+Counters are the integrals of the analysed rates, the busiest subtask's busy share is the mean times the skew (the mean
+while the skew is unknown), lag is the brokers'. A cycle counts as the original's loop, whatever the policy's interval.
+A rescale becomes history when its parallelism is seen to run, because the guards, the mode or the executor may have
+kept it from being done. Not part of it, because it has its place elsewhere in Weir or bears on nothing but Flink's
+memory: excluded periods and quotas (guards), memory pressure and tuning, events.
 
-It needs a window of 15 minutes without a restart, after 5 minutes of stabilization; it assumes linear scaling and an even load; it
-ignores the objective, the price of a restart, slots and any operator's backlog but the sources'.
+It needs a window of 15 minutes without a restart, after 5 minutes of stabilization; it assumes linear scaling and an
+even load; it ignores the objective, the price of a restart, slots and any operator's backlog but the sources'.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from math import isfinite, isinf, isnan
 from typing import Any
 
 from weir_contracts import Infeasible, Parallelism, PlanReply
-from weir_planner import Request, planner
+from weir_planner import MetricMissing, Request, planner
 
 from predictor import changes
 
@@ -36,7 +37,7 @@ from .evaluation import Evaluated, NoIngestionRate, evaluate
 from .loop import Stage, State, collected, decided, of_run, rescaled, restart_seconds, trimmed
 from .memory import read, write
 from .parameters import FlinkAutoscalerParameters
-from .readings import Cycle, Missing, busy_ms_per_second, cycle_of, limits_of, sample_of
+from .readings import Cycle, busy_ms_per_second, cycle_of, limits_of, sample_of
 
 Evidence = dict[str, float | int | str | bool | None]
 
@@ -54,15 +55,12 @@ def plan_flink_autoscaler(request: Request) -> PlanReply:
     if request.analysis.status != "running":
         sentence = f"the application does not run ({request.analysis.status}), so nothing is decided"
         return PlanReply(kind="hold", code="not-running", sentence=sentence, memory=request.memory)
-    try:
-        cycle = cycle_of(request, parameters)
-    except Missing as gap:
-        return PlanReply(kind="hold", code="metric-missing", sentence=str(gap)[:2000], memory=request.memory)
+    cycle = cycle_of(request, parameters)
     cycle, state = _caught_up(cycle, read(request.memory, cycle.topology.graph_hash(), cycle.topology.names))
     try:
         sample = sample_of(cycle, state)
-    except Missing as gap:
-        return _hold(cycle, state, ("metric-missing", str(gap)), {})
+    except MetricMissing as gap:
+        return _hold(cycle, state, ("metric-missing", f"{gap}, so nothing changes"), {})
     stage, until_ms = _stage(cycle, state)
     if sample is not None:
         state, stage, until_ms = collected(state, sample, parameters)
@@ -161,7 +159,7 @@ def _decided(cycle: Cycle, state: State, evaluated: Mapping[str, Evaluated], evi
             kind="scale",
             parallelism=vector,
             code="overloaded" if grows else "over-provisioned",
-            sentence=f"{changes(cycle.graph.parallelism, vector)}: {text}"[:2000],
+            sentence=f"{changes(cycle.graph.parallelism, vector)}: {text}",
             evidence=dict(list(evidence.items())[:200]),
             infeasible=infeasible,
         ),
@@ -258,9 +256,7 @@ def _infeasible(
         else:
             code = "alignment"
         reason = f"{name} would need {vertex.raw} and gets {had}"
-        found.append(
-            Infeasible(operator=name, wanted=float(vertex.raw), limit=float(had), code=code, because=reason[:2000])
-        )
+        found.append(Infeasible(operator=name, wanted=float(vertex.raw), limit=float(had), code=code, because=reason))
     return found[:100]
 
 

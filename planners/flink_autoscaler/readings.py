@@ -5,17 +5,13 @@ from datetime import datetime
 from math import isnan
 
 from weir_contracts import Estimate, OperatorAnalysis, Topology
-from weir_planner import Request
+from weir_planner import MetricMissing, Request
 
 from .decision import Limits
 from .evaluation import Graph, Sample
 from .ieee import NAN, java_min
 from .loop import Raw, State, sampled
 from .parameters import FlinkAutoscalerParameters, milliseconds
-
-
-class Missing(ValueError):
-    """A reading that it needs and does not have; the sentence names it."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +34,10 @@ class Cycle:
 
 
 def cycle_of(request: Request, parameters: FlinkAutoscalerParameters) -> Cycle:
-    """The request as a cycle. Raises `Missing`."""
+    """The request as a cycle. Raises `MetricMissing`."""
     analysis = request.analysis
     if analysis.run is None:
-        raise Missing("it is unknown since when the application runs, so nothing changes")
+        raise MetricMissing("it is unknown since when the application runs")
     return Cycle(
         request,
         parameters,
@@ -56,8 +52,8 @@ def _ms(at: datetime) -> int:
 
 
 def sample_of(cycle: Cycle, state: State) -> Sample | None:
-    """The cycle's sample; None if its readings have been taken already. Counters go on from the last sample, at the analysed rates.
-    Raises `Missing`."""
+    """The cycle's sample; None if its readings have been taken already. Counters go on from the last sample, at the
+    analysed rates. Raises `MetricMissing`."""
     last = state.samples[-1] if state.samples else None
     if last is not None and cycle.now_ms <= last.at_ms:
         return None
@@ -68,14 +64,12 @@ def sample_of(cycle: Cycle, state: State) -> Sample | None:
     for name in cycle.topology.names:
         operator = by_name.get(name)
         if operator is None:
-            raise Missing(f"{name} was not analysed, so nothing changes")
+            raise MetricMissing(f"{name} was not analysed")
         runs = cycle.graph.parallelism[name]
         if operator.parallelism != runs:
-            raise Missing(
-                f"{name} runs with {runs} subtasks and was analysed at {operator.parallelism}, so nothing changes"
-            )
+            raise MetricMissing(f"{name} runs with {runs} subtasks and was analysed at {operator.parallelism}")
         before = Raw() if last is None else last.readings[name]
-        taken = _needed(operator.input_rate, f"the input rate of {name}")
+        taken = max(0.0, cycle.request.needed(operator.input_rate, f"the input rate of {name}"))
         sent, busy = _sent(cycle, operator), busy_ms_per_second(operator, "AVG")
         raw[name] = Raw(
             records_in=_counted(before.records_in, taken, seconds),
@@ -98,20 +92,12 @@ def _value(estimate: Estimate) -> float:
     return NAN if estimate.value is None else max(0.0, estimate.value)
 
 
-def _needed(estimate: Estimate, what: str) -> float:
-    if estimate.value is None:
-        raise Missing(f"{what} is unknown ({estimate.basis}), so nothing changes")
-    return max(0.0, estimate.value)
-
-
 def _sent(cycle: Cycle, operator: OperatorAnalysis) -> float:
     """Records/s sent. Needed where an output has other inputs, too: taken for 0 it would let that output look idle."""
     joins = any(len(cycle.topology.inputs(output)) > 1 for output in cycle.topology.outputs(operator.operator))
-    return (
-        _needed(operator.output_rate, f"the output rate of {operator.operator}")
-        if joins
-        else _value(operator.output_rate)
-    )
+    if joins:
+        cycle.request.needed(operator.output_rate, f"the output rate of {operator.operator}")
+    return _value(operator.output_rate)
 
 
 def busy_ms_per_second(operator: OperatorAnalysis, of: str) -> float:
@@ -125,8 +111,8 @@ def _lag(cycle: Cycle, name: str) -> float:
         return NAN
     source = next((s for s in cycle.request.analysis.sources if s.operator == name), None)
     if source is None:
-        raise Missing(f"the lag of {name} is unknown (it was not analysed), so nothing changes")
-    return _needed(source.lag_records, f"the lag of {name}")
+        raise MetricMissing(f"the lag of {name} is unknown: it was not analysed")
+    return max(0.0, cycle.request.needed(source.lag_records, f"the lag of {name}"))
 
 
 def limits_of(cycle: Cycle, name: str) -> Limits:

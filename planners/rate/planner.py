@@ -1,17 +1,18 @@
 """The built-in planner `rate`: size by rates, choose on the predictor.
 
-Candidates come from DS2's traversal (Kalavri et al., OSDI 2018): an operator's target input rate is the sources' arrivals through the
-edges' selectivities, and its parallelism the smallest whose capacity covers
+Candidates come from DS2's traversal (Kalavri et al., OSDI 2018): an operator's target input rate is the sources'
+arrivals through the edges' selectivities, and its parallelism the smallest whose capacity covers
 
     target / target_utilization + (backlog + target · restart) / drain_seconds
 
-(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, it does not assume linear capacity but uses the
-measurements at other parallelisms, and the formula does not decide: holding and each candidate are run on the predictor, and the
-cheapest that meets the objective wins, else the one with the smallest violation. Holding wins wherever it is as good, because it needs
-no restart; but a change that would be right without a backlog is right with one, too.
+(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, it does not assume linear
+capacity but uses the measurements at other parallelisms, and the formula does not decide: holding and each candidate
+are run on the predictor, and the cheapest that meets the objective wins, else the one with the smallest violation.
+Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
+right with one, too.
 
-The model lets operators of unknown demand or capacity take in everything. Where readings contradict it (`Comparison.suspects`), its
-prediction is not used.
+The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
+(`Comparison.suspects`), its prediction is not used.
 """
 
 import math
@@ -53,10 +54,10 @@ def plan_by_rate(request: Request) -> PlanReply:
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     demands = demands_of(comparison)
-    situation = _Situation(comparison, hold, infeasible(comparison, demands, parameters.drain_seconds))
+    situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
     reason = _why_not_hold(comparison)
     if reason is None:
-        return _scale_in(situation, parameters, demands)
+        return _scale_in(situation, parameters)
     vectors = _candidates(situation, demands)
     outlooks = comparison.going(vectors)
     options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]
@@ -100,7 +101,8 @@ def _suspicion(comparison: Comparison) -> str:
 
 
 def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parallelism]:
-    """Return the vectors to compare with holding, each once: with several times to drain the backlog, and the largest allowed."""
+    """Return the vectors to compare with holding, each once: with several times to drain the backlog, and the largest
+    allowed."""
     comparison, found = situation.comparison, list[Parallelism]()
     drain = comparison.assumptions.drain_seconds
     for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
@@ -156,16 +158,16 @@ def _best(comparison: Comparison, options: Sequence[_Option], *, doubtful: bool)
     return min(near, key=lambda option: (option.cost, comparison.violation_cost(option.outlook)))
 
 
-def _scale_in(situation: _Situation, parameters: RateParameters, demands: Sequence[Demand]) -> PlanReply:
+def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
-    vector = shrunk(comparison, demands, parameters.drain_seconds, parameters.arrival_margin)
+    vector = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
     if staying.max_utilization is not None:
         held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"
     cost = _cost(comparison, vector)
     saved = hold.cost[0] - cost[0]
-    if cost >= hold.cost or saved < parameters.least_saving * hold.cost[0]:
+    if cost >= hold.cost or saved < parameters.min_saving * hold.cost[0]:
         return _reply(situation, None, "objective-held", held)
     moved, restart = changes(hold.vector, vector), comparison.restart
     option = _Option(vector, comparison.going([vector])[0], cost)

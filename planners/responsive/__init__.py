@@ -1,4 +1,4 @@
-"""Responsive's policy. Start with `planner.py`: the rule; `diagnosers.py` are its formulas, `case.py` their inputs."""
+"""Responsive's policy. Start with `planner.py`: the rule; `diagnosers.py` are its formulas and their inputs."""
 
 from .parameters import ResponsiveParameters
 from .planner import plan_by_responsive

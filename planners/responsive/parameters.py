@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 MAX_NUMBER = 1e15
 
@@ -26,8 +26,12 @@ class LagDiagnoser(_Settings):
     """The derivative of lag."""
 
     type: Literal["LAG_SCALE_UP"]
-    least_growth_share: float = Field(
-        default=0.05, ge=0, le=10, description="growth of lag over the arrivals, up to which it is noise"
+    min_growth_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=10,
+        validation_alias=AliasChoices("min_growth_share", "least_growth_share"),
+        description="growth of lag over the arrivals, up to which it is noise",
     )
 
 

@@ -7,8 +7,9 @@
 
     serve(plan)
 
-`weir_planner.testing` has realistic requests and replays a planner on a simulated application; `weir_planner.kta` serves classes written
-in the shape of KTA's SDK. `serve` needs the extra `weir-planner[serve]`, replays need `weir-planner[testing]`.
+`weir_planner.testing` has realistic requests and replays a planner on a simulated application; `weir_planner.kta`
+serves classes written in the shape of KTA's SDK. `serve` needs the extra `weir-planner[serve]`, replays need
+`weir-planner[testing]`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The server's names are looked up when they are used: a planner can be written and tested without its dependencies."""
+    """The server's names are looked up when they are used: a planner can be written and tested without its
+    dependencies."""
     if name in ("application", "main", "serve"):
         from . import server
 

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import uvicorn
@@ -42,8 +43,8 @@ class Busy(Exception):
 
 
 class Threads:
-    """Runs synchronous planners, at most `count` calls at a time, outside the event loop. Its threads never keep a process from ending:
-    a call that hangs is left behind."""
+    """Runs synchronous planners, at most `count` calls at a time, outside the event loop. Its threads never keep a
+    process from ending: a call that hangs is left behind."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
@@ -58,7 +59,8 @@ class Threads:
             self._calls.get()()
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        """The function's result, or what it raises. Raises `Busy`. Given up by its caller before it began, it is not called."""
+        """The function's result, or what it raises. Raises `Busy`. Given up by its caller before it began, it is not
+        called."""
         if self._open >= MAX_WAITING:
             raise Busy
         loop = asyncio.get_running_loop()
@@ -130,8 +132,9 @@ class Limits:
 
 
 class SameOrigin:
-    """Refuses what a browser sends for another site's page, as Weir's own listeners do: 421 to a foreign `Host` (DNS rebinding; only on
-    loopback, elsewhere the names are the user's), 403 to a foreign `Origin` or another site's request, 415 to a body that is not JSON."""
+    """Refuses what a browser sends for another site's page, as Weir's own listeners do: 421 to a foreign `Host` (DNS
+    rebinding; only on loopback, elsewhere the names are the user's), 403 to a foreign `Origin` or another site's
+    request, 415 to a body that is not JSON."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
@@ -168,17 +171,9 @@ class _AnyText(JSONResponse):
 
 def problem(status: int, detail: str, errors: list[tuple[str, str]] | None = None) -> JSONResponse:
     """An RFC 9457 problem document. `message` is the same sentence for those who look there, as KTA does."""
-    titles = {
-        401: "Unauthorised",
-        403: "Forbidden",
-        413: "Too large",
-        415: "Unsupported media type",
-        421: "Misdirected",
-    }
-    titles |= {422: "Invalid", 500: "The planner failed", 503: "Not available"}
     body = {
         "type": "about:blank",
-        "title": titles.get(status, "Error"),
+        "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail[:4000],
         "message": detail[:4000],
@@ -285,7 +280,8 @@ def run(app: FastAPI, host: str, port: int, token: str | None, *, open_to_all: b
 def command(
     name: str, default_port: int, application: Callable[..., FastAPI], arguments: list[str] | None = None
 ) -> None:
-    """Serve `application(threads=…, token=…)` by a command line. The token comes from the environment, where no process list shows it."""
+    """Serve `application(threads=…, token=…)` by a command line. The token comes from the environment, where no process
+    list shows it."""
     parser = argparse.ArgumentParser(prog=name, description=f"Serves the planner {name}.")
     parser.add_argument("--host", default=os.environ.get("PLANNER_HOST", "127.0.0.1"), help="where to listen")
     parser.add_argument("--port", type=int, default=int(os.environ.get("PLANNER_PORT", str(default_port))))

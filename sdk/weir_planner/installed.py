@@ -1,12 +1,13 @@
 """The planners that are installed on this machine, Weir's own and those of users' packages alike.
 
-A package names its planners as entry points of the group `weir.planners`, each a function or class as `weir_planner.Planner` takes it:
+A package names its planners as entry points of the group `weir.planners`, each a function or class as
+`weir_planner.Planner` takes it:
 
     [project.entry-points."weir.planners"]
     my-planner = "my_package:plan"
 
-One that cannot be used is left out and named in `problems`; the others are not affected. Two packages may not name the same planner:
-Weir's own comes first, then the package whose name comes first.
+One that cannot be used is left out and named in `problems`; the others are not affected. Two packages may not name the
+same planner: Weir's own comes first, then the package whose name comes first.
 """
 
 import re
@@ -22,22 +23,6 @@ from weir_contracts import NAME_PATTERN, InvalidDocument, PlanReply, PlanRequest
 from .planner import Planner
 from .request import InvalidParameters, Request
 
-__all__ = [
-    "GROUP",
-    "LARGE",
-    "Installed",
-    "InvalidParameters",
-    "Problem",
-    "UnknownPlanner",
-    "ask",
-    "built_in",
-    "installed",
-    "needed",
-    "parse_parameters",
-    "planner_of",
-    "problems",
-    "reads",
-]
 GROUP = "weir.planners"
 OWN_PACKAGE = "weir-autoscaler"
 LARGE = ("observations", "history")
@@ -155,13 +140,15 @@ def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
 
 
 def reads(name: str) -> frozenset[str]:
-    """Return which of the `LARGE` fields of a request the planner called `name` looks at; all of them for one that is not installed."""
+    """Return which of the `LARGE` fields of a request the planner called `name` looks at; all of them for one that is
+    not installed."""
     found = installed().get(name)
     return frozenset(LARGE) if found is None else found.reads
 
 
 def needed(request: PlanRequest, name: str) -> PlanRequest:
-    """The request without what the planner called `name` never looks at: on its way to another process that is nine tenths of the work."""
+    """The request without what the planner called `name` never looks at: on its way to another process that is nine
+    tenths of the work."""
     if name not in installed():
         return request
     unread: dict[str, Any] = {field: [] for field in set(LARGE) - reads(name)}
@@ -170,7 +157,8 @@ def needed(request: PlanRequest, name: str) -> PlanRequest:
 
 
 def ask(request: PlanRequest, name: str) -> PlanReply:
-    """Let the planner called `name` answer the request with the policy's parameters, or hold where nothing is known of the application."""
+    """Let the planner called `name` answer the request with the policy's parameters, or hold where nothing is known of
+    the application."""
     found, parameters = planner_of(name), parse_parameters(name, request.policy.spec.planner.parameters)
     try:
         plan_request = Request.of(request, parameters)

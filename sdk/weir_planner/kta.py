@@ -1,4 +1,5 @@
-"""Serves classes in the shape of KTA's SDK: `monitor(ctx)`, `analyze(ctx)` (optional) and `plan(ctx)`, on KTA's three routes.
+"""Serves classes in the shape of KTA's SDK: `monitor(ctx)`, `analyze(ctx)` (optional) and `plan(ctx)`, on KTA's three
+routes.
 
     from weir_planner.kta import Context, PlanUdfResult, serve
 
@@ -11,9 +12,9 @@
 
     serve(Toggler())
 
-A class written for KTA's SDK needs other imports and nothing else; one that is to run under KTA, too, needs this server and no other, for
-the wire is KTA's. Two things are better: instances may hold clients, locks and arrays (nothing is copied or compared), and `analyze` may
-return None. Weir's own analysis is in `ctx.weir`; under KTA that is None.
+A class written for KTA's SDK needs other imports and nothing else; one that is to run under KTA, too, needs this server
+and no other, for the wire is KTA's. Two things are better: instances may hold clients, locks and arrays (nothing is
+copied or compared), and `analyze` may return None. Weir's own analysis is in `ctx.weir`; under KTA that is None.
 """
 
 import json
@@ -103,7 +104,7 @@ def _attributes(value: Any, *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Result(Generic[Monitored, Analyzed, Planned]):
-    """An earlier turn."""
+    """An earlier cycle."""
 
     id: str
     udfStartTimestampMillis: int  # noqa: N815 - KTA's names
@@ -250,8 +251,8 @@ def _positive(value: Any, key: Any) -> int:
 def application(
     algorithm: Any, *, threads: int = 1, token: str | None = None, body_bytes: int = http.MAX_BODY_BYTES
 ) -> FastAPI:
-    """The algorithm as an ASGI application; the steps that it has are mounted, others answer 404. `threads` as for planners: by default
-    one call at a time."""
+    """The algorithm as an ASGI application; the steps that it has are mounted, others answer 404. `threads` as for
+    planners: by default one call at a time."""
     algorithm = algorithm() if isinstance(algorithm, type) else algorithm
     steps = dict(_steps(algorithm))
     if not steps:
@@ -308,7 +309,8 @@ def serve(
     token: str | None = None,
     open_to_all: bool = False,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. KTA's operator sends no token, so under KTA it is `host="0.0.0.0", open_to_all=True`."""
+    """Serve until SIGTERM or Ctrl-C. KTA's operator sends no token, so under KTA it is `host="0.0.0.0",
+    open_to_all=True`."""
     http.run(application(algorithm, threads=threads, token=token), host, port, token, open_to_all=open_to_all)
 
 

@@ -1,15 +1,19 @@
-"""KTA's wire protocol (Kubernetes Topology Autoscaler, `v1alpha1`), which the SDK's server and the planner service's client share. Pure.
+"""KTA's wire protocol (Kubernetes Topology Autoscaler, `v1alpha1`), which the SDK's server and the planner service's
+client share. Pure.
 
-A cycle of the loop calls up to three steps, each with the same id and start: monitor, analyze (optional), plan. Each request holds
-the results of the steps before it and of earlier cycles, newest first:
+A cycle of the loop calls up to three steps, each with the same id and start: monitor, analyze (optional), plan. Each
+request holds the results of the steps before it and of earlier cycles, newest first:
 
-    {"id", "udfStartTimestampMillis", "topology": [node, …], "monitorResult", "analyzeResult", "resultHistory": [result, …]}
+    {"id", "udfStartTimestampMillis", "topology": [node, …], "monitorResult", "analyzeResult", "resultHistory": [result,
+    …]}
 
-A node is `{"type": "flinkStreamingGraphNode", "fields": "id=<vertex id>"}`; as the key of a map, that object as JSON text. Writers differ
-in the blanks of that text, so keys are read and never compared. Each request also offers Weir's own analysis as
-`weir`, which a server may ignore, and KTA's does; the registration's `offer_analysis: false` leaves it out.
+A node is `{"type": "flinkStreamingGraphNode", "fields": "id=<vertex id>"}`; as the key of a map, that object as JSON
+text. Writers differ in the blanks of that text, so keys are read and never compared. Each request also offers Weir's
+own analysis as `weir`, which a server may ignore, and KTA's does; the registration's `offer_analysis: false` leaves it
+out.
 
-Source: dynatrace-oss/kubernetes-topology-autoscaler v0.1.0-alpha.1. Not copied: there a 0 hides behind the lower bound; here it is refused.
+Source: dynatrace-oss/kubernetes-topology-autoscaler v0.1.0-alpha.1. Not copied: there a 0 hides behind the lower bound;
+here it is refused.
 """
 
 import json

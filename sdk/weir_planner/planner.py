@@ -34,8 +34,8 @@ def planner(
     scope: Scope | None = None,
     reads: list[Literal["observations", "history"]] | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """Decorate a function or class with the description that `GET /` returns. All are optional: by default its name, its docstring, no
-    parameters, scope `operator`, and all of the request."""
+    """Decorate a function or class with the description that `GET /` returns. All are optional: by default its name,
+    its docstring, no parameters, scope `operator`, and all of the request."""
     given = {
         "name": name,
         "version": version,
@@ -79,7 +79,7 @@ class Planner:
         self._check_parameters(request)
         try:
             answer = self._plan(request)
-            if inspect.isawaitable(answer):
+            if not isinstance(answer, PlanReply) and inspect.isawaitable(answer):
                 answer = asyncio.run(_awaited(answer))
         except MetricMissing as missing:
             return _missing(request, missing)
@@ -107,7 +107,7 @@ async def _awaited(answer: Awaitable[Answer]) -> Answer:
 
 def _missing(request: Request, missing: MetricMissing) -> PlanReply:
     sentence = f"{missing}, so everything stays as it is"
-    return PlanReply(kind="hold", code="metric-missing", sentence=sentence[:2000], memory=request.memory)
+    return PlanReply(kind="hold", code="metric-missing", sentence=sentence, memory=request.memory)
 
 
 def checked(answer: Any, request: Request) -> PlanReply:
@@ -140,7 +140,7 @@ def _description(original: Any, instance: Any, described: Mapping[str, Any]) -> 
             contract_versions=[VERSION],
             parameters=schema,
             scope=described.get("scope", "operator"),
-            description=text.split("\n\n")[0].replace("\n", " ")[:2000],
+            description=text.split("\n\n")[0].replace("\n", " "),
             reads=described.get("reads"),
         )
     except ValidationError as error:

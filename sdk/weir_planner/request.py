@@ -29,8 +29,8 @@ class MetricMissing(Exception):
 
 
 class InvalidParameters(ValueError):
-    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each, `problems` has them as field and
-    sentence."""
+    """The policy's `spec.planner.parameters` are not what the planner takes; the sentence names each, `problems` has
+    them as field and sentence."""
 
     def __init__(self, sentence: str, problems: Sequence[tuple[str, str]] = ()) -> None:
         self.problems = list(problems)
@@ -51,12 +51,12 @@ class Request(PlanRequest):
 
     @classmethod
     def of(cls, request: PlanRequest, parameters: BaseModel | None = None) -> "Request":
-        """Return a validated request with the helpers; `parameters` are the planner's, if they are validated already. Raises
-        `ValueError` if it cannot be planned."""
+        """Return a validated request with the helpers; `parameters` are the planner's, if they are validated already.
+        Raises `ValueError` if it cannot be planned."""
         _check(request)
         made = cls.__new__(cls)
         # As `model_construct`, without going through every field: a plan takes less than a millisecond.
-        fields = {name: value for name, value in request.__dict__.items() if name in PlanRequest.model_fields}
+        fields = {name: value for name, value in request.__dict__.items() if name in _FIELDS}
         if parameters is not None:
             fields["_validated"] = (request.policy.spec.planner.parameters, parameters)
         object.__setattr__(made, "__dict__", fields)
@@ -131,15 +131,16 @@ class Request(PlanRequest):
         return found
 
     def useful_parallelisms(self, name: str) -> list[int]:
-        """Return the parallelisms within the limits that differ in effect, ascending. Partitions and key groups are not divided: of those
-        with the same largest share the smallest is kept, so with T of them it is one of ⌈T/k⌉. The smallest allowed is always included."""
+        """Return the parallelisms within the limits that differ in effect, ascending. Partitions and key groups are not
+        divided: of those with the same largest share the smallest is kept, so with T of them it is one of ⌈T/k⌉. The
+        smallest allowed is always included."""
         low, high, _ = self.limits[name]
         useful = {self.topology.smallest_useful(name, p) for p in range(low, high + 1)}
         return sorted({low} | {p for p in useful if p >= low})
 
     def capacity(self, name: str, parallelism: int | None = None) -> float | None:
-        """Return the records/s that `name` sustains at `parallelism` (default: the present one), by the predictor's curve through its
-        measurements at this and other parallelisms; None if unknown."""
+        """Return the records/s that `name` sustains at `parallelism` (default: the present one), by the predictor's
+        curve through its measurements at this and other parallelisms; None if unknown."""
         curve = self._curves.get(name)
         return None if curve is None else curve.rate(self._current[name] if parallelism is None else parallelism)
 
@@ -176,8 +177,8 @@ class Request(PlanRequest):
     def hold(
         self, code: str, sentence: str, *, memory: Mapping[str, Any] | None = None, **evidence: float | str | None
     ) -> PlanReply:
-        """Leave everything as it is, because. `code` is for programs (`metric-missing`), `evidence` the numbers used, with units in
-        their names. `memory` is what comes back with the next request; None: what came with this one."""
+        """Leave everything as it is, because. `code` is for programs (`metric-missing`), `evidence` the numbers used,
+        with units in their names. `memory` is what comes back with the next request; None: what came with this one."""
         return PlanReply(
             kind="hold",
             code=code,
@@ -196,7 +197,8 @@ class Request(PlanRequest):
         prediction: Prediction | None = None,
         **evidence: float | str | None,
     ) -> PlanReply:
-        """Run with this parallelism; operators left out stay as they are. Raises `ValueError` for an operator that is not there."""
+        """Run with this parallelism; operators left out stay as they are. Raises `ValueError` for an operator that is
+        not there."""
         unknown = sorted(set(parallelism) - set(self.operators))
         if unknown:
             raise ValueError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(self.operators)}")
@@ -212,13 +214,16 @@ class Request(PlanRequest):
         )
 
 
+_FIELDS = frozenset(PlanRequest.model_fields)
+
+
 def _check(request: PlanRequest) -> None:
     """Raise `ValueError` unless the parallelism of every operator is known; Weir calls no planner otherwise."""
     if request.topology is None:
         raise ValueError("topology: is unknown, and a planner answers for all of it")
     if request.deployment is None:
         raise ValueError("deployment: is unknown, so the present parallelism is unknown")
-    if set(request.deployment.observed) != set(request.topology.names):
+    if request.deployment.observed.keys() != set(request.topology.names):
         raise ValueError("deployment.observed: is not of the topology's operators")
 
 

@@ -7,12 +7,13 @@
 | `GET /health/live`, `/health/ready` | 200, or 503 while the planner's own `ready()` says no |
 | `GET /metrics` | Prometheus |
 
-What a planner raises is answered 500 with its message and logged with its traceback; what is no request, or has wrong parameters, 422;
-what took longer than the policy's `planner.timeout` 503. `MetricMissing` is no error but a hold.
+What a planner raises is answered 500 with its message and logged with its traceback; what is no request, or has wrong
+parameters, 422; what took longer than the policy's `planner.timeout` 503. `MetricMissing` is no error but a hold.
 
-A synchronous `plan` is called on `threads` dedicated threads, 1 by default: then calls come one after the other and an instance may
-hold clients, locks, arrays and models freely. With more threads it has to protect what calls share. An `async def plan` runs on the event
-loop, several calls at a time. Nothing is pickled and nothing is copied: the instance given is the instance called.
+A synchronous `plan` is called on `threads` dedicated threads, 1 by default: then calls come one after the other and an
+instance may hold clients, locks, arrays and models freely. With more threads it has to protect what calls share. An
+`async def plan` runs on the event loop, several calls at a time. Nothing is pickled and nothing is copied: the instance
+given is the instance called.
 """
 
 import asyncio
@@ -127,12 +128,13 @@ def serve(
     token: str | None = None,
     open_to_all: bool = False,
 ) -> None:
-    """Serve a planner until SIGTERM or Ctrl-C; open requests may end. A listener that other machines reach needs a `token`, or
-    `open_to_all` to allow calls without one."""
+    """Serve a planner until SIGTERM or Ctrl-C; open requests may end. A listener that other machines reach needs a
+    `token`, or `open_to_all` to allow calls without one."""
     run(application(planner, threads=threads, token=token), host, port, token, open_to_all=open_to_all)
 
 
 def main(planner: Any, arguments: list[str] | None = None) -> None:
-    """Run `serve` with a command line: `--host`, `--port`, `--threads`, `--no-token`; the token is the environment's PLANNER_TOKEN."""
+    """Run `serve` with a command line: `--host`, `--port`, `--threads`, `--no-token`; the token is the environment's
+    PLANNER_TOKEN."""
     served = Planner(planner)
     command(served.description.name, DEFAULT_PORT, partial(application, served), arguments)

@@ -34,11 +34,12 @@ _POLL_SECONDS = 0.5
 _GUARD_SECONDS = 0.2
 _MIN_BACKOFF_SECONDS = 0.5
 _DEATHS_OF_ITS_STATE = 3
-"""After so many deaths by its state without a finished batch the stream starts again from the analyses. Any other death (a
-full disk, no memory) keeps the state."""
+"""After so many deaths by its state without a finished batch the stream starts again from the analyses. Any other death
+(a full disk, no memory) keeps the state."""
 _SUSPEND_SECONDS = 3.0
 _STOP_SECONDS = 4.0
-"""Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be asked to stop."""
+"""Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be
+asked to stop."""
 
 
 class LeaseLost(RuntimeError):
@@ -71,7 +72,8 @@ class Analyzer:
             raise NotRunning(self._why_not)
 
     async def run(self, stop: Stop) -> None:
-        """Run until stopped or refused: prepare, wait for the lease, start, watch; after a death back off and start again."""
+        """Run until stopped or refused: prepare, wait for the lease, start, watch; after a death back off and start
+        again."""
         backoff_seconds = _MIN_BACKOFF_SECONDS
         while not stop.requested:
             begun = self._clock.monotonic()
@@ -145,7 +147,8 @@ class Analyzer:
     async def _guard(self, epoch: int) -> None:
         """Never returns; raises `LeaseLost` as soon as the lease may be another's.
 
-        Where it certainly is, or this process itself was paused so long that another could take over, the stream is aborted.
+        Where it certainly is, or this process itself was paused so long that another could take over, the stream is
+        aborted.
         """
         looked = self._clock.monotonic()
         while True:

@@ -12,12 +12,13 @@ from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load
+from runtime.settings import load, refuse
 
 from .adapters.docker import DockerDriver
 from .adapters.docker_scaling import Daemon
 from .adapters.flink import FlinkDriver
 from .adapters.knowledge import HttpKnowledge
+from .adapters.kubernetes import KubernetesDriver, Workloads
 from .service import Executor
 from .settings import Settings
 
@@ -28,13 +29,14 @@ async def start(settings: Settings) -> int:
     bus = KafkaBus(settings.kafka_bootstrap_servers)
     flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
     docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
+    kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces)
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
     )
     newer = NewerMessages(clock)
     executor = Executor(
         bus,
-        {"flink": flink, "docker": docker},
+        {"flink": flink, "docker": docker, "kubernetes": kubernetes},
         knowledge,
         clock,
         settings.rules(),
@@ -56,6 +58,7 @@ async def start(settings: Settings) -> int:
 
     async def close() -> None:
         await docker.close()
+        await kubernetes.close()
         await flink.close()
         await knowledge.close()
         await bus.close()
@@ -71,6 +74,21 @@ def _daemon(settings: Settings) -> Daemon | None:
     from .adapters.docker_daemon import DockerDaemon
 
     return DockerDaemon(settings.docker_host, settings.docker_timeout_seconds)
+
+
+def _workloads(settings: Settings) -> Workloads | None:
+    """Return the workloads of the cluster, or None unless the settings name a namespace."""
+    if not settings.namespaces:
+        return None
+    from engines.kubernetes.api import Access, KubernetesApi
+
+    from .adapters.kubernetes_api import ApiWorkloads
+
+    try:
+        access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
+    except ValueError as error:
+        refuse(error)
+    return ApiWorkloads(KubernetesApi(access, timeout_seconds=settings.target_timeout_seconds))
 
 
 def main() -> int:

@@ -118,7 +118,8 @@ class Applications:
         self._recommendations.pop(app.id, None)
 
     def note_recommendation(self, plan: Plan, now: datetime) -> None:
-        """Record a plan's recommendation. Holds and advice count, too, since the fleet's share is taken of all applications."""
+        """Record a plan's recommendation. Holds and advice count, too, since the fleet's share is taken of all
+        applications."""
         self._recommendations[plan.application] = recommendation_after(
             self._recommendations.get(plan.application), plan, now, self._rules
         )

@@ -64,9 +64,9 @@ class Driver(Protocol):
     ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
         """Request a parallelism of every operator; idempotent.
 
-        Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`. A driver
-        with versions sends the request on the condition that the target still has `version`, that of the snapshot that led
-        to the request, and returns `TargetChanged` otherwise. None: no condition.
+        Reads the requirements itself, and refuses as `contested` if they are neither `expected` nor `parallelism`. A
+        driver with versions sends the request on the condition that the target still has `version`, that of the
+        snapshot that led to the request, and returns `TargetChanged` otherwise. None: no condition.
         """
         ...
 

@@ -3,12 +3,12 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import TargetSettings, http_port
+from runtime.settings import KubernetesSettings, http_port
 
 from .core.rules import Rules, RuleSettings
 
 
-class Settings(RuleSettings, TargetSettings):
+class Settings(RuleSettings, KubernetesSettings):
     """The executor applies plans: it requests the parallelism, verifies that it runs, and rolls back if not."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_EXECUTOR_", frozen=True, extra="ignore", populate_by_name=True)

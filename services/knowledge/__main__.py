@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 
 from runtime import health
 from runtime.clock import SystemClock
+from runtime.dead_letters import DeadLetters
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.kafka_lease import TOPIC as LEASES
@@ -25,14 +26,13 @@ from runtime.settings import load
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
 from .applications_api import applications_router
+from .consumers import ScoreKeeper, count_dead_letters
 from .core import HistoryLimits
-from .dead_letters import DeadLetterCount
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges
 from .leftovers import Leftovers
 from .policies_api import policies_router
 from .publisher import PolicyPublisher
-from .score_keeper import ScoreKeeper
 from .service import Knowledge
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
@@ -85,7 +85,8 @@ async def run(settings: KnowledgeSettings) -> int:
     )
     REGISTRY.register(gauges)
     newer = NewerMessages(clock)
-    knowledge = Knowledge(bus, store, clock, limits, settings.rebuild_seconds, gauges=gauges, newer=newer)
+    dead_letters = DeadLetters(bus, "knowledge", clock, newer)
+    knowledge = Knowledge(bus, store, clock, limits, dead_letters, settings.rebuild_seconds, gauges)
     terms = settings.terms()
     who = f"{platform.node()}, process {os.getpid()}"
     publisher = PolicyPublisher(
@@ -94,12 +95,11 @@ async def run(settings: KnowledgeSettings) -> int:
         clock,
         lambda: KafkaLease(settings.kafka_bootstrap_servers, clock, terms, who),
         terms,
-        rebuilt=knowledge.rebuilt,
-        read_seconds=settings.rebuild_seconds,
+        knowledge.rebuilt,
+        settings.rebuild_seconds,
     )
     leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
-    dead_letters = DeadLetterCount(bus)
-    scores = ScoreKeeper(bus, store, clock, newer=newer)
+    scores = ScoreKeeper(bus, store, clock, dead_letters)
     app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -128,7 +128,7 @@ async def run(settings: KnowledgeSettings) -> int:
                 leftovers.run(stop),
                 knowledge.tidy_gauges(stop),
                 scores.follow(stop),
-                dead_letters.follow(stop),
+                count_dead_letters(bus, stop),
             )
 
     async def close() -> None:

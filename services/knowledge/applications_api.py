@@ -1,13 +1,27 @@
-"""`/v1/applications`: what is known of applications, and why it was decided."""
+"""`/v1/applications`: what is known of applications, why it was decided, and what another parallelism would do."""
 
+import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
-from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan, example
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Observation,
+    Outcome,
+    Plan,
+    PolicySpec,
+    Scores,
+    WhatIf,
+    example,
+    parse_duration,
+)
 
+from predictor import InvalidQuestion, NotYet, parse_load, parse_parallelism, what_if
 from runtime.clock import Clock
 from runtime.problems import Problem
 
@@ -22,19 +36,54 @@ from .documents import (
     History,
     Reader,
     Writer,
+    refuses,
     responds,
 )
 from .events_api import FEED, EventStreams, feed
 from .policies_api import parse_version
-from .scores_api import scores_router
+from .scores import summarise_scores
 from .store import Store, VersionConflict
-from .what_if_api import what_if_router
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 HistoryLimit = Annotated[int, Query(ge=1, le=MAX_HISTORY_COUNT)]
 After = Annotated[str, Query(max_length=200, examples=["shop/orders"])]
-DEFAULT_INTERVAL_SECONDS = 5.0
+DEFAULT_INTERVAL_SECONDS: float = PolicySpec.model_fields["interval"].default.total_seconds()
 """Of an application without a policy."""
+
+_SINCE, _HORIZON = ("1m", "7d"), ("10s", "1d")
+Since = Annotated[
+    str,
+    Query(
+        max_length=40, description="how far back: a duration between 1m and 7d; rounded to full hours", examples=["24h"]
+    ),
+]
+Wanted = Annotated[
+    list[Annotated[str, Query(max_length=420)]],
+    Query(
+        max_length=1000,
+        description="`operator=subtasks`, repeated for each operator; the others stay as they are",
+        examples=[["enrich=6"]],
+    ),
+]
+LoadText = Annotated[
+    str,
+    Query(
+        max_length=40,
+        description="`x2` for twice the present load, or `1200/s` for records/s at all sources together",
+        examples=["x2"],
+    ),
+]
+HorizonText = Annotated[
+    str, Query(max_length=40, description="how far ahead: a duration between 10s and 1d", examples=["10m"])
+]
+_OUTSIDE = messages.outside(*_SINCE)
+_WRONG_SINCE = refuses(422, "The time is invalid", f"since: {_OUTSIDE}", ("query.since", _OUTSIDE))
+_NO_OPERATOR = "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer"
+_NO_PREDICTION = refuses(
+    409,
+    "Too little is known yet",
+    messages.no_prediction_yet("shop/orders", "no operator's capacity is known yet"),
+) | refuses(422, "A parameter is invalid", _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR))
 
 
 def applications_router(
@@ -43,23 +92,6 @@ def applications_router(
     """Return the routes. `streams` are those of the listener."""
     limits, streams = limits or HistoryLimits(), streams or EventStreams()
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
-
-    async def expect_policy(application: str) -> None:
-        """Raise 404 without a policy: there are no messages either."""
-        if await store.policy(application) is None:
-            raise Problem(404, messages.unknown_application(application))
-
-    async def newest_of(application: str, kinds: Sequence[Kind]) -> Newest:
-        newest = await store.newest(application, kinds)
-        if newest is None:
-            await expect_policy(application)
-        return newest or Newest(application=application)
-
-    async def state_of(application: str) -> State:
-        state = await store.state(application)
-        if state is None:
-            await expect_policy(application)
-        return state or State(application=application)
 
     async def summary_of(newest: Newest) -> Summary:
         policy = await store.policy(newest.application)
@@ -81,12 +113,12 @@ def applications_router(
 
     @routes.get("/{namespace}/{name}", summary="Summary of one application", **responds(Summary))
     async def summary(application: Application, _caller: Reader) -> Summary:
-        return await summary_of(await newest_of(application, SUMMARISED))
+        return await summary_of(await _newest(store, application, SUMMARISED))
 
     def latest(kind: Kind, model: type[BaseModel]) -> None:
         @routes.get(f"/{{namespace}}/{{name}}/{kind}", summary=f"The latest {kind}", name=kind, **responds(model))
         async def get(application: Application, _caller: Reader) -> JSONResponse:
-            message = getattr(await newest_of(application, [kind]), kind)
+            message = getattr(await _newest(store, application, [kind]), kind)
             if message is None:
                 raise Problem(404, messages.no_message(application, kind))
             return JSONResponse(message.model_dump(mode="json"))
@@ -103,7 +135,7 @@ def applications_router(
         **responds(History),
     )
     async def history(application: Application, _caller: Reader, limit: HistoryLimit = 50) -> History:
-        await state_of(application)
+        await _state(store, application)
         return History(items=history_at(await store.history(application), clock.now(), limits)[:limit])
 
     @routes.get(
@@ -113,7 +145,7 @@ def applications_router(
         **responds(Explanation),
     )
     async def explain(application: Application, _caller: Reader, limit: Limit = 5) -> Explanation:
-        return Explanation(items=(await state_of(application)).cycles[:limit])
+        return Explanation(items=(await _state(store, application)).cycles[:limit])
 
     @routes.get(
         "/{namespace}/{name}/events",
@@ -125,9 +157,28 @@ def applications_router(
         return feed(store, request, application, streams)
 
     routes.include_router(_action_router(store))
-    routes.include_router(what_if_router(store))
-    routes.include_router(scores_router(store, clock))
+    routes.include_router(_evaluations_router(store, clock))
     return routes
+
+
+async def _expect_policy(store: Store, application: str) -> None:
+    """Raise 404 without a policy: there are no messages either."""
+    if await store.policy(application) is None:
+        raise Problem(404, messages.unknown_application(application))
+
+
+async def _newest(store: Store, application: str, kinds: Sequence[Kind]) -> Newest:
+    newest = await store.newest(application, kinds)
+    if newest is None:
+        await _expect_policy(store, application)
+    return newest or Newest(application=application)
+
+
+async def _state(store: Store, application: str) -> State:
+    state = await store.state(application)
+    if state is None:
+        await _expect_policy(store, application)
+    return state or State(application=application)
 
 
 def _action_router(store: Store) -> APIRouter:
@@ -170,3 +221,77 @@ def _action_router(store: Store) -> APIRouter:
 
 def _versioned(action: ActionState) -> JSONResponse:
     return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
+
+
+def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
+    routes = APIRouter(tags=["applications"])
+
+    @routes.get(
+        "/{namespace}/{name}/what-if",
+        summary="Predict another parallelism and load",
+        description="From the learned capacities, with the planner's own predictor: throughput, utilization of each operator, the "
+        "lag's trajectory, the load at which it breaks, and what forbids it. A value that depends on something unknown is null, and "
+        "`unknown` gives the reason. 404: the application is unknown. 409: no analysis yet, or it has no arrival rate or no capacity. "
+        "422: an invalid operator, load or horizon.",
+        **responds(WhatIf, ERRORS, _NO_PREDICTION),
+    )
+    async def get_what_if(
+        application: Application,
+        _caller: Reader,
+        parallelism: Wanted = [],  # noqa: B006 - FastAPI copies it
+        load: LoadText = "x1",
+        horizon: HorizonText = "10m",
+    ) -> WhatIf:
+        try:
+            requested, under = parse_parallelism(parallelism), parse_load(load)
+            seconds = _duration("horizon", horizon, _HORIZON).total_seconds()
+            analysis, outcomes = await _latest(store, application)
+            # A large graph takes a while; other requests are answered meanwhile.
+            return await asyncio.to_thread(what_if, analysis, requested, under, seconds, outcomes)
+        except InvalidQuestion as wrong:
+            raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
+        except NotYet as missing:
+            raise Problem(409, messages.no_prediction_yet(application, missing)) from None
+
+    @routes.get(
+        "/{namespace}/{name}/scores",
+        summary="Scores of the chosen planner and its shadows",
+        description="Under- and over-provisioning, instability, rescales, violation and slot-hours of each planner on a simulated "
+        "application with the arrivals that were observed; `confidence` is how well the chosen planner's simulation fits the observed "
+        "application. 404: the application is unknown, or nothing was scored in this time. 422: an invalid `since`.",
+        **responds(Scores, ERRORS, _WRONG_SINCE),
+    )
+    async def get_scores(application: Application, _caller: Reader, since: Since = "24h") -> Scores:
+        now, reach = clock.now(), _duration("since", since, _SINCE)
+        policy, hours = await store.policy(application), await store.scores(application)
+        if not hours:
+            await _state(store, application)
+        found = summarise_scores(application, hours, policy.spec if policy else None, now - reach, now)
+        if found is None:
+            raise Problem(404, messages.no_scores(application, bool(policy and policy.spec.shadows)))
+        return found
+
+    return routes
+
+
+async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
+    """Return the newest analysis and the outcomes of earlier actions, newest first, as in a plan request."""
+    newest = await _newest(store, application, ["analysis", "outcome"])
+    if newest.analysis is None:
+        raise NotYet("it was not analysed yet")
+    state = await _state(store, application)
+    outcomes = [outcome for cycle in state.cycles for outcome in cycle.outcomes]
+    if newest.outcome is not None:
+        outcomes.append(newest.outcome)  # the only one after a rebuild
+    return newest.analysis, sorted(outcomes, key=lambda outcome: outcome.at, reverse=True)
+
+
+def _duration(field: str, text: str, bounds: tuple[str, str]) -> timedelta:
+    """Parse a duration of the query; 422 unless it lies within the bounds."""
+    try:
+        found, problem = parse_duration(text), messages.outside(*bounds)
+        if parse_duration(bounds[0]) <= found <= parse_duration(bounds[1]):
+            return found
+    except ValueError as error:
+        problem = str(error)
+    raise Problem(422, f"{field}: {problem}", errors=[(f"query.{field}", problem)])

@@ -86,27 +86,22 @@ HistoryEntry = LoopResult | End
 
 
 class NewestTimes(Message):
-    """When the newest message of each kind was observed (an outcome: when it happened, and which it is). None: none arrived yet."""
+    """When the newest message of each kind was observed; of outcomes the order of the newest. None: none arrived yet."""
 
     observation: Timestamp | None = None
     analysis: Timestamp | None = None
     plan: Timestamp | None = None
-    outcome: Timestamp | None = None
-    outcome_id: UUID | None = None
-    outcome_order: tuple[int, int] | None = None
-    """Its epoch and sequence; None: it has none."""
+    outcome: OutcomeOrder | None = None
 
     def newer_than(self, outcome: Outcome) -> bool:
         """Return whether an outcome is older than the newest one, whatever order the two arrived in."""
-        if self.outcome is None or self.outcome_id is None:
-            return False
-        earlier: OutcomeOrder = (self.outcome_order, self.outcome, self.outcome_id.int)
-        return precedes(outcome.order, earlier)
+        return self.outcome is not None and precedes(outcome.order, self.outcome)
 
     @property
     def newest(self) -> datetime | None:
         """When the newest message of all kinds was observed."""
-        return max((at for at in (self.observation, self.analysis, self.plan, self.outcome) if at), default=None)
+        outcome = self.outcome and self.outcome[1]
+        return max((at for at in (self.observation, self.analysis, self.plan, outcome) if at), default=None)
 
 
 class Newest(Message):
@@ -127,19 +122,13 @@ class Newest(Message):
 
     def times(self) -> NewestTimes:
         """Return the times that a state keeps of these messages."""
-        observation, analysis, plan, outcome = self.observation, self.analysis, self.plan, self.outcome
-        return NewestTimes(
-            observation=observation.observed_at if observation else None,
-            analysis=analysis.observed_at if analysis else None,
-            plan=plan.observed_at if plan else None,
-            outcome=outcome.at if outcome else None,
-            outcome_id=outcome.id if outcome else None,
-            outcome_order=outcome.order[0] if outcome else None,
-        )
+        messages = (message for kind in KINDS if (message := getattr(self, kind)) is not None)
+        return NewestTimes().model_copy(update={kind_of(message): _position(message) for message in messages})
 
 
 class State(Message):
-    """The part of an application that its next message needs: times of the newest messages, and the explained cycles, newest first."""
+    """The part of an application that its next message needs: times of the newest messages, and the explained cycles,
+    newest first."""
 
     application: str
     times: NewestTimes = Field(default_factory=NewestTimes)
@@ -149,25 +138,25 @@ class State(Message):
 
 
 def remember(state: State, event: Event, limits: HistoryLimits) -> State:
-    """Return `state` with `event` added; the same object for a duplicate and for an event older than the newest of its kind."""
-    times = state.times
+    """Return `state` with `event` added; the same object for a duplicate and for an event older than the newest of its
+    kind."""
+    times, kind = state.times, kind_of(event)
     if isinstance(event, Outcome):
         stored = (earlier.id for cycle in state.cycles for earlier in cycle.outcomes)
-        if times.newer_than(event) or event.id == times.outcome_id or event.id in stored:
+        if times.newer_than(event) or event.order == times.outcome or event.id in stored:
             return state
-        changed = _with_outcome(state, event)
-        return _at(changed, outcome=event.at, outcome_id=event.id, outcome_order=event.order[0])
-    kind = kind_of(event)
-    newest = getattr(times, kind)
-    if newest is not None and event.observed_at <= newest:
+    elif (newest := getattr(times, kind)) is not None and event.observed_at <= newest:
         return state
-    if isinstance(event, Observation):
+    if isinstance(event, Outcome):
+        changed = _with_outcome(state, event)
+    elif isinstance(event, Observation):
         changed = _joined(state, event.id, {"reading": _reading(event)})
     elif isinstance(event, Analysis):
-        changed = _joined(state, event.observation_id, {"analysis": _understanding(event)})
+        understanding = Understanding.model_validate(event, from_attributes=True)
+        changed = _joined(state, event.observation_id, {"analysis": understanding})
     else:
         changed = _with_plan(state, event, limits)
-    return _at(changed, **{kind: event.observed_at})
+    return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})
 
 
 def kind_of(event: Event) -> Kind:
@@ -176,8 +165,8 @@ def kind_of(event: Event) -> Kind:
     return kinds.get(type(event), "outcome")
 
 
-def _at(state: State, **newest: datetime | UUID | tuple[int, int] | None) -> State:
-    return state.model_copy(update={"times": state.times.model_copy(update=newest)})
+def _position(event: Event) -> datetime | OutcomeOrder:
+    return event.order if isinstance(event, Outcome) else event.observed_at
 
 
 def _joined(state: State, correlation_id: UUID, part: dict[str, Reading | Understanding]) -> State:
@@ -204,16 +193,6 @@ def _problems(observation: Observation) -> list[str]:
     return [f"{p.where}: {p.what}" for p in observation.problems][:MAX_PROBLEMS]
 
 
-def _understanding(analysis: Analysis) -> Understanding:
-    return Understanding(
-        arrival_rate=analysis.arrival_rate,
-        lag_records=analysis.lag_records,
-        lag_seconds=analysis.lag_seconds,
-        bottleneck=analysis.bottleneck,
-        symptoms=analysis.symptoms,
-    )
-
-
 def _with_plan(state: State, plan: Plan, limits: HistoryLimits) -> State:
     """Add a plan. Every scale plan is kept, and of consecutive holds with one reason the latest."""
     cycle = next((c for c in state.open_cycles if c.correlation_id == plan.observation_id), None)
@@ -238,7 +217,8 @@ def _with_outcome(state: State, outcome: Outcome) -> State:
 
 
 def history_entries(event: Event, after: State) -> list[tuple[str, HistoryEntry]]:
-    """Return the history entries, with their application, of an event that led to the state `after`: those of plans and outcomes."""
+    """Return the history entries, with their application, of an event that led to the state `after`: those of plans and
+    outcomes."""
     if isinstance(event, Outcome):
         return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
     if not isinstance(event, Plan):
@@ -307,10 +287,12 @@ def summarise(
 ) -> Summary:  # fmt: skip
     """Summarise an application. A stage is silent after three intervals (at least 15 s) without a message."""
     observation, analysis, plan = newest.observation, newest.analysis, newest.plan
-    stages: dict[Stage, float | None] = {
-        "monitor": _age(observation.observed_at if observation else None, now),
-        "analyzer": _age(analysis.observed_at if analysis else None, now),
-        "planner": _age(plan.observed_at if plan else None, now),
+    stages: Mapping[Stage, Observation | Analysis | Plan | None] = {
+        "monitor": observation, "analyzer": analysis, "planner": plan
+    }  # fmt: skip
+    ages = {
+        stage: None if message is None else round(max(0.0, (now - message.observed_at).total_seconds()), 3)
+        for stage, message in stages.items()
     }
     limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
     deployment = observation.deployment if observation else None
@@ -331,11 +313,7 @@ def summarise(
         decided_at=plan.created_at if plan else None,
         action=action.sentence if action else None,
         action_phase=action.phase if action else None,
-        ages_seconds=Ages(**stages),
-        silent=[name for name, age in stages.items() if age is None or age > limit],
+        ages_seconds=Ages.model_validate(ages),
+        silent=[name for name, age in ages.items() if age is None or age > limit],
         problems=_problems(observation) if observation else [],
     )
-
-
-def _age(at: datetime | None, now: datetime) -> float | None:
-    return None if at is None else round(max(0.0, (now - at).total_seconds()), 3)

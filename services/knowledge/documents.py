@@ -1,31 +1,19 @@
-"""Addresses, callers and responses of the API: response types that are no contracts, and the description of every route's responses."""
+"""Addresses, callers and responses of the API: response types that are no contracts, and the description of every
+route's responses."""
 
-from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any
 
 from fastapi import Depends, Path
 from pydantic import BaseModel, Field
-from weir_contracts import (
-    ActionState,
-    Analysis,
-    LoopResult,
-    Message,
-    Observation,
-    Outcome,
-    Plan,
-    ScalingPolicy,
-    Scores,
-    WhatIf,
-    example,
-    parse_duration,
-)
+from weir_contracts import Analysis, LoopResult, Message, Observation, Outcome, Plan, ScalingPolicy, example
+from weir_contracts.export import CONTRACTS
 
 from runtime import problems
 from runtime.auth import Caller, requires
 
 from . import messages
-from .core import Cycle, Summary
+from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
 
 Responses = dict[int | str, dict[str, Any]]
 Namespace = Annotated[str, Path(examples=["shop"])]
@@ -41,14 +29,6 @@ Application = Annotated[str, Depends(application_of)]
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
 Next = Annotated[str | None, Field(description="`after` of the next page; null: this was the last one")]
-
-
-def duration_between(text: str, minimum: str, maximum: str) -> timedelta:
-    """Parse a duration with bounds such as `10s` and `1d`. `ValueError` outside of them."""
-    found = parse_duration(text)
-    if not parse_duration(minimum) <= found <= parse_duration(maximum):
-        raise ValueError(messages.outside(minimum, maximum))
-    return found
 
 
 class Policies(Message):
@@ -77,61 +57,20 @@ class Explanation(Message):
     items: list[Cycle]
 
 
-def _summary(observation: dict[str, Any], analysis: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-    deployment = observation["deployment"]
-    return {
-        "application": observation["application"],
-        "mode": plan["mode"],
-        "status": observation["status"],
-        "objective_seconds": 30.0,
-        **{name: analysis[name]["value"] for name in ("lag_seconds", "lag_records", "arrival_rate")},
-        "bottleneck": analysis["bottleneck"],
-        "planned": plan["action"]["parallelism"],
-        "requested": deployment["requested"],
-        "observed": deployment["observed"],
-        "decision": plan["sentence"],
-        "decision_code": plan["code"],
-        "decided_at": plan["created_at"],
-        "ages_seconds": {"monitor": 1.2, "analyzer": 1.2, "planner": 1.2},
-    }
-
-
-def _cycle(
-    observation: dict[str, Any], analysis: dict[str, Any], plan: dict[str, Any], outcome: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "correlation_id": observation["id"],
-        "reading": {
-            **{name: observation[name] for name in ("observed_at", "status", "message")},
-            "observed": observation["deployment"]["observed"],
-        },
-        "analysis": {
-            name: analysis[name] for name in ("arrival_rate", "lag_records", "lag_seconds", "bottleneck", "symptoms")
-        },
-        "plan": plan,
-        "outcomes": [outcome],
-    }
-
-
 @cache
 def examples() -> dict[type[BaseModel], Any]:
-    """Return an example of every response: the contracts' golden examples, and what is built from them."""
-    contracts: dict[type[BaseModel], str] = {
-        ScalingPolicy: "policy",
-        Observation: "observation",
-        Analysis: "analysis",
-        Plan: "plan",
-        Outcome: "outcome",
-        ActionState: "action-state",
-        WhatIf: "what-if",
-        Scores: "scores",
-    }
-    shown: dict[type[BaseModel], Any] = {model: example(name) for model, name in contracts.items()}
-    observation, analysis, plan, outcome = (shown[model] for model in (Observation, Analysis, Plan, Outcome))
-    shown[Summary] = _summary(observation, analysis, plan)
-    shown[Cycle] = _cycle(observation, analysis, plan, outcome)
-    line = Plan.model_validate(plan).in_short(analysis["lag_seconds"]["value"], analysis["arrival_rate"]["value"])
-    shown[LoopResult] = {**line.model_dump(mode="json"), "outcome": outcome["phase"]}
+    """Return an example of every response: the contracts' golden examples, and what knowledge makes of them."""
+    shown: dict[type[BaseModel], Any] = {model: example(name) for name, model in CONTRACTS.items()}
+    observation, analysis = Observation(**shown[Observation]), Analysis(**shown[Analysis])
+    plan, outcome = Plan(**shown[Plan]), Outcome(**shown[Outcome])
+    state = State(application=plan.application)
+    for message in (observation, analysis, plan, outcome):
+        state = remember(state, message, HistoryLimits())
+    newest = Newest(application=plan.application, observation=observation, analysis=analysis, plan=plan)
+    summary = summarise(newest, None, plan.created_at, mode="act", objective_seconds=30.0, interval_seconds=5.0)
+    line = plan.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value)
+    built = (summary, state.cycles[0], line.model_copy(update={"outcome": outcome.phase}))
+    shown |= {type(model): model.model_dump(mode="json", exclude_unset=True) for model in built}
     shown[Policies] = {"items": [shown[ScalingPolicy]], "next": None}
     shown[Applications] = {"items": [shown[Summary]], "next": None}
     shown[History] = {"items": [shown[LoopResult]]}

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
@@ -26,12 +27,12 @@ RETRY_AFTER_SECONDS = "10"
 _EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 
+@dataclass
 class EventStreams:
     """The open event streams of one listener, and their limit: each polls the store."""
 
-    def __init__(self, max_open: int = 100) -> None:
-        self.max_open = max_open
-        self.open = 0
+    max_open: int = 100
+    open: int = 0
 
 
 def _event(event: FeedEvent) -> str:

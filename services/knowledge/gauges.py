@@ -1,7 +1,7 @@
 """Prometheus gauges of every application, from its newest messages.
 
-An application's series vanish when it ends, when its policy is deleted, and when its partition goes to another replica. An unknown value
-has no series. The numbers of applications and of operators are bounded.
+An application's series vanish when it ends, when its policy is deleted, and when its partition goes to another replica.
+An unknown value has no series. The numbers of applications and of operators are bounded.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ APPLICATION: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "weir_application_symptom": ("1 for each symptom the analyzer sees", ("code",)),
     "weir_application_decision": ("1 for the newest decision's kind and reason", ("kind", "code")),
     "weir_application_last_message_timestamp_seconds": (
-        "When the newest message of a stage was observed (Unix)",
+        "When a stage's newest message was observed (Unix)",
         ("stage",),
     ),
 }
@@ -54,30 +54,27 @@ OPERATOR: Mapping[str, str] = {
 }
 SHOWN = "weir_knowledge_applications_shown"
 LEFT_OUT = "weir_knowledge_applications_left_out"
-MAX_CODES = 200
-_code = CardinalityLimiter(MAX_CODES)
+_FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (text, ("application", *labels)) for name, (text, labels) in APPLICATION.items()},
+    **{name: (text, ("application", "operator")) for name, text in OPERATOR.items()},
+    SHOWN: ("Applications that have series here", ()),
+    LEFT_OUT: ("Applications without series: there are too many", ()),
+}
+_code = CardinalityLimiter(200)
 _GRACE = timedelta(seconds=60)
 """Silence after which the series of an application without a policy are dropped: its policy may arrive later."""
 
 
-@dataclass
-class _Application:
-    """An application's series by the stage of their message."""
-
-    stages: dict[str, tuple[datetime, list[Sample]]] = field(default_factory=dict)
-
-
+@dataclass(eq=False)
 class ApplicationGauges(Collector):
     """Collects messages, and gives their series to Prometheus."""
 
-    def __init__(
-        self, *, applications: int = 500, operators: int = 50, partition: Callable[[str], int] = lambda _: 0
-    ) -> None:
-        self._applications = applications
-        self._operators = operators
-        self._partition = partition
-        self._shown: dict[str, _Application] = {}
-        self._left_out: set[str] = set()
+    applications: int = 500
+    operators: int = 50
+    partition: Callable[[str], int] = lambda _: 0
+    _shown: dict[str, dict[str, tuple[datetime, list[Sample]]]] = field(default_factory=dict, init=False)
+    """By application and stage: time and series of the newest message."""
+    _left_out: set[str] = field(default_factory=set, init=False)
 
     def saw(self, message: Event) -> None:
         """Add a message; the end of an application removes its series. Outcomes have no series."""
@@ -87,22 +84,22 @@ class ApplicationGauges(Collector):
         if isinstance(message, (Observation, Analysis)) and message.status == "ended":
             self._forget(name)
             return
-        if name not in self._shown and len(self._shown) >= self._applications:
+        if name not in self._shown and len(self._shown) >= self.applications:
             self._left_out.add(name)
             return
         self._left_out.discard(name)
-        stage, samples = _read(message, self._operators)
+        stage, samples = _read(message, self.operators)
         samples.append(("weir_application_last_message_timestamp_seconds", (stage,), message.observed_at.timestamp()))
-        self._shown.setdefault(name, _Application()).stages[stage] = (message.observed_at, samples)
+        self._shown.setdefault(name, {})[stage] = (message.observed_at, samples)
 
     def lost(self, partitions: Collection[int]) -> None:
         """Drop the applications of these partitions, which another replica owns."""
-        for name in [n for n in (*self._shown, *self._left_out) if self._partition(n) in partitions]:
+        for name in [n for n in (*self._shown, *self._left_out) if self.partition(n) in partitions]:
             self._forget(name)
 
     def keep_only(self, with_policy: Collection[str], now: datetime) -> None:
         """Drop silent applications without a policy: without a monitor no message ends them."""
-        newest = {name: max(at for at, _ in current.stages.values()) for name, current in self._shown.items()}
+        newest = {name: max(at for at, _ in stages.values()) for name, stages in self._shown.items()}
         for name, at in newest.items():
             if name not in with_policy and now - at > _GRACE:
                 self._forget(name)
@@ -119,8 +116,8 @@ class ApplicationGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present values; called from a thread while messages are added."""
         families = self._families()
-        for name, current in list(self._shown.items()):
-            for _, samples in list(current.stages.values()):
+        for name, stages in list(self._shown.items()):
+            for _, samples in list(stages.values()):
                 for metric, labels, value in samples:
                     families[metric].add_metric((name, *labels), value)
         families[SHOWN].add_metric((), len(self._shown))
@@ -129,16 +126,7 @@ class ApplicationGauges(Collector):
 
     @staticmethod
     def _families() -> dict[str, GaugeMetricFamily]:
-        made = {
-            name: GaugeMetricFamily(name, text, labels=("application", *labels))
-            for name, (text, labels) in APPLICATION.items()
-        }
-        made |= {
-            name: GaugeMetricFamily(name, text, labels=("application", "operator")) for name, text in OPERATOR.items()
-        }
-        made[SHOWN] = GaugeMetricFamily(SHOWN, "Applications that have series here", labels=())
-        made[LEFT_OUT] = GaugeMetricFamily(LEFT_OUT, "Applications without series: there are too many", labels=())
-        return made
+        return {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in _FAMILIES.items()}
 
 
 def _read(message: Observation | Analysis | Plan, operators: int) -> tuple[str, list[Sample]]:

@@ -6,9 +6,6 @@ from typing import Any
 FULL_ADVICE = "raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
 
 
-# -- applications
-
-
 def unknown_application(application: str) -> str:
     return f"{application} is unknown: it has neither a policy nor messages"
 
@@ -36,9 +33,6 @@ def outside(minimum: str, maximum: str) -> str:
 
 def streams_exhausted(count: int) -> str:
     return f"{count} event streams are open, the limit (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
-
-
-# -- policies
 
 
 def no_policy(application: str) -> str:
@@ -70,9 +64,6 @@ def several_documents(count: int) -> str:
     return f"the body holds {count} documents: send each to its own address"
 
 
-# -- Redis
-
-
 def redis_refused(error: object) -> str:
     """Without the password: Redis' own sentence, and the setting."""
     return f"redis: {error}: set user and password in WEIR_KNOWLEDGE_REDIS_URL (redis://user:password@host:6379/0)"
@@ -91,9 +82,6 @@ def redis_contended(key: str, attempts: int) -> str:
 
 def state_changed(application: str) -> str:
     return f"redis: {application} was changed by another replica meanwhile"
-
-
-# -- scores
 
 
 def not_simulated() -> str:

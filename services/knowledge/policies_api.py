@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -79,29 +80,30 @@ def _parsed(body: bytes, is_json: bool) -> Any:
     return found[0] if found else None
 
 
+@dataclass(eq=False, repr=False)
 class PolicyChanges:
     """Writes policies: each change is a new version with its author and time."""
 
-    def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None]) -> None:
-        self._store = store
-        self._clock = clock
-        self._on_change = on_change
+    store: Store
+    clock: Clock
+    on_change: Callable[[], None]
 
     async def existing(self, application: str) -> ScalingPolicy:
         """Return the policy; 404 if there is none."""
-        policy = await self._store.policy(application)
+        policy = await self.store.policy(application)
         if policy is None:
             raise Problem(404, messages.no_policy(application))
         return policy
 
     async def write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
-        """Store the next version; returns it, and whether the policy is new. 409 if `expected` is not the stored version."""
-        before = await self._store.policy(policy.application)
+        """Store the next version; returns it, and whether the policy is new. 409 if `expected` is not the stored
+        version."""
+        before = await self.store.policy(policy.application)
         version = (before.metadata.version or 0) if before else 0
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
-        now = self._clock.now()
-        deleted = await self._store.deletion(policy.application) or 0
+        now = self.clock.now()
+        deleted = await self.store.deletion(policy.application) or 0
         # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
         following = max(version + 1, deleted + 1, _by_time(now))
         metadata = policy.metadata.model_copy(
@@ -111,18 +113,19 @@ class PolicyChanges:
         if before is None or before.subject != policy.subject:
             await self._check_job(policy)
         try:
-            await self._store.put_policy(stored, version)
+            await self.store.put_policy(stored, version)
         except VersionConflict as conflict:
             raise _conflict(policy.application, conflict.current) from None
         except TargetTaken as taken:
             raise _taken(policy, taken.application) from None
-        self._on_change()
+        self.on_change()
         return stored, before is None
 
     async def _check_job(self, policy: ScalingPolicy) -> None:
-        """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest observation."""
-        for other in may_be_same_job(policy, await self._store.policies()):
-            newest = await self._store.newest(other, ["observation"])
+        """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
+        observation."""
+        for other in may_be_same_job(policy, await self.store.policies()):
+            newest = await self.store.newest(other, ["observation"])
             if runs(newest.observation if newest else None, policy.subject.flink.job):
                 raise _taken(policy, other)
 
@@ -131,7 +134,7 @@ class PolicyChanges:
         policy = await self.existing(application)
         if policy.spec.mode == "paused":
             return policy
-        await self._store.keep_mode(application, policy.spec.mode)
+        await self.store.keep_mode(application, policy.spec.mode)
         return await self._with_mode(policy, "paused", caller)
 
     async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
@@ -139,14 +142,13 @@ class PolicyChanges:
         policy = await self.existing(application)
         if policy.spec.mode != "paused":
             return policy
-        kept = await self._store.kept_mode(application)
+        kept = await self.store.kept_mode(application)
         return await self._with_mode(policy, "act" if kept == "act" else "advise", caller)
 
     async def _with_mode(
         self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
     ) -> ScalingPolicy:
-        spec = policy.spec.model_copy(update={"mode": mode})
-        changed = policy.model_copy(update={"spec": spec})
+        changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
         stored, _ = await self.write(changed, caller, policy.metadata.version)
         return stored
 
@@ -158,8 +160,8 @@ def policies_router(
     on_change: Callable[[], None],
     allowed: Allowed = TARGETS,
 ) -> APIRouter:
-    """Return the routes. `on_change` is called after each stored change, so that it is published at once; `allowed` lists the addresses
-    of targets and brokers."""
+    """Return the routes. `on_change` is called after each stored change, so that it is published at once; `allowed`
+    lists the addresses of targets and brokers."""
     routes = APIRouter(prefix="/v1/policies", tags=["policies"], responses=ERRORS)
     changes = PolicyChanges(store, clock, on_change)
     written = example("policy", "minimal")
@@ -248,10 +250,11 @@ def _response(policy: ScalingPolicy, status_code: int = 200) -> JSONResponse:
 
 
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
-    """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each connect."""
+    """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each
+    connect."""
     kafka = policy.spec.signals.kafka
     named: list[tuple[str, Callable[[str], None], str]] = [
-        (policy.job_field("url"), allowed.check_url, str(policy.subject.flink.url))
+        (field, allowed.check_url, str(url)) for field, url in policy.urls
     ]
     if kafka is not None:
         field = "spec.signals.kafka.bootstrapServers"
@@ -264,8 +267,8 @@ def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
 
 
 async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
-    """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of a policy can be
-    changed while the planner service is away."""
+    """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of
+    a policy can be changed while the planner service is away."""
     spec = policy.spec
     planners = named(spec)
     if planners == (named(before.spec) if before else [_USUAL_PLANNER]):

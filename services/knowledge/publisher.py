@@ -1,11 +1,14 @@
 """Publishes policies from the outbox, on the replica that holds the lease (docs/adr/0007).
 
-A record carries its version and the epoch of its publisher's lease, so that consumers ignore late ones. Compaction would keep a late
-record as the last of its key, so the holder reads the topic as well and publishes the newer version again.
+A record carries its version and the epoch of its publisher's lease, so that consumers ignore late ones. Compaction
+would keep a late record as the last of its key, so the holder reads the topic as well and publishes the newer version
+again.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -18,54 +21,43 @@ from runtime.clock import Clock
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
 from runtime.lease import Lease, Terms, judge
 from runtime.loop import Stop, run_forever
-from runtime.records import Outgoing, Record
-from runtime.versions import RecordVersion, version_of
+from runtime.records import Outgoing, Record, RecordVersion, version_of
 
 from .store import OutboxEntry, Store, StoreFull, StoreUnavailable
 
 POLL_SECONDS = 0.25
 """Between two polls of the outbox for entries of other replicas."""
+_log = structlog.get_logger("outbox")
 _OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published")
 _HOLDS_LEASE = Gauge("weir_knowledge_lease_held", "1 while this replica is the one that publishes policies")
 
 
+@dataclass(eq=False, repr=False)
 class PolicyPublisher:
     """Publishes stored changes in order, while this replica holds the lease.
 
-    `rebuilt` is set while the store has all data of the topics. Until then the replica publishes nothing and releases the lease, as
-    another replica may reach the store.
+    `rebuilt` is set while the store has all data of the topics. Until then the replica publishes nothing and releases
+    the lease, as another replica may reach the store.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        store: Store,
-        clock: Clock,
-        new_lease: Callable[[], Lease],
-        terms: Terms,
-        *,
-        rebuilt: asyncio.Event,
-        read_seconds: float = 120.0,
-    ) -> None:
-        self._bus = bus
-        self._store = store
-        self._clock = clock
-        self._new_lease = new_lease
-        self._lease: Lease | None = None
-        self._terms = terms
-        self._rebuilt = rebuilt
-        self._read_seconds = read_seconds
-        self._reader: Reader | None = None
-        self._compared_in: int | None = None
-        """The epoch in which the topic was compared with the store; it is followed since then."""
-        self._log = structlog.get_logger("outbox")
-        self.outbox_filled = asyncio.Event()
+    bus: Bus
+    store: Store
+    clock: Clock
+    new_lease: Callable[[], Lease]
+    terms: Terms
+    rebuilt: asyncio.Event
+    read_seconds: float = 120.0
+    outbox_filled: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _lease: Lease | None = field(default=None, init=False)
+    _reader: Reader | None = field(default=None, init=False)
+    _compared_in: int | None = field(default=None, init=False)
+    """The epoch in which the topic was compared with the store; it is followed since then."""
 
     @property
     def epoch(self) -> int | None:
         """The epoch of the lease that this replica holds; None while it must not publish."""
         state = None if self._lease is None else self._lease.state()
-        if state is None or judge(state, self._clock.monotonic(), self._terms).kind != "works":
+        if state is None or judge(state, self.clock.monotonic(), self.terms).kind != "works":
             return None
         return None if state.own is None else state.own.epoch
 
@@ -84,38 +76,35 @@ class PolicyPublisher:
             await asyncio.to_thread(lease.close)
 
     async def _cycle(self, stop: Stop) -> None:
-        if not self._rebuilt.is_set():
+        if not self.rebuilt.is_set():
             await self._release()
-            await stop.race(self._rebuilt.wait())
+            await stop.race(self.rebuilt.wait())
             return
         self.outbox_filled.clear()
         try:
-            # Before publishing, which takes long while the brokers are away; by every replica, as there may be no holder.
-            _OUTBOX.set(await self._store.outbox_size())
+            # Before publishing, which takes long while the brokers are away; by every replica, as there may be no
+            # holder.
+            _OUTBOX.set(await self.store.outbox_size())
             # The stop interrupts it: a record that was sent and not removed is sent again, unchanged.
             if await stop.race(self.publish()):
-                _OUTBOX.set(await self._store.outbox_size())
+                _OUTBOX.set(await self.store.outbox_size())
         except StoreUnavailable as error:
             # Redis may have lost its last second: compare it with the topic first.
             if not isinstance(error, StoreFull):
-                self._rebuilt.clear()
+                self.rebuilt.clear()
             raise
-        await stop.race(self._filled())
-
-    async def _filled(self) -> None:
-        try:
-            await asyncio.wait_for(self.outbox_filled.wait(), POLL_SECONDS)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            await stop.race(asyncio.wait_for(self.outbox_filled.wait(), POLL_SECONDS))
 
     async def publish(self) -> int:
-        """Publish the outbox, and newer versions after late records; return the number of entries published, 0 without the lease."""
+        """Publish the outbox, and newer versions after late records; return the number of entries published, 0 without
+        the lease."""
         if self._lease is None:
-            self._lease = self._new_lease()
+            self._lease = self.new_lease()
             self._lease.open()
         epoch = self.epoch
         _HOLDS_LEASE.set(epoch is not None)
-        if epoch is None or not self._rebuilt.is_set():
+        if epoch is None or not self.rebuilt.is_set():
             await self._close_reader()
             return 0
         if self._compared_in != epoch:
@@ -128,31 +117,29 @@ class PolicyPublisher:
     async def _drain(self, epoch: int) -> int:
         """Publish every entry in order and remove it once acknowledged."""
         count = 0
-        while entries := await self._store.outbox():
+        while entries := await self.store.outbox():
             for entry in entries:
                 for record in await self._records(entry, epoch):
                     if self.epoch != epoch:
                         return count  # another replica may hold the lease, and publishes the entry
-                    await self._bus.publish(record.topic, record.key, record.value, record.headers)
-                await self._store.published([entry])
+                    await self.bus.publish(record.topic, record.key, record.value, record.headers)
+                await self.store.published([entry])
                 count += 1
         return count
-
-    # -- records -------------------------------------------------------------------------------------------------------
 
     async def _records(self, entry: OutboxEntry, epoch: int) -> list[Outgoing]:
         """Return the records of an entry: the policy, or its tombstone and the application's end."""
         if entry.value is not None:
             return [self._policy_record(ScalingPolicy.model_validate_json(entry.value), epoch)]
-        headers = {} if entry.version is None else RecordVersion(entry.version, epoch).headers()
-        records = [Outgoing(POLICIES.name, entry.application, None, headers)]
-        if entry.deleted is not None and entry.version is not None:
+        version = entry.version or 0
+        records = [Outgoing(POLICIES.name, entry.application, None, RecordVersion(version, epoch).headers())]
+        if entry.deleted is not None:
             policy = ScalingPolicy.model_validate_json(entry.deleted)
-            records.append(end_record(await self._end(policy, entry.version)))
+            records.append(end_record(await self._end(policy, version)))
         return records
 
     def _policy_record(self, policy: ScalingPolicy, epoch: int) -> Outgoing:
-        now = self._clock.now()
+        now = self.clock.now()
         # The same id for each publication of a change.
         message_id = derive_id(observation_id(policy.application, policy.metadata.updated_at or now), "policy")
         body, headers = encode(
@@ -168,52 +155,47 @@ class PolicyPublisher:
         return Outgoing(POLICIES.name, policy.application, body, headers | version.headers())
 
     async def _end(self, policy: ScalingPolicy, version: int) -> Observation:
-        """Return the application's end, dated by the deletion's version and later than the newest message: readers ignore an older one."""
-        deleted_at = (
-            datetime.fromtimestamp(version / 1000, UTC) if version < self._clock.now().timestamp() * 1000 else None
-        )
-        return ended_observation(policy, await self._after_newest(policy.application, deleted_at or self._clock.now()))
-
-    async def _after_newest(self, application: str, at: datetime) -> datetime:
-        state = await self._store.state(application)
+        """Return the application's end, dated by the deletion's version and later than the newest message: readers
+        ignore an older one."""
+        at = datetime.fromtimestamp(min(version / 1000, self.clock.now().timestamp()), UTC)
+        state = await self.store.state(policy.application)
         newest = state.times.newest if state is not None else None
-        return at if newest is None else max(at, newest + timedelta(milliseconds=1))
-
-    # -- the topic -----------------------------------------------------------------------------------------------------
+        return ended_observation(policy, at if newest is None else max(at, newest + timedelta(milliseconds=1)))
 
     async def _compare(self, epoch: int) -> None:
         """Read the topic, and publish stored policies again whose last record is older."""
         await self._close_reader()
-        self._reader = self._bus.reader(POLICIES.name)
+        self._reader = self.bus.reader(POLICIES.name)
         last: dict[str, int] = {}
-        async with asyncio.timeout(self._read_seconds):
+        async with asyncio.timeout(self.read_seconds):
             while not await self._reader.caught_up():
                 for record in await self._reader.receive(timeout_seconds=0.2):
                     if record.key is not None:
                         last[record.key] = _number(record)
-        stored = {policy.application: policy.metadata.version or 0 for policy in await self._store.policies()}
+        stored = {policy.application: policy.metadata.version or 0 for policy in await self.store.policies()}
         behind = [name for name, version in stored.items() if last.get(name, -1) < version]
         # A deletion needs no record: compaction removes the tombstone after everything before it.
-        behind += [n for n, version in (await self._store.deletions()).items() if last.get(n, version) < version]
-        pending = {entry.application for entry in await self._store.outbox()}
+        behind += [n for n, version in (await self.store.deletions()).items() if last.get(n, version) < version]
+        pending = {entry.application for entry in await self.store.outbox()}
         for application in behind:
             if application not in pending:
-                await self._store.publish_again(application)
+                await self.store.publish_again(application)
         self._compared_in = epoch
-        self._log.info("publishes-policies", epoch=epoch, published_again=[n for n in behind if n not in pending])
+        _log.info("publishes-policies", epoch=epoch, published_again=[n for n in behind if n not in pending])
 
     async def _published_too_late(self, epoch: int) -> bool:
-        """Return whether another publisher wrote a record behind a newer one; the stored version goes into the outbox again."""
+        """Return whether another publisher wrote a record behind a newer one; the stored version goes into the outbox
+        again."""
         found = False
         for record in await self._reader.receive(timeout_seconds=0.02) if self._reader is not None else ():
             version = version_of(record.headers)
             if record.key is None or (version is not None and version.epoch == epoch):
                 continue
-            policy = await self._store.policy(record.key)
-            stored = policy.metadata.version if policy is not None else await self._store.deletion(record.key)
+            policy = await self.store.policy(record.key)
+            stored = policy.metadata.version if policy is not None else await self.store.deletion(record.key)
             if stored is not None and _number(record) < stored:
-                self._log.warning("published-too-late", application=record.key, place=record.place, stored=stored)
-                await self._store.publish_again(record.key)
+                _log.warning("published-too-late", application=record.key, place=record.place, stored=stored)
+                await self.store.publish_again(record.key)
                 found = True
         return found
 

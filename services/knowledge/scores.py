@@ -3,8 +3,7 @@
 Formulas: SPEC RG's elasticity metrics, see `PlannerScore`; the hourly sums are the planner service's.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from weir_contracts import CandidateScore, PlannerScore, PolicySpec, ScoredHour, Scores
@@ -24,20 +23,16 @@ MAX_UNANSWERED_SHARE = 0.05
 """Share of the cycles: the score of a planner without usable answers more often is not its own."""
 
 _Key = tuple[str, str, str, str]
+_Row = Mapping[datetime, CandidateScore]
+"""One candidate's sums by hour."""
 _SUMS = tuple(n for n in CandidateScore.model_fields if n not in ("label", "planner", "parameters_id", "role"))
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One candidate's sums by hour."""
-
-    hours: Mapping[datetime, CandidateScore]
-
-    def total(self, of: Sequence[datetime] | None = None) -> CandidateScore:
-        """Return the sum, with `of` only of these hours."""
-        chosen = [score for hour, score in self.hours.items() if of is None or hour in of]
-        figures = {name: sum(getattr(score, name) for score in chosen) for name in _SUMS}
-        return next(iter(self.hours.values())).model_copy(update=figures)
+def _total(row: _Row, hours: Collection[datetime] | None = None) -> CandidateScore:
+    """Return the sum of a row, with `hours` only of these."""
+    chosen = [score for hour, score in row.items() if hours is None or hour in hours]
+    figures = {name: sum(getattr(score, name) for score in chosen) for name in _SUMS}
+    return next(iter(row.values())).model_copy(update=figures)
 
 
 def summarise_scores(
@@ -53,7 +48,7 @@ def summarise_scores(
     chosen = next((row for key, row in rows.items() if key[3] == "chosen" and key in listed), None)
     shadows = [row for key, row in rows.items() if key[3] == "shadow" and key in listed]
     cheaper, sentence = _summary(chosen, shadows)
-    compared = chosen.total() if chosen else None
+    compared = _total(chosen) if chosen else None
     seconds = compared.compared_seconds if compared else 0.0
     return Scores(
         application=application,
@@ -77,14 +72,14 @@ def _listed(spec: PolicySpec | None) -> set[_Key]:
     return {(own[0], *own, "chosen"), ("observed", *own, "observed"), *shadows}
 
 
-def _rows(hours: Sequence[ScoredHour]) -> dict[_Key, _Row]:
+def _rows(hours: Sequence[ScoredHour]) -> Mapping[_Key, _Row]:
     found: dict[_Key, dict[datetime, CandidateScore]] = {}
     for each in hours:
         for score in each.scores:
             if score.simulated_seconds > 0 or score.judged_seconds > 0:
                 key = (score.label, score.planner, score.parameters_id, score.role)
                 found.setdefault(key, {})[each.hour] = score
-    return {key: _Row(scores) for key, scores in found.items()}
+    return found
 
 
 def _order(item: tuple[_Key, _Row]) -> tuple[int, str]:
@@ -93,7 +88,7 @@ def _order(item: tuple[_Key, _Row]) -> tuple[int, str]:
 
 
 def _published(row: _Row, current: bool) -> PlannerScore:
-    sums = row.total()
+    sums = _total(row)
     seconds, judged = sums.simulated_seconds, sums.judged_seconds
 
     def percent(value: float) -> float | None:
@@ -117,53 +112,40 @@ def _published(row: _Row, current: bool) -> PlannerScore:
         over_provisioned_time=percent(sums.spare_seconds),
         instability=percent(sums.unstable_seconds),
         unanswered=sums.unanswered,
-        turns=sums.turns,
+        cycles=sums.cycles,
     )
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Compare a shadow with the chosen planner over the hours in which both were simulated."""
-
-    label: str
-    slots: float
-    late: float
-    chosen_slots: float
-    chosen_late: float
-
-    @property
-    def is_cheaper(self) -> bool:
-        return self.slots < MAX_CHEAPER_SHARE * self.chosen_slots and self.late <= self.chosen_late + EQUAL_VIOLATION
 
 
 def _summary(chosen: _Row | None, shadows: Sequence[_Row]) -> tuple[str | None, str]:
+    """Return the label of the cheapest shadow without more violation (None: there is none), and a sentence."""
     if chosen is None:
         return None, messages.not_simulated()
-    pairs = [pair for row in shadows if (pair := _pair(chosen, row)) is not None]
-    name = chosen.total().label
+    pairs = [pair for row in shadows if (pair := _comparable(row, chosen)) is not None]
+    name = next(iter(chosen.values())).label
     if not pairs:
         return None, messages.too_little_simulated(name, MIN_SECONDS)
-    better = [pair for pair in pairs if pair.is_cheaper]
+    better = [
+        (own, other)
+        for own, other in pairs
+        if _slots(own) < MAX_CHEAPER_SHARE * _slots(other) and _late(own) <= _late(other) + EQUAL_VIOLATION
+    ]
     if not better:
         return None, messages.none_cheaper(name)
-    best = min(better, key=lambda pair: pair.slots / pair.chosen_slots)
-    slots, late = (best.slots, best.chosen_slots), (best.late, best.chosen_late)
-    return best.label, messages.cheaper(best.label, name, slots, late)
+    own, other = min(better, key=lambda pair: _slots(pair[0]) / _slots(pair[1]))
+    return own.label, messages.cheaper(own.label, name, (_slots(own), _slots(other)), (_late(own), _late(other)))
 
 
-def _pair(chosen: _Row, row: _Row) -> _Pair | None:
-    common = [hour for hour in row.hours if hour in chosen.hours]
-    if not common:
-        return None
-    own, other = row.total(common), chosen.total(common)
-    if min(own.simulated_seconds, other.simulated_seconds) < MIN_SECONDS:
-        return None
-    if own.unanswered > MAX_UNANSWERED_SHARE * max(1, own.turns):
-        return None
-    return _Pair(
-        own.label,
-        own.slot_seconds / own.simulated_seconds,
-        own.violation_seconds / own.simulated_seconds,
-        other.slot_seconds / other.simulated_seconds,
-        other.violation_seconds / other.simulated_seconds,
-    )
+def _slots(score: CandidateScore) -> float:
+    return score.slot_seconds / score.simulated_seconds
+
+
+def _late(score: CandidateScore) -> float:
+    return score.violation_seconds / score.simulated_seconds
+
+
+def _comparable(row: _Row, chosen: _Row) -> tuple[CandidateScore, CandidateScore] | None:
+    """Return the totals of a shadow and of the chosen planner over the hours in which both were simulated."""
+    common = row.keys() & chosen.keys()
+    own, other = _total(row, common), _total(chosen, common)
+    enough = min(own.simulated_seconds, other.simulated_seconds) >= MIN_SECONDS
+    return (own, other) if enough and own.unanswered <= MAX_UNANSWERED_SHARE * max(1, own.cycles) else None

@@ -1,4 +1,5 @@
-"""The shell: stores the messages of the loop, and rebuilds an emptied store. `publisher` publishes policies from the outbox."""
+"""The shell: stores the messages of the loop, and rebuilds an emptied store. `publisher` publishes policies from the
+outbox."""
 
 import asyncio
 from collections import Counter as Tally
@@ -14,17 +15,15 @@ from pydantic import BaseModel
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, precedes
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
-from runtime.bus import Bus, Reader
+from runtime.bus import Bus
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
-from runtime.records import Record
-from runtime.schema_version import NewerMessages
-from runtime.versions import NewestVersions, version_of
+from runtime.records import NewestVersions, Record, version_of
 
-from .batches import Batches
+from .consumers import Batches
 from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, kind_of, remember
 from .gauges import ApplicationGauges
 from .store import RETRY_SECONDS, Store, StoreFull, StoreUnavailable, VersionConflict
@@ -39,36 +38,24 @@ READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] =
     PLANS.name: (Plan, "plan"),
     OUTCOMES.name: (Outcome, "outcome"),
 }
+_log = structlog.get_logger("knowledge")
 _REMEMBERED = Counter("weir_knowledge_messages_total", "Messages stored", ["kind"])
 
 
+@dataclass(eq=False, repr=False)
 class Knowledge:
     """Connects the bus with the store."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        store: Store,
-        clock: Clock,
-        limits: HistoryLimits,
-        rebuild_seconds: float = 120.0,
-        *,
-        gauges: ApplicationGauges | None = None,
-        retry_seconds: float = RETRY_SECONDS,
-        newer: NewerMessages | None = None,
-    ) -> None:
-        self._bus = bus
-        self._gauges = gauges or ApplicationGauges()
-        self._store = store
-        self._clock = clock
-        self._limits = limits
-        self._rebuild_seconds = rebuild_seconds
-        self._dead_letters = DeadLetters(bus, "knowledge", clock, newer)
-        self._log = structlog.get_logger("knowledge")
-        self._batches = Batches(
-            bus, list(READ), GROUP, self._take_rebuilt, on_revoked=self._gauges.lost, retry_seconds=retry_seconds
-        )
-        self.rebuilt = asyncio.Event()
+    bus: Bus
+    store: Store
+    clock: Clock
+    limits: HistoryLimits
+    dead_letters: DeadLetters
+    rebuild_seconds: float = 120.0
+    gauges: ApplicationGauges = field(default_factory=ApplicationGauges)
+    retry_seconds: float = RETRY_SECONDS
+    rebuilt: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set while the store has all data of the topics."""
 
     async def check_rebuilt(self) -> None:
         """Readiness: raises until the store was compared with the topics."""
@@ -77,17 +64,14 @@ class Knowledge:
 
     async def rebuild(self) -> None:
         """Restore the data of the topics that the store lacks: an empty store deletes nothing. May be called again."""
-        await self._store.migrate()
-        restored = 0
-        for record in (await self._latest(POLICIES)).values():
-            restored += await self._restore_policy(record)
-        if not await self._store.is_complete():
+        restored = [await self._restore_policy(record) for record in (await self._latest(POLICIES)).values()]
+        if not await self.store.is_complete():
             await self._restore_states()
             # Last, so that an interrupted rebuild starts again.
-            await self._store.mark_complete()
+            await self.store.mark_complete()
         else:
             await self._complete_actions()
-        self._log.info("rebuilt", policies=restored)
+        _log.info("rebuilt", policies=sum(restored))
         self.rebuilt.set()
 
     async def _restore_policy(self, record: Record) -> bool:
@@ -95,17 +79,17 @@ class Knowledge:
         version = version_of(record.headers)
         if record.value is None:
             if version is not None and record.key is not None:
-                await self._store.restore_deletion(record.key, version.number)
+                await self.store.restore_deletion(record.key, version.number)
             return False
         policy = await self._read(record, ScalingPolicy)
         if policy is None or policy.metadata.version is None:
             return False
-        await self._store.restore_policy(policy)
+        await self.store.restore_policy(policy)
         return True
 
     async def _restore_states(self) -> None:
         """Restore the newest message of each stage, and actions, of applications with a policy."""
-        current = {policy.application for policy in await self._store.policies()}
+        current = {policy.application for policy in await self.store.policies()}
         states: dict[str, State] = {}
         newest: dict[str, dict[Kind, str]] = defaultdict(dict)
         entries: list[tuple[str, HistoryEntry]] = []
@@ -117,28 +101,27 @@ class Knowledge:
                     continue
                 application = message.application
                 if application not in states:
-                    states[application] = await self._store.state(application) or State(application=application)
-                before, after = states[application], remember(states[application], message, self._limits)
+                    states[application] = await self.store.state(application) or State(application=application)
+                before, after = states[application], remember(states[application], message, self.limits)
                 states[application] = after
                 entries += [] if after is before else history_entries(message, after)
                 if after is not before or await self._lacks(application, kind, after.times):
                     newest[application][kind] = message.model_dump_json()
                 if isinstance(message, Outcome):
                     await self._restore_action(message)
-        await self._store.save(list(states.values()), [], entries, newest)
+        await self.store.save(list(states.values()), [], entries, newest)
 
     async def _lacks(self, application: str, kind: Kind, times: NewestTimes) -> bool:
-        """Return whether a state's newest message is missing: the store may have been emptied just before the state was written."""
-        found = await self._store.newest(application, [kind])
+        """Return whether a state's newest message is missing: the store may have been emptied just before the state was
+        written."""
+        found = await self.store.newest(application, [kind])
         return found is None or getattr(found.times(), kind) != getattr(times, kind)
 
     async def _restore_action(self, outcome: Outcome) -> None:
         action = outcome.newest_action
-        if action is not None and await self._store.action(action.application) is None:
-            try:
-                await self._store.put_action(action, 0)
-            except VersionConflict:
-                return  # the executor was faster
+        if action is not None and await self.store.action(action.application) is None:
+            with suppress(VersionConflict):  # the executor was faster
+                await self.store.put_action(action, 0)
 
     async def _complete_actions(self) -> None:
         """Store ends of actions that were published but not stored, or were lost with the store's last second."""
@@ -152,19 +135,18 @@ class Knowledge:
         action = outcome.newest_action
         if action is None or not action.terminal:
             return
-        stored = await self._store.action(action.application)
+        stored = await self.store.action(action.application)
         if stored is not None and stored.id == action.id and stored.version < action.version:
-            # A conflict: the executor was faster.
-            with suppress(VersionConflict):
-                await self._store.put_action(action, stored.version)
+            with suppress(VersionConflict):  # the executor was faster
+                await self.store.put_action(action, stored.version)
 
     async def _latest(self, topic: Topic) -> dict[str, Record]:
         """Return the newest record of each key, by version if it has one."""
-        reader: Reader = self._bus.reader(topic.name)
+        reader = self.bus.reader(topic.name)
         latest: dict[str, Record] = {}
         versions = NewestVersions()
         try:
-            async with asyncio.timeout(self._rebuild_seconds):
+            async with asyncio.timeout(self.rebuild_seconds):
                 while not await reader.caught_up():
                     for record in await reader.receive(timeout_seconds=0.2):
                         if record.key is None or versions.outdated(record):
@@ -176,18 +158,19 @@ class Knowledge:
         return latest
 
     async def _read(self, record: Record, model: type[M]) -> M | None:
-        decoded = await self._dead_letters.decoded(record, model)
+        decoded = await self.dead_letters.decoded(record, model)
         return None if decoded is None else decoded.message
 
     async def follow(self, stop: Stop) -> None:
         """Store the messages of the loop until stopped."""
         await stop.race(self.rebuilt.wait())
-        await self._batches.follow("knowledge", stop)
+        batches = Batches(self.bus, list(READ), GROUP, self._take_rebuilt, self.gauges.lost, self.retry_seconds)
+        await batches.follow("knowledge", stop)
 
     async def _take_rebuilt(self, records: list[Record]) -> None:
         try:
             # Redis may have lost all data, or its last second: compare it with the topics before the next write.
-            if not self.rebuilt.is_set() or not await self._store.is_complete():
+            if not self.rebuilt.is_set() or not await self.store.is_complete():
                 self.rebuilt.clear()
                 await self.rebuild()
             if records:
@@ -201,7 +184,7 @@ class Knowledge:
     async def take(self, records: list[Record]) -> None:
         """Store a batch; `StoreUnavailable` repeats it."""
         refused: StoreFull | None = None
-        with canonical_line(self._log, "remembered", self._clock) as line:
+        with canonical_line(_log, "remembered", self.clock) as line:
             by_application: dict[str, list[Event]] = defaultdict(list)
             kinds: Tally[str] = Tally()
             for record in records:
@@ -223,7 +206,7 @@ class Knowledge:
 
     async def _store_all(self, by_application: Mapping[str, list[Event]]) -> int:
         """Store the messages; return how many changed something."""
-        current = await self._store.states(by_application)
+        current = await self.store.states(by_application)
         after = [await self._after(name, current[name], messages) for name, messages in by_application.items()]
         changed = [each for each in after if each.state is not current[each.application]]
         events = [(kind, each.application, text) for each in after for kind, text in each.events]
@@ -231,12 +214,11 @@ class Knowledge:
         # The feed first: a refused batch is repeated, and must publish the end then.
         for each in after:
             if each.ended:
-                await self._store.forget(each.application)
+                await self.store.forget(each.application)
         await self._save([each for each in changed if each.ended], [])
         for each in after:
             for message in by_application[each.application]:
-                late = isinstance(message, Outcome) and each.state is not None and each.state.times.newer_than(message)
-                if isinstance(message, Outcome) and not late:
+                if isinstance(message, Outcome) and not (each.state and each.state.times.newer_than(message)):
                     await self._end_action(message)
         for kind, _, _ in events:
             _REMEMBERED.labels(kind).inc()
@@ -246,28 +228,29 @@ class Knowledge:
         states = [each.state for each in changed if each.state is not None]
         entries = [entry for each in changed for entry in each.entries]
         if states or events:
-            await self._store.save(states, events, entries, {each.application: each.newest for each in changed})
+            await self.store.save(states, events, entries, {each.application: each.newest for each in changed})
 
     async def _after(self, application: str, state: State | None, messages: list[Event]) -> "_After":
-        """Apply `messages` to the state. Without a policy and a state only an observation counts: late messages do not restore an ended
-        application."""
+        """Apply `messages` to the state. Without a policy and a state only an observation counts: late messages do not
+        restore an ended application."""
         after = _After(application, state)
         for message in sorted(messages, key=_instant):
-            if after.state is None and not _is_live(message) and await self._store.policy(application) is None:
+            is_live = isinstance(message, Observation) and message.status != "ended"
+            if after.state is None and not is_live and await self.store.policy(application) is None:
                 continue
-            changed = remember(after.state or State(application=application), message, self._limits)
+            changed = remember(after.state or State(application=application), message, self.limits)
             if changed is after.state:
                 continue
             after.take(changed, message)
-            self._gauges.saw(message)
+            self.gauges.saw(message)
         return after
 
     async def tidy_gauges(self, stop: Stop) -> None:
         """Drop series of applications whose policy was deleted while they were not monitored, until stopped."""
 
         async def cycle() -> None:
-            policies = await self._store.policies()
-            self._gauges.keep_only({policy.application for policy in policies}, self._clock.now())
+            policies = await self.store.policies()
+            self.gauges.keep_only({policy.application for policy in policies}, self.clock.now())
 
         await run_forever("gauges", cycle, stop, pause_seconds=TIDY_SECONDS)
 
@@ -309,14 +292,9 @@ class _After:
 
 def _subject(records: list[Record], applications: Collection[str]) -> dict[str, str]:
     """Return application and trace of a batch with only one."""
-    found = {} if len(applications) != 1 else {"application": next(iter(applications))}
-    if len(records) == 1 and "traceparent" in records[0].headers:
-        found["traceparent"] = records[0].headers["traceparent"]
-    return found
-
-
-def _is_live(message: Event) -> bool:
-    return isinstance(message, Observation) and message.status != "ended"
+    found = {"application": next(iter(applications))} if len(applications) == 1 else {}
+    traceparent = records[0].headers.get("traceparent") if len(records) == 1 else None
+    return found | ({"traceparent": traceparent} if traceparent else {})
 
 
 def _instant(message: Event) -> tuple[float, int]:

@@ -17,80 +17,49 @@ class KnowledgeSettings(TargetSettings):
 
     model_config = SettingsConfigDict(env_prefix="WEIR_KNOWLEDGE_", frozen=True, extra="ignore", populate_by_name=True)
 
-    redis_url: SecretStr = Field(
-        default=SecretStr("redis://127.0.0.1:6379/0"),
-        description="where everything is stored; may contain a password, so it is never shown",
-    )
-    planner_url: str | None = Field(
-        default="http://127.0.0.1:8093",
-        pattern=r"^https?://[^\s@]+$",
-        description="the planner service; with it a policy whose planner or parameters it does not accept is refused",
-    )
-    planner_token: SecretStr | None = Field(
-        default=None, description="bearer token for the planner service (role read)"
-    )
-    history_count: int = Field(
-        default=500, ge=1, le=MAX_HISTORY_COUNT, description="past cycles kept for each application"
-    )
-    history_age_seconds: float = Field(
-        default=86_400.0, gt=0, description="age after which a past cycle is deleted, in s"
-    )
-    explained_cycles: int = Field(
-        default=60, ge=1, le=1_000, description="cycles kept in full for `explain`: some 2 kB each"
-    )
-    events_kept: int = Field(default=20_000, ge=100, description="events of the feed that a client can resume from")
-    events_megabytes: int = Field(
-        default=16,
-        ge=1,
-        le=100_000,
-        description="memory of the feed in Redis, in MB; the oldest events are deleted when it is full",
-    )
-    event_streams: int = Field(
-        default=100,
-        ge=1,
-        le=5_000,
-        description="open event streams, each with a connection to Redis; further ones get status 503",
-    )
-    state_cache_bytes: int = Field(
-        default=16_000_000,
-        ge=0,
-        description="cache of application states, in bytes of JSON; the process needs about seven times that",
-    )
-    metrics_applications: int = Field(
-        default=500, ge=0, description="applications with series in /metrics: about 20 each, and 10 for each operator"
-    )
-    metrics_operators: int = Field(default=50, ge=0, description="operators of each application with series")
-    rebuild_seconds: float = Field(
-        default=120.0,
-        gt=0,
-        description="time limit for reading one topic when an emptied Redis is rebuilt, in s",
-    )
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    """where everything is stored; may contain a password, so it is never shown"""
+    planner_url: str | None = Field("http://127.0.0.1:8093", pattern=r"^https?://[^\s@]+$")
+    """the planner service; with it a policy whose planner or parameters it does not accept is refused"""
+    planner_token: SecretStr | None = None
+    """bearer token for the planner service (role read)"""
+    history_count: int = Field(500, ge=1, le=MAX_HISTORY_COUNT)
+    """past cycles kept for each application"""
+    history_age_seconds: float = Field(86_400.0, gt=0)
+    """age after which a past cycle is deleted, in s"""
+    explained_cycles: int = Field(60, ge=1, le=1_000)
+    """cycles kept in full for `explain`: some 2 kB each"""
+    events_kept: int = Field(20_000, ge=100)
+    """events of the feed that a client can resume from"""
+    events_megabytes: int = Field(16, ge=1, le=100_000)
+    """memory of the feed in Redis, in MB; the oldest events are deleted when it is full"""
+    event_streams: int = Field(100, ge=1, le=5_000)
+    """open event streams, each with a connection to Redis; further ones get status 503"""
+    state_cache_bytes: int = Field(16_000_000, ge=0)
+    """cache of application states, in bytes of JSON; the process needs about seven times that"""
+    metrics_applications: int = Field(500, ge=0)
+    """applications with series in /metrics: about 20 each, and 10 for each operator"""
+    metrics_operators: int = Field(50, ge=0)
+    """operators of each application with series"""
+    rebuild_seconds: float = Field(120.0, gt=0)
+    """time limit for reading one topic when an emptied Redis is rebuilt, in s"""
 
-    lease_seconds: float = Field(
-        default=10.0,
-        ge=6,
-        le=25,
-        description="one replica publishes policies; another one takes over this long after it fails, in s. Brokers "
-        "accept at least 6 s by default",
-    )
-    forget_after_seconds: float = Field(
-        default=3_600.0,
-        ge=1,
-        description="silence after which an application without a policy is ended and deleted, in s",
-    )
+    lease_seconds: float = Field(10.0, ge=6, le=25)
+    """one replica publishes policies; another one takes over this long after it fails, in s. Brokers accept at least 6
+    s by default"""
+    forget_after_seconds: float = Field(3_600.0, ge=1)
+    """silence after which an application without a policy is ended and deleted, in s"""
 
     @field_validator("redis_url")
     @classmethod
     def _an_address(cls, url: SecretStr) -> SecretStr:
-        form = "must look like redis://host:6379/0 (or rediss://…)"
         try:
             parts = urlsplit(url.get_secret_value())
-            usable = parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0
+            if parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0:
+                return url
         except ValueError:
-            raise ValueError(form) from None
-        if not usable:
-            raise ValueError(form)
-        return url
+            pass  # an invalid port
+        raise ValueError("must look like redis://host:6379/0 (or rediss://…)")
 
     def terms(self) -> Terms:
         """Return the terms of the lease of the replica that publishes policies; the others stand by without limit."""

@@ -9,10 +9,14 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def claims(subject: Subject) -> frozenset[tuple[str, ...]]:
-    """Return the resources that a policy claims: its job, and a docker target's service."""
-    job = ("job", subject.cluster, subject.flink.job)
-    docker = subject.target.docker
-    return frozenset({job} if docker is None else {job, ("service", docker.project, docker.service)})
+    """Return the resources that a policy claims: its job, and the service or workloads that its target scales."""
+    flink, docker, kubernetes = subject.application.flink, subject.target.docker, subject.target.kubernetes
+    found: set[tuple[str, ...]] = set() if flink is None else {("job", subject.cluster, flink.job)}
+    if docker is not None:
+        found.add(("service", docker.project, docker.service))
+    if kubernetes is not None:
+        found |= {("workload", subject.namespace, ref.kind, ref.name) for ref in kubernetes.refs}
+    return frozenset(found)
 
 
 def claims_of(document: str) -> frozenset[tuple[str, ...]]:
@@ -26,14 +30,18 @@ def rival(wanted: frozenset[tuple[str, ...]], others: Mapping[str, frozenset[tup
 
 
 def may_be_same_job(policy: ScalingPolicy, others: Iterable[ScalingPolicy]) -> list[str]:
-    """The applications on the same cluster where one policy names its job by id and the other by name: only the running jobs decide."""
-    own = policy.subject
+    """The applications on the same cluster where one policy names its job by id and the other by name: only the running
+    jobs decide."""
+    own = policy.subject.application.flink
+    if own is None:
+        return []
     return [
         other.application
         for other in others
         if other.application != policy.application
-        and other.subject.cluster == own.cluster
-        and bool(_JOB_ID.fullmatch(own.flink.job)) != bool(_JOB_ID.fullmatch(other.subject.flink.job))
+        and (flink := other.subject.application.flink) is not None
+        and flink.cluster == own.cluster
+        and bool(_JOB_ID.fullmatch(own.job)) != bool(_JOB_ID.fullmatch(flink.job))
     ]
 
 

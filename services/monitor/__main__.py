@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+from engines.kubernetes.api import Access, KubernetesApi
+from engines.kubernetes.cluster import KubernetesWorkloads
 from runtime import health
 from runtime.clock import SystemClock
 from runtime.http import application
@@ -10,7 +12,7 @@ from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load
+from runtime.settings import load, refuse
 
 from .adapters.application import Collectors
 from .service import Monitor
@@ -21,7 +23,13 @@ async def run(settings: MonitorSettings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
-    collectors = Collectors(clock, settings.call_timeout_seconds, settings.targets())
+    collectors = Collectors(
+        clock,
+        settings.call_timeout_seconds,
+        settings.targets(),
+        workloads=_workloads(settings),
+        namespaces=settings.namespaces,
+    )
     newer = NewerMessages(clock)
     monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds, newer=newer)
     checks = health.Health(clock)
@@ -34,7 +42,22 @@ async def run(settings: MonitorSettings) -> int:
         if await wait_for_topics(bus, settings.partitions, stop, checks, newer):
             await monitor.run(stop)
 
-    return await run_service("monitor", settings, app=app, tasks={"monitor": watch}, on_stopped=bus.close)
+    async def close() -> None:
+        await collectors.close()
+        await bus.close()
+
+    return await run_service("monitor", settings, app=app, tasks={"monitor": watch}, on_stopped=close)
+
+
+def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
+    """Return the workloads of the cluster, or None unless the settings name a namespace."""
+    if not settings.namespaces:
+        return None
+    try:
+        access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
+    except ValueError as error:
+        refuse(error)
+    return KubernetesWorkloads(KubernetesApi(access))
 
 
 def main() -> int:

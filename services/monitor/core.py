@@ -1,7 +1,7 @@
 """Core of the monitor: `observe(readings, now)` makes the observation of one scrape and the brokers' offsets."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import floor
 
@@ -50,6 +50,8 @@ class Readings:
     scrape_seconds: float | None = None
     previous: Observation | None = None
     """Last observation of the application with a topology, if this monitor made it."""
+    signals: Mapping[str, float | None] = field(default_factory=dict)
+    """Readings of other collectors by name; None: unknown."""
 
 
 def observe(readings: Readings, now: datetime) -> Observation:
@@ -61,6 +63,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
     partitions = [
         _partition(name, p, scrape.sources[name]) for name, p in readings.partitions if name in scrape.sources
     ]
+    partitions += scrape.partitions
     application = readings.policy.application
     return Observation(
         id=observation_id(application, now),
@@ -70,12 +73,13 @@ def observe(readings: Readings, now: datetime) -> Observation:
         scrape_seconds=readings.scrape_seconds,
         policy=readings.policy,
         status=scrape.status,
-        message=scrape.message[:1000],
+        message=scrape.message,
         run=run,
         deployment=_deployment(scrape.deployment, readings.policy),
         topology=_topology(readings),
         operators=operators,
         partitions=partitions[:_MAX_PARTITIONS],
+        signals=dict(readings.signals),
         problems=_problems(readings, len(partitions)),
     )
 
@@ -141,7 +145,7 @@ def _group_problem(readings: Readings) -> list[Problem]:
         f"does not exist or has committed nothing for {topics}, {scrape.commits_expected}: "
         "check spec.signals.kafka.groupId"
     )
-    return [Problem(where=f"group {kafka.group_id}"[:300], what=what[:1000])]
+    return [Problem(where=f"group {kafka.group_id}", what=what)]
 
 
 def _topology(readings: Readings) -> Topology | None:
@@ -184,7 +188,10 @@ def _partition(operator: str, partition: PartitionOffsets, positions: Positions)
 
 
 def _deployment(deployment: Deployment | None, policy: ScalingPolicy) -> Deployment | None:
-    """Return the deployment without its request if instances are scaled: such a job requests every slot."""
-    if deployment is None or policy.spec.target.unit is None:
+    """Return the deployment without its request if instances are scaled: such a job requests every slot.
+
+    Workloads of Kubernetes have a request of their own: their number of replicas.
+    """
+    if deployment is None or policy.spec.target.unit is None or deployment.workloads:
         return deployment
     return deployment.model_copy(update={"requested": None, "requested_lower": None})

@@ -13,9 +13,8 @@ from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
-from runtime.records import Record
+from runtime.records import NewestVersions, Record
 from runtime.schema_version import NewerMessages
-from runtime.versions import NewestVersions
 
 from .watch import CollectorFactory, Pause, Watch, pause
 

@@ -3,10 +3,10 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import TargetSettings, http_port
+from runtime.settings import KubernetesSettings, http_port
 
 
-class MonitorSettings(TargetSettings):
+class MonitorSettings(KubernetesSettings):
     """Settings of the monitor: `WEIR_MONITOR_…` and the shared ones."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_MONITOR_", frozen=True, extra="ignore", populate_by_name=True)

@@ -173,5 +173,5 @@ class Watch:
 
 
 def _failed(policy: ScalingPolicy, reason: str) -> Readings:
-    problem = Problem(where="scrape", what=reason[:1000])
-    return Readings(policy, Scrape("unreachable", reason[:1000], problems=(problem,)))
+    problem = Problem(where="scrape", what=reason)
+    return Readings(policy, Scrape("unreachable", reason, problems=(problem,)))

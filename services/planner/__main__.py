@@ -16,14 +16,13 @@ from .adapters import kta
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
 from .planners import Planners
-from .process import WorkerProcess
 from .registrations import Registrations
 from .remote import Remote
 from .request_cache import RequestCache
 from .service import Planner
 from .settings import PlannerSettings
 from .shadows import ShadowLimits, ShadowRunner, lower_priority
-from .workers import Workers
+from .workers import WorkerProcess, Workers
 
 
 async def run(settings: PlannerSettings) -> int:

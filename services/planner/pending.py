@@ -11,10 +11,11 @@ from runtime.envelope import Decoded
 from runtime.records import Record
 
 BATCH_SECONDS = 0.5
-"""Wait for a batch before the next one is received: installed planners reply within it, slow remote ones stay pending."""
+"""Wait for a batch before the next one is received: installed planners reply within it, slow remote ones stay pending.
+"""
 UNCOMMITTED_SECONDS = 60.0
-"""The maximum timeout of a planner. Offsets are committed once nothing is pending, or after this time if something always is: then a
-crash may cost the pending decisions, and the applications' next analyses are planned."""
+"""The maximum timeout of a planner. Offsets are committed once nothing is pending, or after this time if something
+always is: then a crash may cost the pending decisions, and the applications' next analyses are planned."""
 
 _SKIPPED = Counter("weir_planner_analyses_skipped_total", "Analyses left out because a newer one was there")
 _PENDING = Gauge("weir_planner_decisions_under_way", "Decisions whose planner has not answered yet")

@@ -31,7 +31,8 @@ class CallsPlanners(Protocol):
 
 
 class Planners:
-    """All planners. A registered one takes precedence over an installed one of its name, which a later version may bring."""
+    """All planners. A registered one takes precedence over an installed one of its name, which a later version may
+    bring."""
 
     def __init__(self, workers: Workers, registrations: Registrations, remote: Remote) -> None:
         self.workers = workers

@@ -20,7 +20,8 @@ from .failures import PlannerFailed, no_reply
 
 _OPEN = Gauge("weir_planner_circuit_open", "Whether a planner is not asked for a while", ["planner"])
 MAX_CONCURRENT = 16
-"""Requests to one planner at once; further ones wait within their own deadline, so that a slow planner delays no other."""
+"""Requests to one planner at once; further ones wait within their own deadline, so that a slow planner delays no other.
+"""
 
 Protocol = Callable[[PlanRequest, PlannerRegistration, float, Post], Awaitable[PlanReply]]
 """Calls a planner of one kind within so many seconds by the client's `post_json`. Raises `PlannerFailed`."""
@@ -32,7 +33,8 @@ class Remote:
     def __init__(
         self, client: PlannerClient, clock: Clock, others: Mapping[str, Protocol], *, is_measured: bool = True
     ) -> None:
-        """`others`: the protocols of kinds other than `http`. `is_measured`: whether circuits and failures are the loop's metrics."""
+        """`others`: the protocols of kinds other than `http`. `is_measured`: whether circuits and failures are the
+        loop's metrics."""
         self.client = client
         self._is_measured = is_measured
         self._others = others
@@ -100,7 +102,8 @@ class Remote:
         return read_reply(body)
 
     def _content(self, request: PlanRequest, registration: PlannerRegistration) -> bytes:
-        """Encode the request without the fields that the planner does not read, and without its large ones if it is too large."""
+        """Encode the request without the fields that the planner does not read, and without its large ones if it is too
+        large."""
         reads = registration.description.reads if registration.description else None
         unread = [] if reads is None else [field for field in LARGE if field not in reads]
         for left_out in (unread, [*unread, "observations"], list(LARGE)):
@@ -136,7 +139,8 @@ class Remote:
 
 
 def read_reply(body: bytes) -> PlanReply:
-    """Read a reply strictly: no text for a number, no fractional subtasks. Raises `PlannerFailed` that names the fields."""
+    """Read a reply strictly: no text for a number, no fractional subtasks. Raises `PlannerFailed` that names the
+    fields."""
     try:
         return PlanReply.model_validate_json(body, strict=True)
     except ValidationError as error:

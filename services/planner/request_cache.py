@@ -23,8 +23,8 @@ COMPRESSION_LEVEL = 1
 
 
 class Samples:
-    """The newest observations of an application, compressed until a planner reads them, which few planners do: one of ten operators
-    takes 70 kB as an object and 1.2 kB compressed."""
+    """The newest observations of an application, compressed until a planner reads them, which few planners do: one of
+    ten operators takes 70 kB as an object and 1.2 kB compressed."""
 
     def __init__(self, limit: int) -> None:
         self.newest: Observation | None = None

@@ -219,7 +219,8 @@ class Planner:
 
 
 def _is_superseded(record: Record, newer: Decoded[Analysis] | None) -> bool:
-    """Return whether a record is older than a newer one of its application by its header, so that it need not be decoded.
+    """Return whether a record is older than a newer one of its application by its header, so that it need not be
+    decoded.
 
     Not if it may be another application's under this key, or may be the application's end.
     """

@@ -23,7 +23,7 @@ class PlannerSettings(ServiceSettings):
     observations_kept: int = Field(
         default=30, ge=0, le=120, description="raw observations of each application a planner may look at, newest"
     )
-    history_kept: int = Field(default=20, ge=0, le=50, description="past turns of the loop a planner may look at")
+    history_kept: int = Field(default=20, ge=0, le=50, description="past cycles of the loop that a planner may look at")
     plugin_schemes: str = Field(
         default="https", description="schemes that registered planners may be asked by, comma-separated: https, http"
     )

@@ -1,7 +1,8 @@
-"""Run shadows outside the loop: after a plan is published, in a separate process, with a time budget; the loop never waits.
+"""Run shadows outside the loop: after a plan is published, in a separate process, with a time budget; the loop never
+waits.
 
-What exceeds the budget is dropped and counted. The state of the simulated applications is in `weir.shadows`, from which a replica
-reads its partitions when it takes them over.
+What exceeds the budget is dropped and counted. The state of the simulated applications is in `weir.shadows`, from which
+a replica reads its partitions when it takes them over.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from weir_contracts import PlanReply, PlanRequest, Shadows, derive_id, one_line
 from weir_contracts.topics import SHADOWS
-from weir_planner.installed import InvalidParameters, UnknownPlanner, ask, reads
+from weir_planner import InvalidParameters
+from weir_planner.installed import UnknownPlanner, ask, reads
 
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock, SystemClock
@@ -32,18 +34,18 @@ from runtime.schema_version import NewerMessages
 
 from .core.decide import FAILED, INVALID, TIMEOUT
 from .core.shadows import Call, begin, finish, has_shadows
-from .process import WorkerProcess
+from .workers import WorkerProcess
 
 GRACE_SECONDS = 5.0
 """A process that exceeds its budget by this time is killed."""
 LAST_PUBLISH_SECONDS = 5.0
 MIN_TIMER_SECONDS = 0.001
 """A much shorter timer never fires."""
-_CYCLES = Counter("weir_planner_shadow_turns_total", "Turns of an application's shadows", ["result"])
-_QUEUED = Gauge("weir_planner_shadow_turns_queued", "Turns of shadows that wait")
+_CYCLES = Counter("weir_planner_shadow_cycles_total", "Cycles of an application's shadows", ["result"])
+_QUEUED = Gauge("weir_planner_shadow_cycles_queued", "Shadow cycles that wait")
 _SECONDS = Histogram(
     "weir_planner_shadow_seconds",
-    "For a turn of all shadows of one application",
+    "For a cycle of all shadows of one application",
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
 
@@ -109,8 +111,6 @@ class ShadowRunner:
         self._work = asyncio.Event()
         self._log = structlog.get_logger("shadows")
 
-    # -- called by the loop: none of these waits or raises ----------------------------------------------------------
-
     def offer(self, request: PlanRequest) -> None:
         """Queue a finished cycle. The newest one of an application counts; with too many waiting it is dropped."""
         application = request.application
@@ -141,8 +141,6 @@ class ShadowRunner:
     def _forget(self, application: str) -> None:
         self._queue.pop(application, None)
         self._kept.pop(application, None)
-
-    # -- the work ---------------------------------------------------------------------------------------------------
 
     async def run(self, stop: Stop) -> None:
         """Work until stopped; then publish what is not published yet."""
@@ -260,15 +258,12 @@ class ShadowRunner:
             return
         message = Shadows.model_validate_json(kept.text)
         body, headers = encode(
-            message, type=SHADOWS.type, source="planner", id=derive_id(message.id, "told"), time=self._clock.now()
+            message, type=SHADOWS.type, source="planner", id=derive_id(message.id, "published"), time=self._clock.now()
         )
         await self._bus.publish(SHADOWS.name, application, body, headers)
         self._kept[application] = replace(
             kept, published_at=self._clock.monotonic(), published_hour=_hour(message.at), is_published=True
         )
-
-
-# -- in the worker process, text in and text out -----------------------------------------------------------------------
 
 
 def run_cycle(text: str) -> str:

@@ -7,7 +7,7 @@ from services.planner.conformance import CHECKS, Finding
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_obligation(check: str, findings: dict[str, Finding]) -> None:
-    """What the conformance suite found."""
+    """The conformance suite reports it as kept."""
     if check not in findings:
         pytest.skip("its kind has no such obligation, or an earlier one kept it from being asked")
     assert findings[check].ok, f"{CHECKS[check]}: {findings[check].sentence}"

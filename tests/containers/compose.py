@@ -1,6 +1,7 @@
 """The stack of deploy/compose as a separate project: own name, own port, chosen images.
 
-Built on testcontainers' `DockerCompose`, which knows Compose v2 only; where there is none, docker-compose 1.29 is called.
+Built on testcontainers' `DockerCompose`, which knows Compose v2 only; where there is none, docker-compose 1.29 is
+called.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Images for tests without an image registry: a base from debootstrap, stand-ins for the official images on top of it, and Weir's
-own from their Dockerfiles. An image is built again only if its inputs changed."""
+"""Images for tests without an image registry: a base from debootstrap, stand-ins for the official images on top of it,
+and Weir's own from their Dockerfiles. An image is built again only if its inputs changed."""
 
 import contextlib
 import hashlib

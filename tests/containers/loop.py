@@ -2,21 +2,26 @@
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import httpx
 
 from testbed.process import TestbedError, wait_until
-from tests.containers.compose import WEIR, ComposeStack
+from tests.containers.compose import WEIR
 
 
 class Loop:
-    """A compose stack and one application in it. Its times are a busy machine's."""
+    """A stack and one application in it. Its times are a busy machine's.
 
-    def __init__(self, stack: ComposeStack, port: int, application: str = "demo/orders") -> None:
+    `stack` is a `ComposeStack`, or another place of the same parts with its `exec`, `healthy`, `logs` and
+    `operator_token`.
+    """
+
+    def __init__(self, stack: Any, port: int, application: str = "demo/orders", host: str = "127.0.0.1") -> None:
         self.stack = stack
         self.application = application
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         token = stack.operator_token()
         self.client = httpx.Client(base_url=self.url, timeout=10, headers={"Authorization": f"Bearer {token}"})
 
@@ -42,6 +47,12 @@ class Loop:
             wait_until(lambda: condition(self.summary()), timeout_seconds=seconds, what=what, poll_seconds=1.0)
         except TestbedError as error:
             raise AssertionError(f"{error}; instead: {self.summary()}\n{self.stack.logs(*WEIR)}") from None
+
+    def decided_since(self, summary: Mapping[str, Any], killed: datetime, service: str) -> bool:
+        """Return whether there is a decision on a later reading of the running job, and the service is ready."""
+        plan = self.get(f"/v1/applications/{self.application}/plan") or {}
+        fresh = "observed_at" in plan and datetime.fromisoformat(plan["observed_at"]) > killed
+        return fresh and not summary.get("silent") and slowest(summary) >= 1 and self.stack.healthy(service)
 
 
 def slowest(summary: Mapping[str, Any]) -> int:

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx
 import pytest
@@ -129,8 +128,9 @@ def reading(loop: Loop, application: str, noun: str) -> str | None:
 
 
 def test_a_planner_that_is_stopped_at_work_loses_nothing(loop: Loop, several: list[str]) -> None:
-    """`docker stop` while it has readings of several applications before it: code 0 within 10 s. What it had not decided is decided
-    after `docker start`, though no further reading comes, and nothing is decided or acted on twice."""
+    """`docker stop` while it has readings of several applications before it: code 0 within 10 s. What it had not
+    decided is decided after `docker start`, though no further reading comes, and nothing is decided or acted on
+    twice."""
     (planner,), (monitor,) = loop.stack.containers("planner"), loop.stack.containers("monitor")
     planner.pause()
     try:
@@ -176,18 +176,11 @@ def killed_and_started(loop: Loop, service: str) -> datetime:
     return killed
 
 
-def decided_since(loop: Loop, summary: Mapping[str, Any], killed: datetime, service: str) -> bool:
-    """Whether there is a decision on a later reading of the running job."""
-    plan = loop.get(f"/v1/applications/{loop.application}/plan") or {}
-    fresh = "observed_at" in plan and datetime.fromisoformat(plan["observed_at"]) > killed
-    return fresh and not summary.get("silent") and slowest(summary) >= 1 and loop.stack.healthy(service)
-
-
 @pytest.mark.parametrize("service", [*WEIR, "kafka", "redis"])
 def test_a_killed_service_comes_back_into_the_loop(loop: Loop, service: str) -> None:
     """Each of Weir's services, the broker and the store; the user only starts it again."""
     killed = killed_and_started(loop, service)
-    loop.until(f"a plan after {service}'s death", lambda s: decided_since(loop, s, killed, service))
+    loop.until(f"a plan after {service}'s death", lambda s: loop.decided_since(s, killed, service))
 
 
 def test_a_job_that_is_lost_with_its_jobmanager_is_scaled_again(loop: Loop) -> None:
@@ -196,7 +189,7 @@ def test_a_job_that_is_lost_with_its_jobmanager_is_scaled_again(loop: Loop) -> N
     loop.until(
         "a verified rescale of the new job",
         lambda s: (
-            decided_since(loop, s, killed, "jobmanager") and slowest(s) >= 4 and s.get("action_phase") == "verified"
+            loop.decided_since(s, killed, "jobmanager") and slowest(s) >= 4 and s.get("action_phase") == "verified"
         ),
         seconds=600,
     )

@@ -1,5 +1,5 @@
-"""The profiles `docker-driver` and `docker-demo`, as a user starts them: a job in reactive mode gets the containers that its load
-needs, through a Docker socket proxy that permits nothing else."""
+"""The profiles `docker-driver` and `docker-demo`, as a user starts them: a job in reactive mode gets the containers
+that its load needs, through a Docker socket proxy that permits nothing else."""
 
 import os
 from collections.abc import Iterator, Mapping

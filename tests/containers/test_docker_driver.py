@@ -1,4 +1,5 @@
-"""The docker driver on a real daemon: compose sees the containers it makes as its own, and takes them away with the others."""
+"""The docker driver on a real daemon: compose sees the containers it makes as its own, and takes them away with the
+others."""
 
 import asyncio
 import os

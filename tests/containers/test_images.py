@@ -154,7 +154,8 @@ def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None
 def private_image(
     image_settings: Mapping[str, str], docker_client: docker.DockerClient, tmp_path: Path
 ) -> Iterator[str]:
-    """The monitor's, built from a copy of this tree that is its owner's alone, as one is that was made with a umask of 077."""
+    """The monitor's, built from a copy of this tree that is its owner's alone, as one is that was made with a umask of
+    077."""
     del image_settings  # what this is built on
     tree = tmp_path / "tree"
     for name in ("contracts/weir_contracts", "runtime", "services/monitor"):

@@ -202,8 +202,8 @@ def _send_and_wait(bench: Bench, sent: Mapping[str, list[Observation]]) -> None:
 
 
 def test_driver_and_workers_share_nothing_but_the_volume(boxes: Boxes, tmp_path: Path) -> None:
-    """A worker without the volume is named and nothing is analysed; with two that have it all is, and both keep a share of the state;
-    one killed, nothing is lost. Neither master nor worker has the analyzer's health check."""
+    """A worker without the volume is named and nothing is analysed; with two that have it all is, and both keep a share
+    of the state; one killed, nothing is lost. Neither master nor worker has the analyzer's health check."""
     bench = Bench(boxes.broker(), tmp_path)
     master = boxes.master()
     isolated = boxes.worker("worker-blind", shares=False)

@@ -9,9 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from weir_contracts import PLAN_OBLIGATIONS, Symptom
 from weir_contracts.base import VERSION
-from weir_contracts.export import CONTRACTS, drift, export, schema_of
-from weir_contracts.plugin_api import plugin_openapi
-from weir_contracts.policy_page import fields
+from weir_contracts.export import CONTRACTS, drift, export, fields, plugin_openapi, schema_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "contracts" / "examples" / VERSION
 CASES = [(name, path.stem) for name in CONTRACTS for path in sorted((EXAMPLES / name).glob("*.json"))]
@@ -23,8 +21,8 @@ def _load(name: str, which: str) -> Any:
 
 @pytest.mark.parametrize(("name", "which"), CASES)
 def test_an_example_survives_being_read_and_written(name: str, which: str) -> None:
-    """Read and written again without unset fields, every example equals itself: fails for a renamed, removed or re-typed
-    field, passes for an added optional one."""
+    """Read and written again without unset fields, every example equals itself: fails for a renamed, removed or
+    re-typed field, passes for an added optional one."""
     document = _load(name, which)
     message = CONTRACTS[name].model_validate(document)
     assert json.loads(message.model_dump_json(exclude_unset=True)) == document

@@ -1,6 +1,7 @@
 """Policies that users write: an invalid one is refused with the field and the reason."""
 
 import json
+import re
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -53,7 +54,8 @@ def test_a_new_policy_is_safe() -> None:
 
 
 def test_a_docker_target_has_one_parallelism() -> None:
-    """It names a job and the containers to scale, by default with one slot each; bounds of single operators are refused."""
+    """It names a job and the containers to scale, by default with one slot each; bounds of single operators are
+    refused."""
     policy = parse_policy(_with("spec.target", {"docker": DOCKER}))
     subject = policy.subject
     assert (subject.target.driver, subject.flink.job) == ("docker", "orders")
@@ -345,3 +347,114 @@ def test_a_cluster_has_one_key() -> None:
         _with("spec.target.flink.url", url) for url in ("http://JobManager:8081", "https://jobmanager.:8081/")
     )
     assert parse_policy(one).subject.cluster == parse_policy(other).subject.cluster == "jobmanager:8081/"
+
+
+# -- Kubernetes targets --------------------------------------------------------------------------------------------
+
+
+def _kubernetes(target: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {"namespace": "shop", "name": "checkout"},
+        "spec": {"target": {"kubernetes": target}, "objective": {"maxLag": "30s"}, **spec},
+    }
+
+
+FLINK_JOB = {"flink": {"url": "http://jobmanager:8081", "job": "orders"}}
+
+
+def test_a_workload_without_an_engine_is_a_service_of_one_operator() -> None:
+    policy = parse_policy(_kubernetes({"kind": "Deployment", "name": "web"}))
+    subject = policy.subject
+    assert (subject.application.engine, subject.namespace, subject.cluster) == (
+        "service",
+        "shop",
+        "kubernetes/shop/checkout",
+    )
+    assert subject.unit is not None and subject.unit.instance == "pod"
+    assert [(ref.kind, ref.name) for ref in policy.spec.target.kubernetes.refs] == [("Deployment", "web")]  # type: ignore[union-attr]
+
+
+def test_the_task_managers_of_a_flink_job_are_pods_with_slots() -> None:
+    target = {"kind": "StatefulSet", "name": "taskmanager", "namespace": "flink", "slots": 4}
+    subject = parse_policy(_kubernetes(target, application=FLINK_JOB)).subject
+    assert (subject.application.engine, subject.namespace, subject.flink.job) == ("flink", "flink", "orders")
+    assert subject.unit is not None and subject.unit.slots == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "spec", "sentence"),
+    [
+        ({"kind": "Deployment"}, {}, "spec.target.kubernetes: name is required, or list workloads"),
+        ({"kind": "deployment", "name": "web"}, {}, "spec.target.kubernetes.kind"),
+        ({"kind": "Deployment", "name": "Web"}, {}, "spec.target.kubernetes.name"),
+        (
+            {"kind": "Deployment", "name": "web", "slots": 2},
+            {},
+            "spec: target.kubernetes.slots: a service has no slots",
+        ),
+        (
+            {"kind": "Deployment", "name": "web", "workloads": [{"kind": "Deployment", "name": "b"}]},
+            {},
+            "workloads: not together with kind, name, apiVersion or slots",
+        ),
+        (
+            {"workloads": [{"kind": "Deployment", "name": "b", "inputs": ["a"]}, {"kind": "Deployment", "name": "a"}]},
+            {},
+            "workloads.0.inputs: 'a' must be listed before 'b'",
+        ),
+        (
+            {"workloads": [{"kind": "Deployment", "name": "a"}, {"kind": "StatefulSet", "name": "a"}]},
+            {},
+            "workloads.1: 'a' is listed twice",
+        ),
+        (
+            {"workloads": [{"kind": "Deployment", "name": "a"}]},
+            {"application": FLINK_JOB},
+            "the TaskManagers of a Flink job are one workload",
+        ),
+        (
+            {"kind": "Deployment", "name": "web"},
+            {"application": {"service": {"waiting": "queued"}}},
+            "application.service: signals.prometheus.queries has no 'queued'",
+        ),
+        (
+            {"kind": "Deployment", "name": "web"},
+            {"application": {"service": {"operators": {"shop": {}}}}},
+            "application.service.operators: target.kubernetes has no workload 'shop'",
+        ),
+    ],
+)
+def test_a_contradictory_kubernetes_target_is_refused_by_field(
+    target: dict[str, Any], spec: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidPolicy, match=re.escape(sentence)):
+        parse_policy(_kubernetes(target, **spec))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "operators", "words"),
+    [
+        ([], {}, "the only source, and these are 2: name them in operators"),
+        (["orders"], {"orders": {"waiting": "queued"}}, "operators names the signals of 'orders', too"),
+    ],
+)
+def test_signals_of_a_service_that_nothing_would_read(inputs: list[str], operators: dict[str, Any], words: str) -> None:
+    """They are refused: demand and lag would be unknown without a word."""
+    workloads = [{"kind": "Deployment", "name": "orders"}, {"kind": "Deployment", "name": "bill", "inputs": inputs}]
+    prometheus = {"url": "http://127.0.0.1:9090", "queries": {"queued": "sum(q)"}}
+    service = {"waiting": "queued", "operators": operators}
+    more = {"application": {"service": service}, "signals": {"prometheus": prometheus}}
+    document = _kubernetes({"workloads": workloads}, **more)
+    with pytest.raises(InvalidPolicy, match=words):
+        parse_policy(document)
+    document["spec"]["application"]["service"] = {"operators": {"orders": {"waiting": "queued"}}}
+    parse_policy(document)
+
+
+def test_a_service_needs_a_kubernetes_target() -> None:
+    document = _kubernetes({})
+    document["spec"] |= {"target": {"flink": {}}, "application": {"service": {}}}
+    with pytest.raises(InvalidPolicy, match=r"application\.service: needs a kubernetes target"):
+        parse_policy(document)

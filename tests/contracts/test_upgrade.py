@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from weir_contracts import Analysis, parse_policy
+from weir_contracts import Analysis, Scores, parse_policy
 from weir_contracts.export import CONTRACTS
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -54,6 +54,9 @@ def test_fields_under_their_earlier_names_are_read() -> None:
     read = Analysis.model_validate(analysis)
     assert read.learned == analysis["learnt"]
     assert read.operators[0].min_processing_rate is not None and read.operators[0].min_processing_rate.value == 12.0
+    scores = json.loads((PROJECT / EXAMPLES / "scores" / "full.json").read_text())
+    scores["planners"][0]["turns"] = scores["planners"][0].pop("cycles")
+    assert Scores.model_validate(scores).planners[0].cycles == scores["planners"][0]["turns"] > 0
     policy = json.loads((PROJECT / EXAMPLES / "policy" / "full.json").read_text())
     policy["spec"]["behavior"]["scaleDown"]["collapseHold"] = "7m"
     del policy["spec"]["behavior"]["scaleDown"]["inputOutageHold"]

@@ -59,7 +59,8 @@ def test_every_panel_had_something_to_show(view: View) -> None:
 
 
 def test_the_rescale_can_be_read_off_the_metrics(view: View) -> None:
-    """The observed parallelism followed the requested one, which followed the plan; and the stages of the action were timed."""
+    """The observed parallelism followed the requested one, which followed the plan; and the stages of the action were
+    timed."""
     stages = ("planned", "requested", "observed")
     observed = {
         fact: view.over_time(f"max(weir_operator_parallelism_{fact}{{application='$application', operator='enrich'}})")

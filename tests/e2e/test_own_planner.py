@@ -59,7 +59,7 @@ def cycles(environment: dict[str, str]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The first turn that `my-planner` decided and the executor verified."""
+    """The first cycle that `my-planner` decided and the executor verified."""
     folder = tmp_path_factory.mktemp("own-planner")
     with trial(folder) as environment:
         reader = Reader(tmp_path_factory.mktemp("project"), environment, free_port())

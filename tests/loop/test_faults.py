@@ -41,8 +41,8 @@ def commits_only(observation: Observation) -> Observation:
 )
 @pytest.mark.thorough
 def test_a_missing_reading_never_shrinks_the_job(fault: Fault) -> None:
-    """A NaN or a missing metric reaches the loop as unknown, and unknown is not zero; a frozen counter is no standstill. When the
-    reading is back, the loop continues."""
+    """A NaN or a missing metric reaches the loop as unknown, and unknown is not zero; a frozen counter is no
+    standstill. When the reading is back, the loop continues."""
     world = settled(1200.0, start=4, faults=[fault])
     world.live(150)
     assert all(wanted >= current for current, wanted in world.moves())
@@ -64,6 +64,7 @@ def test_a_missing_metric_is_a_hold_that_names_it() -> None:
     assert "unknown" in world.plans[-1].sentence
 
 
+@pytest.mark.thorough
 def test_an_unknown_lag_shrinks_nothing() -> None:
     """Neither commits nor positions: the age of the oldest record is unknown."""
     world = settled(1200.0, start=4)
@@ -98,8 +99,9 @@ def test_an_unreachable_cluster_is_waited_for() -> None:
 @pytest.mark.parametrize("interval", [60.0, 600.0])
 @pytest.mark.parametrize("has_positions", [True, False], ids=["positions", "commits only"])
 def test_rare_commits_are_not_misread_as_lag(interval: float, has_positions: bool) -> None:
-    """Offsets are committed with each checkpoint only. The source's position gives the lag; without it, the age of the commit
-    is subtracted. Nothing is scaled for the sawtooth, and a rescale does not wait ten minutes for a checkpoint."""
+    """Offsets are committed with each checkpoint only. The source's position gives the lag; without it, the age of the
+    commit is subtracted. Nothing is scaled for the sawtooth, and a rescale does not wait ten minutes for a
+    checkpoint."""
     world = World(job(2).on(checkpoint_interval_seconds=interval), 600.0)
     if not has_positions:
         world.edit = commits_only
@@ -117,6 +119,7 @@ def test_rare_commits_are_not_misread_as_lag(interval: float, has_positions: boo
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_job_that_vanishes_is_found_again_under_its_name() -> None:
     """Canceled, missing for a minute, then resubmitted with another id and one subtask: held, then scaled again."""
     world = settled(1200.0, start=4, faults=[Fault("not-found", 120, 161)])
@@ -132,6 +135,7 @@ def test_a_job_that_vanishes_is_found_again_under_its_name() -> None:
     assert {o.action.deployment.job_id for o in world.outcomes if o.action and o.before[WORK] == 1} == {JOB_ID}
 
 
+@pytest.mark.thorough
 def test_a_job_that_restarts_by_itself_keeps_its_size_and_its_learned_capacity() -> None:
     """A task fails and everything begins again from the last checkpoint: counters from 0, a cold start, a little lag."""
     world = settled(1200.0, start=4)
@@ -146,8 +150,10 @@ def test_a_job_that_restarts_by_itself_keeps_its_size_and_its_learned_capacity()
     assert world.p() >= 6
 
 
+@pytest.mark.thorough
 def test_another_graph_under_the_same_name_is_learned_from_the_start() -> None:
-    """The new version of the job has a sink and allows less: a plan for the old graph does not reach it, what comes after it does."""
+    """The new version of the job has a sink and allows less: a plan for the old graph does not reach it, what comes
+    after it does."""
     world = settled(1200.0, start=4)
     world.keep = (type(world.plans[-1]),)
     world.load = 2400.0
@@ -190,6 +196,7 @@ def test_a_machine_that_becomes_slower_is_answered() -> None:
 # -- rescales ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_refused_rescale_is_reported_and_repeated_later() -> None:
     """The engine refuses for a while: few requests are made, and the first accepted one ends it."""
     world = settled()
@@ -251,8 +258,8 @@ def test_a_crashing_parallelism_is_rolled_back_and_not_tried_again() -> None:
 
 @pytest.mark.thorough
 def test_a_rescale_that_makes_it_worse_is_taken_back() -> None:
-    """Many subtasks are in each other's way (κ): less is done than before at the same load, so it goes back. The loop learns from it:
-    the next best is not tried in its place."""
+    """Many subtasks are in each other's way (κ): less is done than before at the same load, so it goes back. The loop
+    learns from it: the next best is not tried in its place."""
     world = World(job(2, coherence=0.1), 930.0).live(400)
     (worse,) = {o.action.id: o.action for o in world.outcomes if o.action and o.code == "capacity-worse"}.values()
     assert "rolled-back" in world.phases
@@ -278,8 +285,10 @@ def test_a_slow_rescale_is_waited_for_and_its_price_is_learned() -> None:
     assert world.lag < 5
 
 
+@pytest.mark.thorough
 def test_another_client_rescales_during_verification() -> None:
-    """The action ends as contested, is not rolled back, and nothing is requested against the other client's requirements."""
+    """The action ends as contested, is not rolled back, and nothing is requested against the other client's
+    requirements."""
     world = settled()
     world.load = 1200.0
     while not world.outcomes or world.outcomes[-1].phase != "verifying":
@@ -291,6 +300,7 @@ def test_another_client_rescales_during_verification() -> None:
     assert world.simulation.requested[WORK] == 7
 
 
+@pytest.mark.thorough
 def test_another_client_rescales_and_weir_holds() -> None:
     """Requirements that are not what Weir wrote last: contested, hold."""
     world = settled()

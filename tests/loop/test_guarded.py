@@ -26,8 +26,8 @@ def at_its_threshold() -> World:
 
 @pytest.mark.thorough
 def test_a_rule_whose_thresholds_lie_too_close_does_not_flap() -> None:
-    """It would add and take away one subtask for ever, and pay a restart each time until the job is minutes late; the guards let it try
-    once, then what is up stays up, and the job is never late."""
+    """It would add and take away one subtask for ever, and pay a restart each time until the job is minutes late; the
+    guards let it try once, then what is up stays up, and the job is never late."""
     held = at_its_threshold()
     assert held.moves() in ([(2, 3)], [(2, 3), (3, 2), (2, 3)])
     assert held.worst() < 30
@@ -55,7 +55,8 @@ def test_a_planner_that_sees_no_backlog_takes_nothing_from_a_busy_vertex() -> No
 
 @pytest.mark.thorough
 def test_an_excluded_period_holds_and_its_end_lets_go() -> None:
-    """The simulation begins at midnight; until 00:04 nothing is changed though the load triples, then it is answered at once."""
+    """The simulation begins at midnight; until 00:04 nothing is changed though the load triples, then it is answered at
+    once."""
     quiet = {"cooldown": "30s", "excludedPeriods": [{"from": "23:00", "to": "00:04", "directions": ["up", "down"]}]}
     world = settled(behavior=quiet)
     world.load = 1200.0
@@ -69,8 +70,10 @@ def test_an_excluded_period_holds_and_its_end_lets_go() -> None:
     assert world.lag < 30
 
 
+@pytest.mark.thorough
 def test_a_budget_is_used_up_and_not_passed() -> None:
-    """2 cores at half a core a slot: 4 slots for a load that needs 9; the plan names the limit. A larger budget gives more."""
+    """2 cores at half a core a slot: 4 slots for a load that needs 9; the plan names the limit. A larger budget gives
+    more."""
     budget: dict[str, Any] = {"cpu": 2, "perSlot": {"cpu": 0.5}}
     world = settled(budget=budget)
     world.load = 3600.0
@@ -83,8 +86,8 @@ def test_a_budget_is_used_up_and_not_passed() -> None:
 
 
 def test_a_lowered_total_is_kept_at_once() -> None:
-    """7 subtasks run; the policy now allows 5 in all. Neither stabilisation nor cooldown keep the rest, and no bound is passed
-    afterwards."""
+    """7 subtasks run; the policy now allows 5 in all. Neither stabilisation nor cooldown keep the rest, and no bound is
+    passed afterwards."""
     world = settled(1700.0, start=6)
     world.policy = policy(version=2, bounds={"max": 16, "total": {"max": 5}})
     world.live(20)
@@ -113,8 +116,8 @@ def test_a_swing_is_answered_by_fewer_rescales_and_no_violation() -> None:
 
 @pytest.mark.thorough
 def test_the_hours_actions_are_counted_and_the_last_of_them_grows() -> None:
-    """The same swing with 4 actions an hour: never more within any hour, and the last one was upwards, so that nothing is late at the
-    end."""
+    """The same swing with 4 actions an hour: never more within any hour, and the last one was upwards, so that nothing
+    is late at the end."""
     world = swinging(maxActionsPerHour=4)
     accepted = [o for o in world.outcomes if o.phase == "verifying" and o.code == "accepted"]
     assert 1 <= len(world.moves()) <= 4
@@ -126,8 +129,8 @@ def test_the_hours_actions_are_counted_and_the_last_of_them_grows() -> None:
 
 @pytest.mark.thorough
 def test_growth_that_is_measured_to_bring_nothing_is_not_repeated() -> None:
-    """A rule that adds a subtask whenever work is full, and a work that contends for one lock: 4 do no more than 3. The rule alone would
-    go on to 12."""
+    """A rule that adds a subtask whenever work is full, and a work that contends for one lock: 4 do no more than 3. The
+    rule alone would go on to 12."""
     world = World(job(contention=1.0), 900.0, planner=RULE, bounds={"min": 1, "max": 12}).live(500)
     assert any(held_by(world, "ineffective-growth"))
     assert world.p() <= 4
@@ -153,8 +156,9 @@ def hot(share: float) -> Application:
 
 @pytest.mark.thorough
 def test_a_rule_that_follows_lag_is_kept_from_chasing_a_hot_key() -> None:
-    """60 % of all records have one key, and the rule adds to `enrich` for as long as there is lag. Once its subtasks have been measured
-    it is kept at what an even load would need; without a hot key the same rule gets what it requests."""
+    """60 % of all records have one key, and the rule adds to `enrich` for as long as there is lag. Once its subtasks
+    have been measured it is kept at what an even load would need; without a hot key the same rule gets what it
+    requests."""
     rule = {
         "name": "threshold",
         "parameters": {"measure": "lag_seconds", "up_above": 10, "down_below": 0, "operators": ["enrich"], "step": 2},

@@ -1,4 +1,5 @@
-"""Events between the services: policies that change under a plan; messages that are late, lost, doubled, out of order or too many."""
+"""Events between the services: policies that change under a plan; messages that are late, lost, doubled, out of order
+or too many."""
 
 from itertools import chain, repeat
 
@@ -9,6 +10,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, PLANS
 from runtime.records import Outgoing
 from services.executor.core import Rules
 from simulator import Fault
+from tests.effort import some
 from tests.loop.world import WORK, World, job, policy, settled
 
 EDITED = policy(version=2, bounds={"min": 1, "max": 2})
@@ -17,8 +19,15 @@ ANOTHER = policy(version=1_800_000_000_000)
 """Deleted and created again: the same words, and a version of its own."""
 CHANGES = pytest.mark.parametrize(
     ("changed", "code"),
-    [(EDITED, "policy-changed"), (PAUSED, "not-act"), (None, "policy-changed"), (ANOTHER, "policy-changed")],
-    ids=["edited", "paused", "deleted", "created again"],
+    some(
+        [
+            pytest.param(EDITED, "policy-changed", id="edited"),
+            pytest.param(PAUSED, "not-act", id="paused"),
+            pytest.param(None, "policy-changed", id="deleted"),
+            pytest.param(ANOTHER, "policy-changed", id="created again"),
+        ],
+        4,
+    ),
 )
 
 # -- policies ---------------------------------------------------------------------------------------------------------
@@ -80,6 +89,7 @@ def test_a_policy_that_changes_between_gate_and_request(changed: ScalingPolicy |
     assert world.simulation.requested[WORK] == 1
 
 
+@pytest.mark.thorough
 @CHANGES
 def test_a_policy_that_changes_in_the_middle_of_an_action(changed: ScalingPolicy | None, code: str) -> None:
     """The action continues to its end; the old plans request nothing more."""
@@ -111,8 +121,10 @@ def test_a_policy_that_cannot_be_read_admits_no_action() -> None:
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_two_plans_in_flight() -> None:
-    """Both were made before either arrived: the first is acted on, the second is not, the next one is made for the new deployment."""
+    """Both were made before either arrived: the first is acted on, the second is not, the next one is made for the new
+    deployment."""
     world = settled()
     first = waiting(world)
     world.keep, world.kept = (Plan,), []
@@ -127,6 +139,7 @@ def test_two_plans_in_flight() -> None:
     assert world.p() >= 3
 
 
+@pytest.mark.thorough
 def test_plans_out_of_order() -> None:
     """The newer arrives first and is acted on; the older is for a deployment that is no more."""
     world = settled()
@@ -168,6 +181,7 @@ def test_a_plan_that_waited_too_long_is_not_acted_on() -> None:
 # -- readings and analyses --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_lost_and_repeated_observations_change_nothing() -> None:
     """Every third is lost, every fifth comes twice: the step is still answered, and each plan is acted on once."""
     world = settled()
@@ -189,6 +203,7 @@ def test_lost_and_repeated_observations_change_nothing() -> None:
     assert len({plan.id for plan in world.plans}) == len(world.plans)
 
 
+@pytest.mark.thorough
 def test_observations_out_of_order_teach_nothing_wrong() -> None:
     """Each pair is swapped: the newer counts, the older is only counted; no rate is taken over a negative time."""
     world = settled()
@@ -204,6 +219,7 @@ def test_observations_out_of_order_teach_nothing_wrong() -> None:
     assert all(wanted > current for current, wanted in world.moves())
 
 
+@pytest.mark.thorough
 def test_a_reading_that_comes_late_is_not_decided_on() -> None:
     """Half a minute old at an interval of 5 s: a hold with this reason; fresh ones are decided on again."""
     world = settled(faults=[Fault("delayed", 101, 201, delay_seconds=30)])
@@ -217,8 +233,8 @@ def test_a_reading_that_comes_late_is_not_decided_on() -> None:
 
 @pytest.mark.thorough
 def test_an_outage_of_half_an_hour_is_followed_by_one_current_decision() -> None:
-    """360 analyses wait in the topic. In whatever order they are taken, only the newest is fresh enough to be decided on, and what
-    is older than the last decided on is history."""
+    """360 analyses wait in the topic. In whatever order they are taken, only the newest is fresh enough to be decided
+    on, and what is older than the last decided on is history."""
     world = settled()
     world.keep = (Analysis,)
     world.live(1800)
@@ -248,7 +264,7 @@ def test_a_backlog_that_is_taken_oldest_first_is_history() -> None:
     assert world.moves() == []
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"null", b"[1, 2", b'{"id": 5}', bytes(range(256))])
+@pytest.mark.parametrize("body", some([b'{"id": 5}', b"", b"{", b"null", b"[1, 2", bytes(range(256))], 6))
 def test_an_unreadable_message_has_no_effect(body: bytes) -> None:
     """Random bytes on each topic are sent to the dead-letter topic by each service that reads them; the loop continues."""
     world = settled()
@@ -282,8 +298,8 @@ def fleet(**rules: float) -> list[World]:
 
 @pytest.mark.thorough
 def test_a_fleet_that_would_shrink_in_the_same_minute_is_held() -> None:
-    """Their common input, or what measures them, has an outage: not even the first shrinks, one that needs more grows at once, and
-    after a while all shrink."""
+    """Their common input, or what measures them, has an outage: not even the first shrinks, one that needs more grows
+    at once, and after a while all shrink."""
     worlds = fleet()
     for world in worlds:
         world.load = 300.0

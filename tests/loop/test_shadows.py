@@ -11,8 +11,8 @@ from weir_contracts.topics import SHADOWS
 from runtime.bus import Bus
 from runtime.clock import Clock
 from services.knowledge.scores import summarise_scores
-from services.planner.process import WorkerProcess
 from services.planner.shadows import ShadowLimits, ShadowRunner
+from services.planner.workers import WorkerProcess
 from simulator.observe import START
 from tests.loop.world import WORK, World, job, policy
 
@@ -58,9 +58,9 @@ def wave(seconds: float) -> float:
 
 @pytest.mark.thorough
 def test_shadows_differ_and_the_chosen_planners_simulation_matches_the_application() -> None:
-    """A wave of 20 minutes. The simulated application of the chosen planner does nearly what the real one does, without observing it after
-    the first minute. The lavish one holds more slots than needed, the one that never moves is late for most of the wave; the sentence
-    names neither."""
+    """A wave of 20 minutes. The simulated application of the chosen planner does nearly what the real one does, without
+    observing it after the first minute. The lavish one holds more slots than needed, the one that never moves is late
+    for most of the wave; the sentence names neither."""
     world = Shadowed([THRIFTY, LAVISH, LAZY], interval="10s")
     world.live(1200)
     scores = world.scores()

@@ -1,4 +1,5 @@
-"""Stories that need several operators: windows, hot keys, joins, moving bottlenecks, limits behind it. With noisy readings."""
+"""Stories that need several operators: windows, hot keys, joins, moving bottlenecks, limits behind it. With noisy
+readings."""
 
 from itertools import pairwise
 from typing import Any
@@ -36,8 +37,8 @@ def bursting(sink_seconds: float) -> World:
 
 @pytest.mark.thorough
 def test_a_window_that_gives_out_in_bursts_does_not_starve_its_sink() -> None:
-    """An idle moment is no reason to take subtasks from a sink that a burst then keeps busy for most of ten seconds. Without the guards
-    two are left, which do not do, and it goes up again."""
+    """An idle moment is no reason to take subtasks from a sink that a burst then keeps busy for most of ten seconds.
+    Without the guards two are left, which do not do, and it goes up again."""
     world = bursting(2e-3).live(450)
     assert world.worst(since=100) < 10
     assert ups_after_downs(world, "sink: Writer") == 0
@@ -57,8 +58,8 @@ def test_a_light_sink_is_left_alone_between_bursts() -> None:
 
 @pytest.mark.thorough
 def test_a_busy_vertex_is_never_scaled_down() -> None:
-    """Windows of ten seconds make selectivities jump and the sink look idle for most of the time, while 900 of 1,000 records/s keep
-    `enrich` busy: whatever the others seem to need, it keeps what it has."""
+    """Windows of ten seconds make selectivities jump and the sink look idle for most of the time, while 900 of 1,000
+    records/s keep `enrich` busy: whatever the others seem to need, it keeps what it has."""
     world = story(changed(chain(2), "aggregate", window_seconds=10.0), 900.0).live(120)
     world.load = lambda t: 900.0 + 60.0 * (t % 30 < 15)
     world.live(300)
@@ -68,7 +69,8 @@ def test_a_busy_vertex_is_never_scaled_down() -> None:
 
 @pytest.mark.thorough
 def test_the_bottleneck_moves_and_is_followed() -> None:
-    """First `fraud` is too slow; when it no longer is, `join` becomes it as its selectivity drifts: both are raised in the end."""
+    """First `fraud` is too slow; when it no longer is, `join` becomes it as its selectivity drifts: both are raised in
+    the end."""
     drifting = changed(diamond(1), "fraud", selectivity_over_time=((0.0, 0.1), (300.0, 0.1), (450.0, 2.0)))
     world = story(drifting, 900.0).live(300)
     assert world.p("fraud") >= 2
@@ -90,7 +92,8 @@ def test_a_join_of_two_sources_keeps_up_with_both() -> None:
 
 @pytest.mark.thorough
 def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
-    """60 % of all records have one key: its subtask is full whatever the parallelism. It is reported, and some slots stay free."""
+    """60 % of all records have one key: its subtask is full whatever the parallelism. It is reported, and some slots
+    stay free."""
     world = story(changed(chain(1), "enrich", hot_key_share=0.6), 1200.0).live(250)
     assert world.analysis is not None
     assert world.analysis.has("skewed")
@@ -104,7 +107,8 @@ def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
 
 @pytest.mark.thorough
 def test_a_limit_downstream_is_not_scaled_against_for_ever() -> None:
-    """The database behind the sink takes 600 records/s, however many subtasks write to it: that is measured and reported."""
+    """The database behind the sink takes 600 records/s, however many subtasks write to it: that is measured and
+    reported."""
     limited = changed(chain(1), "sink: Writer", limit_per_second=600.0)
     world = story(changed(limited, "aggregate", window_seconds=None, window_keys=None), 900.0).live(250)
     requested = len(world.moves("enrich"))

@@ -45,13 +45,15 @@ def test_load_falls_and_what_is_not_needed_is_given_back_once() -> None:
 
 @pytest.mark.thorough
 def test_a_slow_wave_is_followed_without_a_violation() -> None:
-    """Between 400 and 2,000 records/s within half an hour: never late but at the unknown start, and not one rescale a scrape."""
+    """Between 400 and 2,000 records/s within half an hour: never late but at the unknown start, and not one rescale a
+    scrape."""
     world = World(job(2), lambda t: 1200 - 800 * math.cos(2 * math.pi * t / 1800), interval="10s").live(1800)
     assert world.worst(since=180) < OBJECTIVE_SECONDS
     assert 3 <= len(world.moves()) <= 16
     assert world.p() < 4
 
 
+@pytest.mark.thorough
 def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
     """Six times the load for 4 s, which no planner can predict: answered at most once, and given back step by step."""
     world = settled(350.0)
@@ -66,8 +68,8 @@ def test_a_spike_shorter_than_a_rescale_makes_no_zigzag() -> None:
 
 @pytest.mark.thorough
 def test_a_load_near_a_threshold_does_not_make_it_flap() -> None:
-    """±7 % around 870 records/s for ten minutes: two subtasks carry 980, and are now too few with the margin and now enough. One more,
-    at most, and for good. (What flaps without the guards: test_guarded.py.)"""
+    """±7 % around 870 records/s for ten minutes: two subtasks carry 980, and are now too few with the margin and now
+    enough. One more, at most, and for good. (What flaps without the guards: test_guarded.py.)"""
     world = settled(870.0, start=2)
     world.load = lambda t: 870.0 * (1.07 if t % 60 < 30 else 0.93)
     world.live(600)
@@ -75,6 +77,7 @@ def test_a_load_near_a_threshold_does_not_make_it_flap() -> None:
     assert world.worst(since=100) < OBJECTIVE_SECONDS
 
 
+@pytest.mark.thorough
 def test_an_under_provisioned_start_is_found_out_and_ended() -> None:
     """Nothing was learned of the job yet; its backlog is worked off and the objective held."""
     world = World(load=1100.0).live(200)
@@ -82,8 +85,10 @@ def test_an_under_provisioned_start_is_found_out_and_ended() -> None:
     assert world.lag < 5
 
 
+@pytest.mark.thorough
 def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
-    """Upstream is away for 5 minutes and then sends everything at once: there was no scale-down. If it stays away, there is."""
+    """Upstream is away for 5 minutes and then sends everything at once: there was no scale-down. If it stays away,
+    there is."""
     world = settled(1200.0, start=4, interval="10s")
     before = len(world.moves())
     world.load = 2.0
@@ -100,6 +105,7 @@ def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
     assert world.p() < 4
 
 
+@pytest.mark.thorough
 def test_load_that_rises_during_verification_is_planned_for_and_never_rolled_back() -> None:
     """×3, and ×2 again while the first answer is being watched: verification is ended by the newer plan."""
     world = settled()
@@ -115,6 +121,7 @@ def test_load_that_rises_during_verification_is_planned_for_and_never_rolled_bac
     assert not {"rolling-back", "rolled-back"} & world.phases
 
 
+@pytest.mark.thorough
 def test_slots_run_out_and_all_available_ones_are_used() -> None:
     """4 slots for a load that needs more: all 4 are used, and the plan names what was infeasible."""
     world = settled()
@@ -125,6 +132,7 @@ def test_slots_run_out_and_all_available_ones_are_used() -> None:
     assert any(i.code == "slots" for plan in world.plans for i in plan.infeasible)
 
 
+@pytest.mark.thorough
 def test_key_groups_bind() -> None:
     """Eight key groups: 8 subtasks are the most that do something, and 5, 6 and 7 are no better than 4."""
     world = World(job(max_parallelism=8), 2300.0).live(300)
@@ -161,6 +169,7 @@ def test_every_decision_can_be_explained_afterwards() -> None:
     assert {outcome.observation_id for outcome in cycle.outcomes} == {cycle.correlation_id}
 
 
+@pytest.mark.thorough
 def test_the_same_story_twice_is_the_same() -> None:
     """Down to every id."""
 

@@ -1,6 +1,7 @@
 """World of a story: the loop of `weir replay` around a simulated application.
 
-Time is simulated; nothing waits. `load` is in records/s, a number or a function of seconds, and may be changed at any time.
+Time is simulated; nothing waits. `load` is in records/s, a number or a function of seconds, and may be changed at any
+time.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,7 +60,8 @@ def job(parallelism: int = 1, source: int = 1, **work: Any) -> Application:
 class World:
     """A loop around one application; one that `shares` another world's loop is added to that.
 
-    `edit` may change an observation on its way or drop it (None); `kept` are the messages of the types in `keep`, which do not arrive.
+    `edit` may change an observation on its way or drop it (None); `kept` are the messages of the types in `keep`, which
+    do not arrive.
     """
 
     opened: list["World"] = []  # noqa: RUF012 - closed after each test
@@ -201,8 +203,8 @@ CALMING = (
     "step-limits",
     "dead-band",
 )
-"""The guards against giving back too soon and moving too often. They stand in for one another: a story needs one of them, seldom a
-certain one."""
+"""The guards against giving back too soon and moving too often. They stand in for one another: a story needs one of
+them, seldom a certain one."""
 
 
 @contextmanager

@@ -236,8 +236,8 @@ def default_speedup(shape: Shape) -> float:
 
 
 def load(path: Path) -> Recording:
-    """Read a recording: header `timestamp,value`, times ISO 8601 or seconds and increasing, values ≥ 0, one above; optional further
-    columns are `key_skew` (Zipf's exponent, 0 to 5) and `record_bytes` (32 to 100,000).
+    """Read a recording: header `timestamp,value`, times ISO 8601 or seconds and increasing, values ≥ 0, one above;
+    optional further columns are `key_skew` (Zipf's exponent, 0 to 5) and `record_bytes` (32 to 100,000).
 
     Raises `InvalidTrace` naming file, line and field.
     """

@@ -24,9 +24,6 @@ class Unreadable(Exception):
     """The request cannot be read; the sentence names the place."""
 
 
-# -- what a document may hold -------------------------------------------------------------------------------------------
-
-
 def text(value: Any) -> bool:
     return type(value) is str
 
@@ -158,8 +155,6 @@ def allowed(body: bytes, rule: dict[str, Any]) -> dict[str, Any]:
     allow(found, rule)
     return found
 
-
-# -- copies -------------------------------------------------------------------------------------------------------------
 
 _OTHERWISE = frozenset(
     {"Hostname", "Image", "MacAddress", "HostConfig", "NetworkingConfig", "HostConfig.ContainerIDFile"}

@@ -1,10 +1,11 @@
-"""Docker socket proxy for the `docker` driver: serves the containers of the allowed compose projects, and copies of them.
+"""Docker socket proxy for the `docker` driver: serves the containers of the allowed compose projects, and copies of
+them.
 
-Access to Docker's socket is root access to the machine, so the executor uses this proxy instead. It may list containers,
-inspect, start, stop and remove those of the projects, and create copies that equal another container of the service except
-for its number. A copy may have only keys and values that are listed here and expose nothing of the host: no privileges,
-capabilities, devices or folders, and volumes and networks of the projects only. Everything else gets 403; requests to Docker
-are written here, never passed on.
+Access to Docker's socket is root access to the machine, so the executor uses this proxy instead. It may list
+containers, inspect, start, stop and remove those of the projects, and create copies that equal another container of the
+service except for its number. A copy may have only keys and values that are listed here and expose nothing of the host:
+no privileges, capabilities, devices or folders, and volumes and networks of the projects only. Everything else gets
+403; requests to Docker are written here, never passed on.
 """
 
 import http.client
@@ -59,9 +60,6 @@ class DockerResponded(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(response[0])
         self.response = response
-
-
-# -- Docker -------------------------------------------------------------------------------------------------------------
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -133,9 +131,6 @@ def siblings(version: str, labels: dict[str, str]) -> Iterator[Any]:
     """Return the containers of the same service."""
     of = [f"{LABEL}={labels.get(LABEL)}", f"{SERVICE}={labels.get(SERVICE)}", f"{ONE_OFF}=False"]
     return inspect_each(version, list_owned(version, all="1", filters=json.dumps({"label": of})))
-
-
-# -- requests -----------------------------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):

@@ -1,5 +1,5 @@
-"""First start: makes the tokens, each readable by its service only, and sets the owners of the volumes for Flink's checkpoints
-and for the policy's job.
+"""First start: makes the tokens, each readable by its service only, and sets the owners of the volumes for Flink's
+checkpoints and for the policy's job.
 
 Runs as root with the capability chown alone, and without a network. Existing files stay.
 """

@@ -1,6 +1,7 @@
 """Writes dashboards/*.json: `python -m deploy.monitoring.grafana.generate`. Each query is written here once.
 
-A dashboard is rows of panels (panels.py). Grafana restores provisioned dashboards: save a changed one under another name.
+A dashboard is rows of panels (panels.py). Grafana restores provisioned dashboards: save a changed one under another
+name.
 """
 
 import json

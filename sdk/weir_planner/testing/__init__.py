@@ -1,4 +1,5 @@
-"""For a planner's tests: realistic requests, a server for the length of a test, and a replay on a simulated application.
+"""For a planner's tests: realistic requests, a server for the length of a test, and a replay on a simulated
+application.
 
 def test_it_answers_for_the_whole_topology():
     for request in requests():
@@ -10,7 +11,6 @@ def test_it_holds_a_spike():
 """
 
 from .replays import Score, replay
-from .requests import NAMES, checked, request, requests
-from .running import running
+from .requests import NAMES, checked, request, requests, running
 
 __all__ = ["NAMES", "Score", "checked", "replay", "request", "requests", "running"]

@@ -1,4 +1,5 @@
-"""Replays a planner on Weir's simulator, in Weir's own loop: analyzer, guards and executor as they are, the planner in its place."""
+"""Replays a planner on Weir's simulator, in Weir's own loop: analyzer, guards and executor as they are, the planner in
+its place."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class Score:
     max_lag_seconds: float
     slot_seconds: float
     optimum_slot_seconds: float
-    """Of somebody who knows the load and rescales for free."""
+    """Of a planner that knows the load and rescales for free."""
     peak_slot_seconds: float
     """Of the smallest constant parallelism that carries the highest load."""
     rescales: int
@@ -56,11 +57,13 @@ def replay(
     seed: int = 0,
     noise: float = 0.02,
 ) -> Score:
-    """Run the planner over a trace: `step`, `sine`, `spike`, `worldcup98_minutes`, `nyc_taxi`, `twitter_volume_amzn` or a CSV file.
+    """Run the planner over a trace: `step`, `sine`, `spike`, `worldcup98_minutes`, `nyc_taxi`, `twitter_volume_amzn` or
+    a CSV file.
 
-    `topology` is `chain`, `diamond`, `two-sources` or a YAML file; `policy` a policy file, whose planner is replaced; `peak_rate`
-    records/s at the trace's highest point; `noise` that of each reading, as a share. The same arguments give the same score. What the
-    planner raises comes out. Raises `ImportError` without weir-planner[testing], and `ValueError` for arguments that cannot be run.
+    `topology` is `chain`, `diamond`, `two-sources` or a YAML file; `policy` a policy file, whose planner is replaced;
+    `peak_rate` records/s at the trace's highest point; `noise` that of each reading, as a share. The same arguments
+    give the same score. What the planner raises comes out. Raises `ImportError` without weir-planner[testing], and
+    `ValueError` for arguments that cannot be run.
     """
     try:
         options, replay_own = import_module("replay.options"), import_module("replay.run").replay_own

@@ -1,1 +1,1 @@
-"""Adapters of the core: Spark, and an in-memory one."""
+"""Adapters of the core: Spark and the brokers."""

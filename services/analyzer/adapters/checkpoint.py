@@ -57,8 +57,8 @@ _DAMAGED = re.compile(
     r"|Incomplete log file|batch \d+ doesn't exist|Corruption: "
     r"|\.(OffsetSeqLog|CommitLog|HDFSMetadataLog|StateSchema\w*|OperatorStateMetadata\w*)\$?\.(deserialize|fromJson)|\.StreamMetadata\$?\.read"
 )
-"""Spark's error conditions, and messages of it and RocksDB without one, of logs and state that are damaged or of another
-form; and the place in Spark's code that reads a truncated log, which has no message."""
+"""Spark's error conditions, and messages of it and RocksDB without one, of logs and state that are damaged or of
+another form; and the place in Spark's code that reads a truncated log, which has no message."""
 _UNREADABLE = re.compile(
     r"ChecksumException|EOFException|FileNotFoundException|NoSuchFileException|ZipException|JsonParseException|MismatchedInputException"
 )
@@ -71,7 +71,8 @@ _AROUND_IT = re.compile(
 
 
 def is_damaged(causes: Sequence[str], checkpoint: str) -> bool:
-    """Return whether the causes of a death, with their stack traces, name damage of the checkpoint and nothing around it.
+    """Return whether the causes of a death, with their stack traces, name damage of the checkpoint and nothing around
+    it.
 
     A full disk also shows as a file that cannot be read: in doubt the checkpoint is kept.
     """

@@ -1,7 +1,7 @@
 """The analyzer on machines that share nothing with Spark's driver but the place of its state.
 
-Executors get the connector's jars and this code from the driver, so that they cannot run another version of it; they have
-its packages (pydantic, pyarrow, pandas, PySpark) themselves, under the interpreter that `PYSPARK_PYTHON` names.
+Executors get the connector's jars and this code from the driver, so that they cannot run another version of it; they
+have its packages (pydantic, pyarrow, pandas, PySpark) themselves, under the interpreter that `PYSPARK_PYTHON` names.
 """
 
 import hashlib
@@ -46,10 +46,11 @@ def cluster_conf(settings: AnalyzerSettings, java_options: str) -> dict[str, str
         "spark.executor.memory": f"{settings.executor_memory_megabytes}m",
         "spark.executor.cores": "" if settings.executor_cores is None else str(settings.executor_cores),
         "spark.executor.extraJavaOptions": java_options,
-        # Sent files land in an executor's working directory. Spark's factory of Python workers finds the code only by this:
-        # files sent as Python files reach the workers alone.
+        # Sent files land in an executor's working directory. Spark's factory of Python workers finds the code only by
+        # this: files sent as Python files reach the workers alone.
         "spark.executorEnv.PYTHONPATH": code_name(),
-        # A part of the state goes back to the executor that has it in memory: elsewhere it is read from the checkpoint first.
+        # A part of the state goes back to the executor that has it in memory: elsewhere it is read from the checkpoint
+        # first.
         "spark.locality.wait": "500ms",
         # Spark replaces an executor whose machine vanished after this long, not after 2 min.
         "spark.network.timeout": "40s",

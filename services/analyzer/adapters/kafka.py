@@ -14,7 +14,8 @@ class Brokers:
         self._timeout_seconds = timeout_seconds
 
     def look(self, *topics: str) -> tuple[str, dict[str, dict[int, tuple[int, int]]]]:
-        """Return the cluster's id, and first and next offset of each partition of `topics`; `NotYet` without a response."""
+        """Return the cluster's id, and first and next offset of each partition of `topics`; `NotYet` without a
+        response."""
         own = {"group.id": "weir-analyzer-look", "enable.auto.commit": False}
         consumer = Consumer(connection(self._bootstrap_servers, own))
         marks: dict[str, dict[int, tuple[int, int]]] = {}

@@ -50,8 +50,8 @@ def process(
     """Advance one application by its records of a batch, in the order of (observed_at, offset).
 
     Returns the new state (None: remove it) and the records to publish, in order. `lost` holds by partition the records
-    deleted unread: the first record behind such a gap carries it into its analysis. A damaged state becomes a dead letter
-    of the first record.
+    deleted unread: the first record behind such a gap carries it into its analysis. A damaged state becomes a dead
+    letter of the first record.
     """
     state: AnalyzerState | None = None
     partition, offset = -1, -1

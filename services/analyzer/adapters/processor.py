@@ -1,4 +1,5 @@
-"""The stateful processor in Spark's Python workers. Imports little: every worker pays for it in memory and start-up time."""
+"""The stateful processor in Spark's Python workers. Imports little: every worker pays for it in memory and start-up
+time."""
 
 # ruff: noqa: N802, N803 - the names are PySpark's
 

@@ -195,8 +195,8 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         session.readStream.format("kafka")
         .options(**kafka)
         .option("subscribe", OBSERVATIONS.name)
-        # each batch requests the log's range on the connection where the last one's fetch still waits for more: that wait
-        # (500 ms by default) would be added to every batch
+        # each batch requests the log's range on the connection where the last one's fetch still waits for more: that
+        # wait (500 ms by default) would be added to every batch
         .option("kafka.fetch.max.wait.ms", "10")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", str(settings.max_records_per_batch))
@@ -229,7 +229,8 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         .options(**kafka)
         .option("kafka.acks", "all")
         .option("kafka.enable.idempotence", "true")
-        # as in the other services: a first batch refused while the next one is accepted would be retried in vain for minutes
+        # as in the other services: a first batch refused while the next one is accepted would be retried in vain for
+        # minutes
         .option("kafka.max.in.flight.requests.per.connection", "1")
         .option("kafka.linger.ms", "0")
         .option("kafka.compression.type", "lz4")

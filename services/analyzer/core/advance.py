@@ -232,9 +232,17 @@ def _sources(
         taken = operators[name].input_rate
         if arrives.value is None:
             arrives = _from_throughput(arrives, taken, behind.growth)
+        if arrives.value is None and _lacks_signals(context.observation, name):
+            arrives = unknown("application.service needs its signals processed and waiting for it")
         backlogged = context.run is not None and lag.is_backlogged(states[name], taken, settings)
         contexts[name] = SourceContext(name, arrives, trend, behind, backlogged)
     return contexts, states
+
+
+def _lacks_signals(observation: Observation, source: str) -> bool:
+    """Return whether a service's source has no queue, so that its demand cannot be measured."""
+    is_service = observation.deployment is not None and observation.deployment.engine == "service"
+    return is_service and not any(partition.operator == source for partition in observation.partitions)
 
 
 def _from_throughput(reason: Estimate, taken: Estimate, growth: Estimate) -> Estimate:

@@ -19,8 +19,8 @@ from .window import Shares, View
 SATURATED_SHARE = 0.95
 """Busy share from which an operator counts as saturated: its throughput is then its capacity."""
 _OFF_SHARE = 0.25
-"""A measurement further than this from the learned one at the same parallelism rescales the whole curve, unless the other
-parallelisms fit the measurement and not the old point: then it takes that point's place."""
+"""A measurement further than this from the learned one at the same parallelism rescales the whole curve, unless the
+other parallelisms fit the measurement and not the old point: then it takes that point's place."""
 
 _CONFIDENCE_BY_BUSY = ((0.0, 0.0), (0.05, 0.1), (0.1, 0.3), (0.5, 0.7), (0.8, 0.85), (1.0, 0.95))
 """A rate taken from a mostly idle operator is noise: idle time is booked up to 5 s late."""
@@ -78,10 +78,11 @@ def skew(reading: OperatorReading | None) -> Estimate:
 def holds_back(
     spent: Shares, reading: OperatorReading | None, siblings: Sequence[tuple[Shares, OperatorReading | None]]
 ) -> bool:
-    """Return whether an operator may hold back the input that it shares with `siblings`, the other outputs of that input.
+    """Return whether an operator may hold back the input that it shares with `siblings`, the other outputs of that
+    input.
 
-    It does not if it is not saturated while a sibling is held back itself, or is busy and clearly busier: an input waits
-    for the slowest of its outputs.
+    It does not if it is not saturated while a sibling is held back itself, or is busy and clearly busier: an input
+    waits for the slowest of its outputs.
     """
     own = _fullness(spent, reading)
     return own >= SATURATED_SHARE or not any(

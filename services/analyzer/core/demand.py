@@ -55,7 +55,8 @@ def _burst_ends(intervals: Sequence[Interval]) -> list[int]:
 
 
 def _flowing_again(intervals: list[Interval]) -> list[Interval] | None:
-    """The newest intervals, if they show that the bursts are over: growth in each, and more of it than any burst brought.
+    """The newest intervals, if they show that the bursts are over: growth in each, and more of it than any burst
+    brought.
 
     So a load that returns after a trickle is measured at its height, not averaged over the trickle's pauses.
     """

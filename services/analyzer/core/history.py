@@ -28,7 +28,8 @@ _DISTANCES_AWAY = 2.5
 _SECONDS_AWAY = 5.0
 """Shortest silence of the brokers that counts as an absence: more than a lost scrape."""
 _NO_LONGER_ASKED_SECONDS = 600.0
-"""Brokers silent for longer are not the job's, or are not scraped any more: a job whose brokers are away has failed by then."""
+"""Brokers silent for longer are not the job's, or are not scraped any more: a job whose brokers are away has failed by
+then."""
 
 
 def key_of(partition: PartitionReading) -> str:
@@ -58,8 +59,8 @@ def _heard(history: LogHistory, at: float, interval_seconds: float) -> tuple[tup
     """Return the latest distances between answers of the brokers, and when they answered again after an absence.
 
     An absence is judged by the last distances as well as by the interval: a monitor whose scrapes take longer than the
-    interval hears rarely of brokers that are there. It is noted at once, because rows are thinned out later and then lie
-    further apart than they were heard.
+    interval hears rarely of brokers that are there. It is noted at once, because rows are thinned out later and then
+    lie further apart than they were heard.
     """
     if not history.rows:
         return history.distances, history.back_at

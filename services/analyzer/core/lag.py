@@ -21,6 +21,9 @@ BACKLOG_SECONDS = 5.0
 _CARRY_SECONDS = 30.0
 """An unchanged snapshot keeps its lag at most this long; after that an unchanged position counts as a standstill."""
 _MAX_POINTS = 40
+_POSITION, _EMPTY_LOG = "position of the source", "position: the log is empty"
+_OWN_POSITION = frozenset({_POSITION, _EMPTY_LOG})
+"""Bases of a lag that the reader's own position gives."""
 
 
 class PartitionLag(NamedTuple):
@@ -97,7 +100,7 @@ def _over_partitions(
         missing = sum(1 for lag in lags if lag.records is None)
         found = unknown(f"the position in {missing} of {n} partitions is unknown ({bases})")
     else:
-        confidence = min(0.95 if lag.basis.startswith("position") else 0.6 for lag in lags)
+        confidence = min(0.95 if lag.basis in _OWN_POSITION else 0.6 for lag in lags)
         found = estimate(records, f"{bases}, {n} partitions", confidence, n)
     missing = sum(1 for lag in lags if lag.seconds is None)
     if missing:
@@ -143,13 +146,13 @@ def _partition_lag(
     if end is None:
         return PartitionLag(None, None, "log end unknown", 0.0)
     if p.log_start_offset is not None and end <= p.log_start_offset:
-        return PartitionLag(0.0, 0.0, "position: the log is empty", 0.95)
+        return PartitionLag(0.0, 0.0, _EMPTY_LOG, 0.95)
     # a committed record had been read: the engine stopped reporting a position behind it, as after it lost a worker
     overtaken = (
         p.current_offset is not None and p.committed_offset is not None and p.committed_offset > p.current_offset
     )
     if p.current_offset is not None and run is not None and not overtaken:
-        return _behind(p, p.current_offset, curves, at, "position of the source")
+        return _behind(p, p.current_offset, curves, at, _POSITION)
     if guessed is not None:
         return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)
     if p.committed_offset is not None:

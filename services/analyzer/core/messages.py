@@ -81,6 +81,32 @@ def estimate_missing(source: str, name: str, reason: str) -> str:
     return f"{source}: {name} unknown, {reason}."
 
 
+def pods_pending(workload: str, missing: int, wanted: int, reason: str) -> str:
+    verb = "is" if missing == 1 else "are"
+    return f"{workload}: {missing} of {wanted} replicas {verb} not running{_reason(reason)}."
+
+
+def pods_crashing(workload: str, pods: int, restarts: int | None, reason: str) -> str:
+    subject, verb = ("1 pod", "crashes") if pods == 1 else (f"{pods} pods", "crash")
+    times = "" if restarts is None else f", {restarts} restarts so far"
+    return f"{workload}: {subject} {verb} again and again{times}{_reason(reason)}."
+
+
+def out_of_memory(workload: str, pods: int, limit_bytes: int | None) -> str:
+    subject, verb = ("1 pod", "was") if pods == 1 else (f"{pods} pods", "were")
+    limit = "its memory limit" if limit_bytes is None else f"the memory limit of {limit_bytes / 2**20:,.0f} MiB"
+    return f"{workload}: {subject} {verb} ended and restarted for exceeding {limit}."
+
+
+def rollout(workload: str, updated: int | None, wanted: int) -> str:
+    done = "an unknown number" if updated is None else str(updated)
+    return f"{workload}: a rollout runs; {done} of {wanted} replicas have the new version."
+
+
+def paused(workload: str) -> str:
+    return f"{workload}: its rollout is paused (spec.paused): new replicas may run the earlier version."
+
+
 def formatted(value: float | None) -> str:
     """Format a number for a sentence: `1,234`, `12.3`, `0.034`."""
     if value is None:

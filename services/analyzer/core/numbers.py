@@ -41,7 +41,8 @@ def estimate(
 
 @lru_cache(maxsize=4)  # the operators of one observation share their samples' times
 def slope_weights(times: tuple[float, ...]) -> list[float] | None:
-    """Return weights whose sum of products with y is the least-squares slope of y over `times`; None without any spread."""
+    """Return weights whose sum of products with y is the least-squares slope of y over `times`; None without any
+    spread."""
     if len(times) < 2:
         return None
     first = times[0]

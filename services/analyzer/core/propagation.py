@@ -62,7 +62,8 @@ def _graph(names: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> Graph:
 def target_rates(
     graph: Graph, arrivals: Mapping[str, Estimate], selectivities: Mapping[tuple[str, str], Estimate]
 ) -> dict[str, Estimate]:
-    """Return the input rate of each operator if every source kept up, records/s; unknown as soon as one part of the sum is."""
+    """Return the input rate of each operator if every source kept up, records/s; unknown as soon as one part of the sum
+    is."""
     targets: dict[str, Estimate] = {}
     for name in graph.names:
         inputs = graph.inputs[name]

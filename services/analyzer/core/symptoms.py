@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weir_contracts import Symptom, SymptomCode
+from weir_contracts import Symptom
 
 from . import messages
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .lag import BACKLOG_SECONDS
 from .settings import AnalysisSettings
 from .state import Point
+from .workloads import symptom, workload_symptoms
 
 _MAX_SYMPTOMS = 100
 _STALLED_SECONDS = 10.0
@@ -23,6 +24,7 @@ def symptoms_of(
     found = [
         *_status(context),
         *_gap(context),
+        *workload_symptoms(context.observation.deployment),
         *_warming_up(context, settings),
         *(s for source in context.sources.values() for s in _source(context, source)),
         *(s for operator in context.operators.values() for s in _operator(context, operator, curves)),
@@ -31,38 +33,33 @@ def symptoms_of(
     return found[:_MAX_SYMPTOMS]
 
 
-def _symptom(code: SymptomCode, evidence: str, operator: str | None = None, **numbers: float | None) -> Symptom:
-    rounded = {name: None if number is None else round(number, 3) for name, number in numbers.items()}
-    return Symptom(code=code, operator=operator, evidence=evidence[:2000], numbers=rounded)
-
-
 def _status(context: AnalysisContext) -> Iterator[Symptom]:
     observation, deployment = context.observation, context.observation.deployment
     restarts = None if deployment is None else deployment.restarts
     if observation.status == "unreachable":
-        yield _symptom("unreachable", messages.unreachable(observation.message))
+        yield symptom("unreachable", messages.unreachable(observation.message))
     elif observation.status == "not_found":
-        yield _symptom("not-found", messages.not_found(observation.message))
+        yield symptom("not-found", messages.not_found(observation.message))
     elif observation.status == "ended":
-        yield _symptom("ended", messages.ended())
+        yield symptom("ended", messages.ended())
     elif observation.status == "not_running":
         state = "unknown" if deployment is None else deployment.state
-        yield _symptom("not-running", messages.not_running(state, observation.message))
+        yield symptom("not-running", messages.not_running(state, observation.message))
         if deployment is not None and deployment.health in ("running", "restarting"):
-            yield _symptom("restarting", messages.returning(state), restarts=restarts)
+            yield symptom("restarting", messages.returning(state), restarts=restarts)
     elif context.fresh_run and context.gap_seconds is not None and context.run is not None:
         age = context.at - context.run.started_at
-        yield _symptom("restarting", messages.new_run(age), run_age_seconds=age, restarts=restarts)
+        yield symptom("restarting", messages.new_run(age), run_age_seconds=age, restarts=restarts)
 
 
 def _gap(context: AnalysisContext) -> Iterator[Symptom]:
     gap = context.gap_seconds
     interval = context.observation.policy.spec.interval.total_seconds()
     if gap is not None and gap > max(3 * interval, interval + 5):
-        yield _symptom("gap", messages.gap(gap, interval), gap_seconds=gap, interval_seconds=interval)
+        yield symptom("gap", messages.gap(gap, interval), gap_seconds=gap, interval_seconds=interval)
     if context.lost_records is not None:
         sentence = messages.retention_gap(context.lost_records)
-        yield _symptom("retention-gap", sentence, observations=context.lost_records)
+        yield symptom("retention-gap", sentence, observations=context.lost_records)
 
 
 def _warming_up(context: AnalysisContext, settings: AnalysisSettings) -> Iterator[Symptom]:
@@ -72,10 +69,10 @@ def _warming_up(context: AnalysisContext, settings: AnalysisSettings) -> Iterato
     window = settings.capacity_window_seconds
     if age < warm_up:
         sentence = messages.warming_up(age, warm_up)
-        yield _symptom("warming-up", sentence, run_age_seconds=age, warm_up_seconds=warm_up)
+        yield symptom("warming-up", sentence, run_age_seconds=age, warm_up_seconds=warm_up)
     elif not any(operator.view is not None and operator.view.samples for operator in context.operators.values()):
         sentence = messages.window_not_full(window)
-        yield _symptom("warming-up", sentence, run_age_seconds=age, needed_seconds=warm_up + window)
+        yield symptom("warming-up", sentence, run_age_seconds=age, needed_seconds=warm_up + window)
 
 
 def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom]:
@@ -92,15 +89,15 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
     }
     seconds, spent = operator.input_rate.window_seconds or 0.0, operator.spent
     if taken == 0 and lag and seconds >= _STALLED_SECONDS:
-        yield _symptom("stalled", messages.stalled(name, seconds, lag), name, **numbers)
+        yield symptom("stalled", messages.stalled(name, seconds, lag), name, **numbers)
         return
     if lag is not None and growth is not None and _is_catching_up(source, operator):
         sentence = messages.catching_up(name, lag, -growth)
-        yield _symptom("catching-up", sentence, name, **numbers, seconds_left=lag / -growth)
+        yield symptom("catching-up", sentence, name, **numbers, seconds_left=lag / -growth)
     if source.backlogged and operator.measured.saturated and (spent.backpressured or 0.0) < 0.1:
         sentence = messages.source_bound(name, lag, taken, spent.busy)
         shares = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
-        yield _symptom("source-bound", sentence, name, **numbers, **shares)
+        yield symptom("source-bound", sentence, name, **numbers, **shares)
 
 
 def _is_catching_up(source: SourceContext, operator: OperatorContext) -> bool:
@@ -119,7 +116,7 @@ def _operator(
     busiest = (reading.busy_share_max if reading else None) or 0.0
     if ratio is not None and reading is not None and ratio >= _SKEW_RATIO and busiest >= 0.5:
         numbers = {"skew": ratio, "busy_share_max": busiest, "busy_share_mean": reading.busy_share_mean}
-        yield _symptom("skewed", messages.skewed(name, busiest, ratio), name, **numbers)
+        yield symptom("skewed", messages.skewed(name, busiest, ratio), name, **numbers)
     if name == context.bottleneck and not operator.is_source:
         yield from _downstream_bound(operator, curves.get(name, ()))
 
@@ -128,14 +125,14 @@ def _downstream_bound(operator: OperatorContext, curve: Sequence[Point]) -> Iter
     name, spent = operator.name, operator.spent
     if operator.measured.saturated and spent.busy is not None and spent.busy < 0.5:
         numbers = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
-        yield _symptom("downstream-bound", messages.waits_outside(name, spent.busy), name, **numbers)
+        yield symptom("downstream-bound", messages.waits_outside(name, spent.busy), name, **numbers)
     here = next((p for p in curve if p.parallelism == operator.parallelism and p.saturated), None)
     fewer = [p for p in curve if p.saturated and p.parallelism * 1.5 <= operator.parallelism and p.confidence >= 0.3]
     if here is None or not fewer:
         return
     best = max(fewer, key=lambda p: p.rate)
     if here.rate < 1.1 * best.rate:
-        yield _symptom(
+        yield symptom(
             "downstream-bound",
             messages.no_faster(name, here.rate, here.parallelism, best.rate, best.parallelism),
             name,
@@ -151,12 +148,12 @@ def _missing(context: AnalysisContext) -> Iterator[Symptom]:
         return
     for operator in context.operators.values():
         if missing := _missing_readings(operator):
-            yield _symptom("metric-missing", messages.readings_missing(operator.name, missing), operator.name)
+            yield symptom("metric-missing", messages.readings_missing(operator.name, missing), operator.name)
     for source in context.sources.values():
         for name, found in (("arrival rate", source.arrival_rate), ("lag", source.lag.records)):
             if found.value is None and context.gap_seconds is not None:
                 sentence = messages.estimate_missing(source.name, name, found.basis)
-                yield _symptom("metric-missing", sentence, source.name)
+                yield symptom("metric-missing", sentence, source.name)
 
 
 def _missing_readings(operator: OperatorContext) -> list[str]:

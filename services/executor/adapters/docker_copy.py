@@ -1,7 +1,8 @@
 """Copy of a compose service's container, as compose would create the next one. Pure.
 
-Built from Docker's description of a sibling (`GET /containers/:id/json`): image, environment, mounts, limits, networks and labels
-stay; number, name, host name and anonymous volumes are new. A container that compose cannot scale cannot be copied.
+Built from Docker's description of a sibling (`GET /containers/:id/json`): image, environment, mounts, limits, networks
+and labels stay; number, name, host name and anonymous volumes are new. A container that compose cannot scale cannot be
+copied.
 """
 
 import re

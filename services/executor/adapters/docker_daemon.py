@@ -1,7 +1,7 @@
 """Docker through its SDK: the containers of compose services, found by the labels that compose gives them.
 
-A client of Docker is root on its machine. So only containers with the service's labels are changed, and Docker's responses are
-validated.
+A client of Docker is root on its machine. So only containers with the service's labels are changed, and Docker's
+responses are validated.
 """
 
 from collections.abc import Iterator
@@ -145,8 +145,8 @@ def _there(container: Container) -> Iterator[None]:
 
 @contextmanager
 def _translated(call: str, *, creating: bool = False, final: bool = False) -> Iterator[None]:
-    """Translate Docker's errors to the driver's. With `final` a 5xx response is permanent, too: Docker reports an occupied
-    port, or a process that cannot be started, that way."""
+    """Translate Docker's errors to the driver's. With `final` a 5xx response is permanent, too: Docker reports an
+    occupied port, or a process that cannot be started, that way."""
     try:
         yield
     except APIError as error:

@@ -1,7 +1,9 @@
-"""Containers of one compose service, scaled by copies of a sibling: the part of the docker driver that changes containers.
+"""Containers of one compose service, scaled by copies of a sibling: the part of the docker driver that changes
+containers.
 
-Invariant: all containers are created before the first is started, and all are stopped before the first is removed; containers
-that were never started do not count as requested. So a change that a crash interrupts never looks like another client's.
+Invariant: all containers are created before the first is started, and all are stopped before the first is removed;
+containers that were never started do not count as requested. So a change that a crash interrupts never looks like
+another client's.
 """
 
 import asyncio
@@ -107,18 +109,20 @@ class Containers:
         *,
         expected: int,
         count: int,
+        fits: Callable[[int], bool],
         before_fewer: Callable[[], Awaitable[None]],
     ) -> None:
         """Scale from `expected` to `count` containers, all of them started; if that fails, back to as many as before.
 
-        Awaits `before_fewer` before the first container stops. Raises `Held`, `DockerRefused` or `DockerAway`.
+        `fits` returns whether another number of them gives the job the same parallelism, and so is no other client's
+        change. Awaits `before_fewer` before the first container stops. Raises `Held`, `DockerRefused` or `DockerAway`.
         """
         async with self._locks.setdefault((project, service), asyncio.Lock()):
             found = await self.of(project, service)
             if not found:
                 raise DockerRefused(no_containers(project, service))
             there = sum(container.state != "created" for container in found)
-            if there not in (expected, count):
+            if there not in (expected, count) and not fits(there):
                 raise Held(contested(changes({service: expected}, {service: there})))
             held = await fence.begin()
             if held is not None:

@@ -171,7 +171,8 @@ class FlinkDriver:
 
 
 async def _get_or_none(cluster: Cluster, path: str, parse: Callable[[Any], T]) -> T | None:
-    """Return None for a refused or unreadable response, which the snapshot can do without. Raises `CallFailed` without a response."""
+    """Return None for a refused or unreadable response, which the snapshot can do without. Raises `CallFailed` without
+    a response."""
     try:
         return await cluster.get(path, parse)
     except Unreadable:
@@ -251,7 +252,8 @@ def _snapshot(
 
 
 def _all_running(entry: JobEntry, details: Job) -> bool:
-    """Return whether overview and details agree: details may be seconds old (`web.refresh-interval`), the overview is not."""
+    """Return whether overview and details agree: details may be seconds old (`web.refresh-interval`), the overview is
+    not."""
     if entry.state != "RUNNING" or not entry.tasks or entry.tasks_running != entry.tasks:
         return False
     return details.all_running and entry.tasks == sum(vertex.parallelism for vertex in details.vertices)

@@ -8,8 +8,8 @@ from services.executor.core.observed import Conflict, PolicyReading, Recorded, U
 
 
 class MemoryKnowledge:
-    """Policies and actions of a knowledge service. `away` makes it unreachable, `lost_answers` loses the responses to that many
-    stored actions."""
+    """Policies and actions of a knowledge service. `away` makes it unreachable, `lost_answers` loses the responses to
+    that many stored actions."""
 
     def __init__(self) -> None:
         self.policies: dict[str, ScalingPolicy] = {}

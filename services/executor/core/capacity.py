@@ -23,8 +23,8 @@ def baselines(
 ) -> list[OperatorBaseline]:
     """Return the present capacity and input rate, in records/s, of each operator that is to be scaled up.
 
-    Capacity is the true processing rate of this window, else an earlier measurement at this parallelism. The input rate is
-    the target input rate if measured, since a backlogged operator's actual input rate is its capacity.
+    Capacity is the true processing rate of this window, else an earlier measurement at this parallelism. The input rate
+    is the target input rate if measured, since a backlogged operator's actual input rate is its capacity.
     """
     if analysis is None:
         return []

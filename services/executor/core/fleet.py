@@ -40,7 +40,8 @@ class Recommendation:
 def recommendation_after(before: Recommendation | None, plan: Plan, now: datetime, rules: Rules) -> Recommendation:
     """Return the recommendation after one more plan.
 
-    Its interval continues over a gap (a restart, a lost observation) of a window or the plan's lifetime, the longer of both.
+    Its interval continues over a gap (a restart, a lost observation) of a window or the plan's lifetime, the longer of
+    both.
     """
     if before is None or before.less_until is None or now > before.less_until:
         before = Recommendation(now)
@@ -53,15 +54,16 @@ def recommendation_after(before: Recommendation | None, plan: Plan, now: datetim
 
 @dataclass(frozen=True)
 class Fleet:
-    """In-flight actions of all replicas by application with their cluster (None: unknown), and recommendations by application.
+    """In-flight actions of all replicas by application with their cluster (None: unknown), and recommendations by
+    application.
 
     An executor has the recommendations of the owned partitions, and reads the other replicas' actions from the topic of
-    outcomes. It counts at the gate, and again when its intent is published but not yet stored in knowledge. If not all intents
-    fit, the later one is refused; the earlier one waits, and is refused if the later one was stored first. An executor counts
-    after it has read back its own intent, and so all intents published before.
+    outcomes. It counts at the gate, and again when its intent is published but not yet stored in knowledge. If not all
+    intents fit, the later one is refused; the earlier one waits, and is refused if the later one was stored first. An
+    executor counts after it has read back its own intent, and so all intents published before.
 
-    Limit: partitions are not ordered against each other. If two brokers deliver with different delays, two replicas may both
-    store their intents within that difference and exceed the limit.
+    Limit: partitions are not ordered against each other. If two brokers deliver with different delays, two replicas may
+    both store their intents within that difference and exceed the limit.
     """
 
     in_flight: Mapping[str, str | None] = field(default_factory=dict)
@@ -83,8 +85,8 @@ class Fleet:
     def input_outage(self, plan: Plan, now: datetime, rules: Rules) -> Refusal | None:
         """Return a refusal to shrink if many applications began to need less at the same time.
 
-        A common cause upstream or in the metrics is more probable than that many independent falls of the load. The start of
-        the recommendation counts, since stabilisation delays each scale-down by minutes.
+        A common cause upstream or in the metrics is more probable than that many independent falls of the load. The
+        start of the recommendation counts, since stabilisation delays each scale-down by minutes.
         """
         if not shrinks(plan):
             return None

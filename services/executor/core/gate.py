@@ -1,5 +1,6 @@
 """The gate: a plan becomes an action, or is refused with a reason."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -85,8 +86,8 @@ def _by_policy(plan: Plan, context: Context) -> Refusal | None:
 
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
     snapshot, planned = context.snapshot, plan.deployment
-    if snapshot.unsupported:
-        return Refusal("unsupported", snapshot.unsupported)
+    if snapshot.refusal is not None:
+        return snapshot.refusal
     if not snapshot.reachable:
         return Refusal("unreachable", messages.target_unreachable(snapshot.reason))
     if planned is None:
@@ -109,7 +110,7 @@ def _by_scheduler(scheduler: str | None, policy: ScalingPolicy | None) -> Refusa
     if scheduler != "reactive":
         return Refusal("unsupported", messages.unsupported_scheduler(scheduler))
     if policy is None or policy.spec.target.unit is None:
-        return Refusal("unsupported", messages.REACTIVE_WITHOUT_DOCKER)
+        return Refusal("unsupported", messages.REACTIVE_WITHOUT_INSTANCES)
     return None
 
 
@@ -141,7 +142,8 @@ def _by_requirements(plan: Plan, context: Context) -> Refusal | None:
 
 def _contested(there: Deployment, context: Context) -> Refusal | None:
     ours = context.history.ours(there.job_id)
-    if there.requested is None or not ours or there.requested in ours:
+    writers = context.snapshot.writers
+    if there.requested is None or not ours or _is_ours(there.requested, ours, writers):
         return None
     since, policy = context.history.contested_since, context.policy.policy
     touched_at = policy.metadata.updated_at if policy else None
@@ -149,8 +151,16 @@ def _contested(there: Deployment, context: Context) -> Refusal | None:
         return None  # writing (or pausing and resuming) the policy hands the requirements back to Weir
     return Refusal(
         "contested",
-        messages.contested_until_reset(ours[0], there.requested),
+        messages.contested_until_reset(ours[0], there.requested, messages.writer(writers, ours[0], there.requested)),
     )
+
+
+def _is_ours(requested: Parallelism, ours: list[Parallelism], writers: Mapping[str, str] | None) -> bool:
+    """Return whether Weir set the requirements. A target that records writers never falls back to earlier ones by
+    itself."""
+    if writers is None or not requested.keys() <= writers.keys():
+        return requested in ours
+    return all(not writers.get(name) or p == ours[0].get(name) for name, p in requested.items())
 
 
 def _by_bounds(plan: Plan, context: Context) -> Refusal | None:
@@ -213,6 +223,8 @@ def still_wanted(
         touched = metadata.updated_at is not None and metadata.updated_at > action.started_at
         if touched if planned_version is None else metadata.version != planned_version:
             return Refusal("policy-changed", messages.POLICY_CHANGED)
+    if snapshot is not None and snapshot.refusal is not None:
+        return snapshot.refusal
     if snapshot is not None and snapshot.reachable:
         there = snapshot.deployment
         if there is None or there.job_id != action.deployment.job_id:

@@ -263,8 +263,8 @@ def resolve_conflict(
 ) -> Recorded | Conflict | CompareAndSwap:
     """Return what a conflict means. `previous` is the application's action before this one in the topic of outcomes.
 
-    This process's attempt id in the stored action means that an earlier try succeeded and its response was lost. Knowledge
-    may lag behind the topic, or have been emptied: then the stored action is outdated and no conflict.
+    This process's attempt id in the stored action means that an earlier try succeeded and its response was lost.
+    Knowledge may lag behind the topic, or have been emptied: then the stored action is outdated and no conflict.
     """
     if current is None:
         return CompareAndSwap(0)

@@ -1,5 +1,6 @@
 """Sentences for users: refusals of plans and transitions of actions, with parallelism in a readable form."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism
@@ -16,8 +17,9 @@ PARALLELISM_CHANGED = "the job's parallelism changed before the plan was applied
 GRAPH_CHANGED = "the job's graph differs from the one the plan was made for"
 NO_DEPLOYMENT = "the plan names no deployment"
 ACTION_ELSEWHERE = "another executor holds an action of this application"
-REACTIVE_WITHOUT_DOCKER = (
-    "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker target"
+REACTIVE_WITHOUT_INSTANCES = (
+    "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker or "
+    "kubernetes target"
 )
 UNKNOWN_GRAPH = "the policy has a budget, but the slots cannot be counted: the job's graph is unknown"
 
@@ -106,15 +108,25 @@ def already_requested(wanted: Parallelism) -> str:
     return f"{vector(wanted)} is already requested"
 
 
-def contested_until_reset(ours: Parallelism, there: Parallelism) -> str:
+def writer(writers: Mapping[str, str] | None, ours: Parallelism, there: Parallelism) -> str:
+    """Return the client that set the first requirement that differs; empty if unknown."""
+    return next((by for name, by in (writers or {}).items() if by and there.get(name) != ours.get(name)), "")
+
+
+def contested_until_reset(ours: Parallelism, there: Parallelism, by: str = "") -> str:
     return (
-        f"another client set the requirements ({changes(ours, there)}): held until they are restored, "
-        "or the policy is written, or paused and resumed"
+        f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements ({changes(ours, there)}): held until they "
+        "are restored, or the policy is written, or paused and resumed"
     )
 
 
-def contested_now(there: str) -> str:
-    return f"another client set the requirements meanwhile: {there}"
+def contested_now(there: str, by: str = "") -> str:
+    return f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements meanwhile: {there}"
+
+
+def unfinished(sentence: str, before: Parallelism, there: Parallelism) -> str:
+    """Add the requirements that were written before a request ended early."""
+    return sentence if before == there else f"{sentence}; {changes(before, there)} was written before"
 
 
 def quarantined(wanted: Parallelism, until: datetime) -> str:
@@ -192,8 +204,12 @@ def below_requested(wanted: Parallelism, there: Parallelism) -> str:
     return f"past the deadline the job runs below the requested parallelism ({changes(wanted, there)})"
 
 
-def not_running(state: str) -> str:
-    return f"past the deadline the job is {state} and not all of its tasks run"
+def not_running(state: str, progress: str = "") -> str:
+    return f"past the deadline {progress or f'the job is {state} and not all of its tasks run'}"
+
+
+def waiting(wanted: Parallelism, progress: str) -> str:
+    return f"waiting for {vector(wanted)}: {progress}"
 
 
 def running(wanted: Parallelism, took_seconds: float) -> str:
@@ -205,8 +221,12 @@ def verified(wanted: Parallelism, took_seconds: float, capacity_is_fine: bool, c
     return f"{vector(wanted)} settled, {took_seconds:.1f} s from request to running; {capacity}: {comparison}"
 
 
-def rollback_stuck(target: Parallelism, state: str) -> str:
-    return f"{vector(target)} was requested again but does not run (the job is {state}): check the job"
+def not_rolled_back(target: Parallelism, reason: str) -> str:
+    return f"not rolled back to {vector(target)}: {reason}"
+
+
+def rollback_stuck(target: Parallelism, state: str, progress: str = "") -> str:
+    return f"{vector(target)} was requested again but does not run ({progress or f'the job is {state}'}): check the job"
 
 
 def rollback_unanswered(target: Parallelism) -> str:

@@ -1,5 +1,6 @@
 """Observed state that an action is judged by: the target, and the response to the last instruction."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,9 +18,30 @@ class Refusal:
     sentence: str
 
 
-def contested(there: str) -> Refusal:
-    """Return the refusal for requirements that differ from the expected ones; `there` describes them."""
-    return Refusal("contested", contested_now(there))
+def contested(there: str, by: str = "") -> Refusal:
+    """Return the refusal for requirements that differ from the expected ones; `there` describes them, `by` names the
+    writer."""
+    return Refusal("contested", contested_now(there, by))
+
+
+PROGRESS_CODES = ("pods-pending", "unschedulable", "quota", "image", "pods-crashing", "out-of-memory")
+"""Reasons for which requested instances do not run yet, by increasing severity. The first one is normal, and not
+reported."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Reason why requested instances do not run yet."""
+
+    code: str
+    """One of `PROGRESS_CODES`."""
+    sentence: str
+
+    def is_worse_than(self, code: str) -> bool:
+        """Return whether `code` is none of the reasons, or a less severe one, so that an action reports each at most
+        once."""
+        reported = PROGRESS_CODES.index(code) if code in PROGRESS_CODES else 0
+        return PROGRESS_CODES.index(self.code) > reported
 
 
 @dataclass(frozen=True)
@@ -43,15 +65,22 @@ class Snapshot:
     topology: Topology | None = None
     """The running graph; None if the driver does not report it."""
     resourced_at: datetime | None = None
-    """Start of the time in which the engine has, but does not use, all requested slots; None: slots are missing or in use."""
-    unsupported: str = ""
-    """Reason why this executor cannot act on the target; empty if it can."""
+    """Start of the time in which the engine has, but does not use, all requested slots; None: slots are missing or in
+    use."""
+    refusal: Refusal | None = None
+    """Reason why no request may begin, forward or back; None: it may."""
+    progress: Progress | None = None
+    """Reason why requested instances do not run; None: they run, or none is known."""
+    writers: Mapping[str, str] | None = None
+    """Client that last set each operator's requirements, empty for Weir; without an operator if its client is unknown.
+    None: the target does not record it."""
     restartable: bool = False
     """Whether a repeated request would start requested parts that have stopped."""
     can_trigger_checkpoint: bool = False
     """Whether the driver can trigger a checkpoint of the deployment, which a rescale waits for."""
     version: str | None = None
-    """Version of the target for a conditional request, in the driver's own format; None if the driver has no versions."""
+    """Version of the target for a conditional request, in the driver's own format; None if the driver has no versions.
+    """
 
     def runs(self, wanted: Parallelism) -> bool:
         """Return whether exactly this parallelism runs, with every subtask."""

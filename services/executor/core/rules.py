@@ -19,7 +19,10 @@ class RuleSettings(BaseModel):
         description="minimum time limit of a rescale, whatever the cluster's settings add up to, in seconds",
     )
     container_start_seconds: float = Field(
-        60.0, ge=0, le=3600, description="additional time for a rescale by containers, which start first, in seconds"
+        60.0,
+        ge=0,
+        le=3600,
+        description="additional time for a rescale by containers or pods, which start first, in seconds",
     )
     request_retry_seconds: float = Field(
         30.0,

@@ -1,7 +1,8 @@
 """Steps of an action: each observation of the target leads to at most one transition.
 
-Invariants: a terminal action takes no step. A request asks for `wanted` in phase `applying` and for `rollback_target` in phase
-`rolling-back`, and in no other phase. Only the events in `ROLLBACK_EVENTS` roll back.
+Invariants: a terminal action takes no step. A request asks for `wanted` in phase `applying` and for `rollback_target`
+in phase `rolling-back`, and in no other phase. Only the events in `ROLLBACK_EVENTS` roll back, and only a target that
+refuses no request.
 """
 
 from collections.abc import Callable
@@ -80,7 +81,9 @@ def late_rollback(
     deployment = snapshot.deployment
     if deployment is None or deployment.job_id != action.deployment.job_id or not snapshot.runs(action.wanted):
         return None
-    if deployment.requested not in (None, action.wanted) or policy is None or policy.policy is None:
+    if deployment.requested not in (None, action.wanted) or snapshot.refusal is not None:
+        return None
+    if policy is None or policy.policy is None:
         return None
     comparison = judge(action, observed.analysis, rules)
     if comparison.kind != "worse" or policy.policy.spec.mode != "act":
@@ -145,12 +148,16 @@ class _Situation:
         return self.go(RequestAccepted(name, sentence, at + limit, at, code=code), self.checkpoint())
 
     def roll_back(self, name: EventName, reason: str, code: str = "") -> Step:
-        target = rollback_target(self.action)
+        """Roll back, unless the target takes no request: a rollout may itself be the reason for what was observed."""
+        target, refusal = rollback_target(self.action), self.snapshot.refusal
+        if refusal is not None:
+            return self.end("contested", messages.not_rolled_back(target, refusal.sentence), refusal.code)
         deadline_at = self.now + timedelta(seconds=self.rules.unobserved_limit_seconds)
         return self.go(Timed(name, messages.back_to(reason, target), deadline_at, code=code), Request(target))
 
     def contested(self, requested: Parallelism) -> Step:
-        return self.end("contested", contested(changes(self.action.wanted, requested)).sentence)
+        by = messages.writer(self.snapshot.writers, self.action.wanted, requested)
+        return self.end("contested", contested(changes(self.action.wanted, requested), by).sentence)
 
     def limit(self) -> timedelta:
         """Return the time limit of a rescale."""
@@ -185,7 +192,8 @@ class _Situation:
     def present(self) -> "tuple[_Situation, Deployment] | Step":
         """Return the situation after an observation of the action's job, or the step if the job is not observed.
 
-        A gap in observations extends the deadline. An unreachable target is waited for up to `unobserved_limit_seconds`.
+        A gap in observations extends the deadline. An unreachable target is waited for up to
+        `unobserved_limit_seconds`.
         """
         action, snapshot, now = self.action, self.snapshot, self.now
         if not snapshot.reachable:
@@ -239,14 +247,20 @@ def _applying(case: _Situation) -> Step:
         if requested == action.wanted:
             # The request went out right after this phase began, so that is nearer to its acceptance than now is.
             return case.accepted("found-requested", action.checked_at or case.now, change)
-        if requested is not None and requested != rollback_target(action):
+        target = rollback_target(action)
+        if requested is not None and not _mixes(requested, target, action.wanted):
             return case.contested(requested)
+        if snapshot.refusal is not None:
+            sentence = messages.unfinished(snapshot.refusal.sentence, target, requested or target)
+            return case.end("outdated", sentence, snapshot.refusal.code)
         if not case.is_late:
             return case.stay(Request(action.wanted))
     if not case.is_late:
         return case.stay()
     reason = "" if snapshot.reachable else snapshot.reason
-    return case.end("unreachable", messages.request_unanswered(action.deadline_at, reason))
+    sentence = messages.request_unanswered(action.deadline_at, reason)
+    target, there = rollback_target(action), snapshot.deployment
+    return case.end("unreachable", messages.unfinished(sentence, target, (there and there.requested) or target))
 
 
 def _verifying(case: _Situation) -> Step:
@@ -264,10 +278,17 @@ def _verifying(case: _Situation) -> Step:
         return _began_to_run(case) if action.running_at is None else _settling(case, action.running_at)
     if case.is_late and snapshot.all_running:
         return case.roll_back("below-requested", messages.below_requested(action.wanted, deployment.observed))
+    progress = snapshot.progress
     if case.is_late:
-        return case.roll_back("not-running", messages.not_running(deployment.state))
-    waits = action.requested_at is not None and action.running_at is None
-    return case.stay(case.checkpoint(action.requested_at) if waits else None)
+        sentence = messages.not_running(deployment.state, progress.sentence if progress else "")
+        return case.roll_back("not-running", sentence)
+    if action.requested_at is None or action.running_at is not None:
+        return case.stay()
+    checkpoint = case.checkpoint(action.requested_at)
+    if progress is not None and progress.is_worse_than(action.code):
+        sentence = messages.waiting(action.wanted, progress.sentence)
+        return case.go(Event("waiting", sentence, code=progress.code), checkpoint)
+    return case.stay(checkpoint)
 
 
 def _began_to_run(case: _Situation) -> Step:
@@ -310,8 +331,8 @@ def _rolling_back(case: _Situation) -> Step:
         return present
     case, deployment = present
     action, requested = case.action, deployment.requested
-    if requested not in (None, target, action.wanted):
-        return case.contested(requested or {})
+    if requested is not None and not _mixes(requested, target, action.wanted):
+        return case.contested(requested)
     if action.rollback_requested_at is not None:
         return _returning(case, action.rollback_requested_at, deployment.state)
     if requested == target:
@@ -326,8 +347,15 @@ def _returning(case: _Situation, requested_at: datetime, state: str) -> Step:
     if case.snapshot.runs(target) or case.snapshot.runs(case.action.before):
         return case.end("restored", messages.restored(target), code="rolled-back")
     if case.is_late:
-        return case.end("stuck", messages.rollback_stuck(target, state), code="rollback-stuck")
+        progress = case.snapshot.progress.sentence if case.snapshot.progress else ""
+        return case.end("stuck", messages.rollback_stuck(target, state, progress), code="rollback-stuck")
     return case.stay(case.checkpoint(requested_at))
+
+
+def _mixes(requested: Parallelism, one: Parallelism, other: Parallelism) -> bool:
+    """Return whether each operator's requirement is of one of two vectors: a driver may write operators one after
+    another."""
+    return requested.keys() == one.keys() and all(p in (one[name], other.get(name)) for name, p in requested.items())
 
 
 def _extra_restarts(action: ActionState, deployment: Deployment) -> int | None:
@@ -339,7 +367,8 @@ def _extra_restarts(action: ActionState, deployment: Deployment) -> int | None:
 def _is_looping(case: _Situation) -> bool:
     """Return whether the restarts are due to the new parallelism: they persist, continue, and no slots are missing.
 
-    The loss of a TaskManager restarts a job several times, too, until the cluster has noticed and while slots are missing.
+    The loss of a TaskManager restarts a job several times, too, until the cluster has noticed and while slots are
+    missing.
     """
     action, snapshot, analysis = case.action, case.snapshot, case.observed.analysis
     began = action.running_at or action.requested_at or case.now

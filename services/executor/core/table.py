@@ -1,6 +1,7 @@
 """Events of an action, and the table of legal transitions; every other one raises `IllegalMove`.
 
-Invariants: an action changes its phase in `move` only, each move adds 1 to its version, and nothing follows a terminal phase.
+Invariants: an action changes its phase in `move` only, each move adds 1 to its version, and nothing follows a terminal
+phase.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -22,6 +23,7 @@ EventName = Literal[
     "found-requested",
     "rejected",
     "unreachable",
+    "waiting",
     "running",
     "healthy",
     "superseded",
@@ -99,6 +101,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("applying", "contested"): "failed",
     ("applying", "gone"): "failed",
     # the engine has it: wait until it runs, then watch it settle
+    ("verifying", "waiting"): "verifying",  # requested instances do not run yet, for a reason worth reporting
     ("verifying", "running"): "verifying",
     ("verifying", "healthy"): "verified",
     ("verifying", "superseded"): "superseded",

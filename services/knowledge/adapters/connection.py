@@ -64,7 +64,6 @@ class Connection:
         async def requested() -> Any:
             with suppress(ResponseError):
                 return await work
-            return None
 
         return await self.do(requested())
 
@@ -92,6 +91,9 @@ class Connection:
                 with suppress(WatchError):
                     return (await self.do(pipeline.execute()))[0]
         raise StoreUnavailable(messages.redis_contended(key, ATTEMPTS))
+
+    async def close(self) -> None:
+        await self.client.aclose()
 
     async def ping(self) -> None:
         """Return if Redis answers."""

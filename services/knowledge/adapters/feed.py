@@ -15,14 +15,13 @@ SPARE = 3
 
 
 class RedisFeed:
-    """A stream of packed messages. Redis measures its memory; message lengths would miss the events of other replicas and earlier ones."""
+    """A stream of packed messages. Redis measures its memory; message lengths would miss the events of other replicas
+    and earlier ones."""
 
     def __init__(self, connection: Connection, max_events: int, max_bytes: int) -> None:
         self._client, self._do, self._if_allowed = connection.client, connection.do, connection.if_allowed
-        self._max_events = max_events
-        self._max_bytes = max_bytes
-        # Measure before the first write: the stream may exist, with another limit.
-        self._unmeasured = max_bytes
+        self._max_events, self._max_bytes = max_events, max_bytes
+        self._unmeasured = max_bytes  # measure before the first write: the stream may exist, with another limit
 
     async def make_room(self, incoming: int) -> None:
         """Delete the oldest events until `incoming` bytes fit into the feed's memory. A full Redis does this as well."""
@@ -32,16 +31,13 @@ class RedisFeed:
             return
         wanted = max(0, self._max_bytes - (SPARE + 1) * step - incoming)
         # Takes several rounds if the oldest are smaller than the others.
-        while (used := await self._used()) > wanted + step:
-            length = await self._do(self._client.xlen(EVENTS))
-            if length == 0:
-                break
-            kept = length * wanted // used
-            await self._do(self._client.xtrim(EVENTS, maxlen=kept, approximate=False))
+        while (used := await self._used()) > wanted + step and (length := await self._do(self._client.xlen(EVENTS))):
+            await self._do(self._client.xtrim(EVENTS, maxlen=length * wanted // used, approximate=False))
         self._unmeasured = incoming
 
     async def _used(self) -> int:
-        """Return the bytes of all nodes of the stream; 0 if the command is not permitted: then only the number bounds it."""
+        """Return the bytes of all nodes of the stream; 0 if the command is not permitted: then only the number bounds
+        it."""
         return await self._if_allowed(self._client.memory_usage(EVENTS, samples=0)) or 0
 
     def measure_next(self) -> None:

@@ -1,16 +1,14 @@
 """Past cycles in Redis: a sorted set of lines by time and a hash of the plans' results for each application.
 
-Kept apart from the state: a message needs none of it, and 500 lines are four times as long as all that it needs. A line that is written
-twice, by two replicas or by the migration from an earlier version, is still one.
+Kept apart from the state: a message needs none of it, and 500 lines are four times as long as all that it needs. A line
+that two replicas write is one line.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from pydantic import ValidationError
 from weir_contracts import LoopResult
 
 from services.knowledge.adapters.connection import Connection, pack, unpack
@@ -43,23 +41,20 @@ class RedisHistory:
             else:
                 lines[application].append(entry)
         for application, each in lines.items():
-            self._add_lines(pipeline, LINES + application, each)
+            key, newest = LINES + application, max(line.at.timestamp() for line in each)
+            pipeline.zadd(key, {pack(line.model_dump_json()): line.at.timestamp() for line in each})
+            pipeline.zremrangebyrank(key, 0, -self._max_lines - 1)
+            pipeline.zremrangebyscore(key, "-inf", f"({newest - self._age_seconds}")
         for application, phases in ends.items():
             pipeline.hset(ENDS + application, mapping=phases)
 
-    def _add_lines(self, pipeline: Any, key: str, lines: Sequence[LoopResult]) -> None:
-        newest = max(line.at.timestamp() for line in lines)
-        pipeline.zadd(key, {pack(line.model_dump_json()): line.at.timestamp() for line in lines})
-        pipeline.zremrangebyrank(key, 0, -self._max_lines - 1)
-        pipeline.zremrangebyscore(key, "-inf", f"({newest - self._age_seconds}")
-
     async def tidy(self, entries: Sequence[tuple[str, HistoryEntry]]) -> None:
         """Delete ends without lines once there are many more ends than lines. An end may come before its line."""
-        entry = defaultdict[str, set[str]](set)
+        ended = defaultdict[str, set[str]](set)
         for application, each in entries:
             if isinstance(each, End):
-                entry[application].add(str(each.plan_id))
-        for application, now in entry.items():
+                ended[application].add(str(each.plan_id))
+        for application, now in ended.items():
             ends = ENDS + application
             if await self._do(self._client.hlen(ends)) <= SPARE * self._max_lines:
                 continue
@@ -77,15 +72,3 @@ class RedisHistory:
             (LoopResult.model_validate_json(unpack(text)) for text in texts),
             {UUID(plan_id): phase for plan_id, phase in phases.items()},
         )
-
-    async def take_over(self, application: str, state: str, texts: Sequence[str], fields: Sequence[str]) -> None:
-        """Move lines that an earlier version stored in fields of a state's hash."""
-        lines = []
-        for text in texts:
-            with suppress(ValidationError):  # damaged
-                lines.append(LoopResult.model_validate_json(text))
-        async with self._client.pipeline(transaction=True) as pipeline:
-            if lines:
-                self._add_lines(pipeline, LINES + application, lines)
-            pipeline.hdel(state, *fields)
-            await self._do(pipeline.execute())

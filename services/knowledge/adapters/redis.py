@@ -43,22 +43,13 @@ WHOLE = "weir:whole"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""
 
-# A policy stored before 0.1.0 has its version as `resourceVersion`.
-_VERSION_OF = """
-local function version_of(document)
-  local metadata = cjson.decode(document).metadata
-  return metadata.version or metadata.resourceVersion
-end
-"""
-
-# KEYS: policies, outbox, deletions, modes. ARGV: application, expected version or "", new value or "" (delete), the new value's version or
-# the deletion's least. A policy or deletion and its outbox entry are written together, so nothing is stored that is never published.
-_PUT_POLICY = (
-    _VERSION_OF
-    + """
+# KEYS: policies, outbox, deletions, modes. ARGV: application, expected version or "", new value or "" (delete), the new
+# value's version or the deletion's least. A policy or deletion and its outbox entry are written together, so nothing is
+# stored that is never published.
+_PUT_POLICY = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
 local version = 0
-if current then version = version_of(current) end
+if current then version = cjson.decode(current).metadata.version end
 if ARGV[2] ~= '' and tostring(version) ~= ARGV[2] then return {0, current or ''} end
 if ARGV[3] == '' then
   if not current then return {2, ''} end
@@ -76,37 +67,25 @@ else
 end
 return {1, ''}
 """
-)
 
 # KEYS: policies, deletions. ARGV: application, version, value or "" (deleted). What is newer stays.
-_RESTORE_POLICY = (
-    _VERSION_OF
-    + """
+_RESTORE_POLICY = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
-if current and version_of(current) >= tonumber(ARGV[2]) then return 0 end
+if current and cjson.decode(current).metadata.version >= tonumber(ARGV[2]) then return end
 local deleted = redis.call('HGET', KEYS[2], ARGV[1])
-if deleted and tonumber(deleted) >= tonumber(ARGV[2]) then return 0 end
-if ARGV[3] == '' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
-else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-  redis.call('HDEL', KEYS[2], ARGV[1])
-end
-return 1
+if deleted and tonumber(deleted) >= tonumber(ARGV[2]) then return end
+local written, removed = KEYS[1], KEYS[2]
+if ARGV[3] == '' then written, removed = KEYS[2], KEYS[1] end
+redis.call('HSET', written, ARGV[1], ARGV[3] == '' and ARGV[2] or ARGV[3])
+redis.call('HDEL', removed, ARGV[1])
 """
-)
 
 # KEYS: policies, outbox, deletions. ARGV: application.
 _PUBLISH_AGAIN = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
-if current then
-  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', current)
-  return 1
-end
+if current then return redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', current) end
 local deleted = redis.call('HGET', KEYS[3], ARGV[1])
 if deleted then redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'version', deleted) end
-return 0
 """
 
 # KEYS: hash. ARGV: application, expected version, value.
@@ -130,7 +109,7 @@ def hour_key(hour: datetime) -> str:
     return hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
 
-class RedisStore:
+class RedisStore(Connection):
     """The store in Redis; a lost connection is `StoreUnavailable`, and the next call reconnects."""
 
     def __init__(
@@ -144,52 +123,33 @@ class RedisStore:
         history_kept: int = 500,
         history_seconds: float = 86_400.0,
     ) -> None:
+        super().__init__(url, timeout_seconds)
         self._cache = state_documents.state_cache(state_cache_bytes)
-        self._connection = Connection(url, timeout_seconds)
-        self._client, self._do = self._connection.client, self._connection.do
-        self._script, self._batch = self._connection.script, self._connection.batch
-        self._feed = RedisFeed(self._connection, events_kept, events_bytes)
-        self._history = RedisHistory(self._connection, history_kept, history_seconds)
-
-    async def ping(self) -> None:
-        await self._connection.ping()
-
-    async def check_room(self) -> None:
-        await self._connection.check_room()
-
-    async def close(self) -> None:
-        await self._client.aclose()
+        self._feed = RedisFeed(self, events_kept, events_bytes)
+        self._history = RedisHistory(self, history_kept, history_seconds)
 
     async def is_complete(self) -> bool:
-        return bool(await self._do(self._client.exists(WHOLE)))
-
-    async def migrate(self) -> None:
-        names = sorted(await self._do(self._client.smembers(APPLICATIONS)))
-        earlier = await self._batch(("HEXISTS", STATE + name, state_documents.HISTORY) for name in names)
-        for name in (name for name, is_earlier in zip(names, earlier, strict=True) if is_earlier):
-            found = await self._do(self._client.hgetall(STATE + name))
-            fields = {field: unpack(text) for field, text in found.items()}
-            await self._history.take_over(name, STATE + name, *state_documents.earlier_history(fields))
+        return bool(await self.do(self.client.exists(WHOLE)))
 
     async def mark_complete(self) -> None:
-        await self._do(self._client.set(WHOLE, "1"))
+        await self.do(self.client.set(WHOLE, "1"))
 
     async def policy(self, application: str) -> ScalingPolicy | None:
-        text = await self._do(self._client.hget(POLICIES, application))
+        text = await self.do(self.client.hget(POLICIES, application))
         return ScalingPolicy.model_validate_json(text) if text else None
 
     async def policies(self) -> list[ScalingPolicy]:
-        found = await self._do(self._client.hgetall(POLICIES))
+        found = await self.do(self.client.hgetall(POLICIES))
         return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
         wanted = claims(policy.subject)
 
         async def check(pipeline: Any) -> None:
-            own = await self._do(pipeline.hget(POLICIES, policy.application))
+            own = await self.do(pipeline.hget(POLICIES, policy.application))
             if own and claims_of(own) == wanted:
                 return
-            found = await self._do(pipeline.hgetall(POLICIES))
+            found = await self.do(pipeline.hgetall(POLICIES))
             others = {name: claims_of(text) for name, text in found.items() if name != policy.application}
             if (taken := rival(wanted, others)) is not None:
                 raise TargetTaken(taken)
@@ -211,45 +171,45 @@ class RedisStore:
         keys = [POLICIES, OUTBOX, DELETIONS, MODES]
         arguments = (application, "" if expected is None else str(expected), value, str(version))
         if check is None:
-            done, current = await self._script(_PUT_POLICY, keys, *arguments)
+            done, current = await self.script(_PUT_POLICY, keys, *arguments)
         else:
-            done, current = await self._connection.script_unchanged(POLICIES, check, _PUT_POLICY, keys, *arguments)
+            done, current = await self.script_unchanged(POLICIES, check, _PUT_POLICY, keys, *arguments)
         if done == 0:
             raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
         return bool(done == 1)
 
     async def restore_policy(self, policy: ScalingPolicy) -> None:
         version = str(policy.metadata.version or 0)
-        await self._script(_RESTORE_POLICY, [POLICIES, DELETIONS], policy.application, version, _as_written(policy))
+        await self.script(_RESTORE_POLICY, [POLICIES, DELETIONS], policy.application, version, _as_written(policy))
 
     async def restore_deletion(self, application: str, version: int) -> None:
-        await self._script(_RESTORE_POLICY, [POLICIES, DELETIONS], application, str(version), "")
+        await self.script(_RESTORE_POLICY, [POLICIES, DELETIONS], application, str(version), "")
 
     async def deletion(self, application: str) -> int | None:
-        found = await self._do(self._client.hget(DELETIONS, application))
+        found = await self.do(self.client.hget(DELETIONS, application))
         return None if found is None else int(found)
 
     async def deletions(self) -> dict[str, int]:
-        found = await self._do(self._client.hgetall(DELETIONS))
+        found = await self.do(self.client.hgetall(DELETIONS))
         return {name: int(version) for name, version in found.items()}
 
     async def forget_deletions(self, before: int) -> None:
         old = [name for name, version in (await self.deletions()).items() if version < before]
         if old:
-            await self._do(self._client.hdel(DELETIONS, *old))
+            await self.do(self.client.hdel(DELETIONS, *old))
 
     async def publish_again(self, application: str) -> None:
-        await self._script(_PUBLISH_AGAIN, [POLICIES, OUTBOX, DELETIONS], application)
+        await self.script(_PUBLISH_AGAIN, [POLICIES, OUTBOX, DELETIONS], application)
 
     async def keep_mode(self, application: str, mode: str) -> None:
-        await self._do(self._client.hset(MODES, application, mode))
+        await self.do(self.client.hset(MODES, application, mode))
 
     async def kept_mode(self, application: str) -> str | None:
-        found = await self._do(self._client.hget(MODES, application))
+        found = await self.do(self.client.hget(MODES, application))
         return None if found is None else str(found)
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
-        found = await self._do(self._client.xrange(OUTBOX, count=count))
+        found = await self.do(self.client.xrange(OUTBOX, count=count))
         return [
             OutboxEntry(
                 entry,
@@ -262,11 +222,11 @@ class RedisStore:
         ]
 
     async def outbox_size(self) -> int:
-        return int(await self._do(self._client.xlen(OUTBOX)))
+        return int(await self.do(self.client.xlen(OUTBOX)))
 
     async def published(self, entries: Sequence[OutboxEntry]) -> None:
         if entries:
-            await self._do(self._client.xdel(OUTBOX, *(entry.id for entry in entries)))
+            await self.do(self.client.xdel(OUTBOX, *(entry.id for entry in entries)))
 
     async def state(self, application: str) -> State | None:
         return (await self.states([application]))[application]
@@ -277,7 +237,7 @@ class RedisStore:
         unread = [name for name in applications if name not in cached]
         for begin in range(0, len(unread), MAX_STATES_READ):
             piece = unread[begin : begin + MAX_STATES_READ]
-            hashes = await self._batch(("HGETALL", STATE + name) for name in piece)
+            hashes = await self.batch(("HGETALL", STATE + name) for name in piece)
             for name, fields in zip(piece, hashes, strict=True):
                 stored = state_documents.read(name, fields)
                 self._cache.pop(name, None)
@@ -289,7 +249,7 @@ class RedisStore:
 
     async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
         names = [state_documents.VERSION, *kinds]
-        found = await self._do(self._client.hmget(STATE + application, names))
+        found = await self.do(self.client.hmget(STATE + application, names))
         fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
         return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None
 
@@ -299,7 +259,7 @@ class RedisStore:
             self._cache[application] = stored
 
     async def applications(self) -> list[str]:
-        with_state, with_policy = await self._batch([("SMEMBERS", APPLICATIONS), ("HKEYS", POLICIES)])
+        with_state, with_policy = await self.batch([("SMEMBERS", APPLICATIONS), ("HKEYS", POLICIES)])
         return sorted({*with_state, *with_policy})
 
     async def history(self, application: str) -> list[LoopResult]:
@@ -319,7 +279,7 @@ class RedisStore:
         cached = await self._unchanged([state.application for state in states])
         there = await self._fields([state.application for state in states if state.application not in cached])
         written = []
-        async with self._client.pipeline(transaction=True) as pipeline:
+        async with self.client.pipeline(transaction=True) as pipeline:
             for state in states:
                 name, before = state.application, cached.get(state.application)
                 change = state_documents.changes(
@@ -334,20 +294,21 @@ class RedisStore:
                 self._feed.add(pipeline, *event)
             self._history.add(pipeline, entries)
             try:
-                await self._do(pipeline.execute())
+                await self.do(pipeline.execute())
             except StoreFull:
                 self._feed.measure_next()
                 raise
-        self._connection.refused = False
+        self.refused = False
         for stored in written:
             self._keep(stored.state.application, stored)
         await self._history.tidy(entries)
 
     async def _unchanged(self, applications: Sequence[str]) -> dict[str, Stored]:
-        """Take the cached states out of the cache, so that the next read asks Redis until the change is known to be written.
+        """Take the cached states out of the cache, so that the next read asks Redis until the change is known to be
+        written.
 
-        `StoreUnavailable` if one is not the stored one any more, since another replica wrote it or Redis lost data: the change must be
-        computed again.
+        `StoreUnavailable` if one is not the stored one any more, since another replica wrote it or Redis lost data: the
+        change must be computed again.
         """
         remembered = {name: self._cache.pop(name, None) for name in applications}
         cached = await self._as_remembered(remembered)
@@ -357,9 +318,10 @@ class RedisStore:
         return cached
 
     async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
-        """Return the cached states that are still the stored ones: another replica may have owned an application in between."""
+        """Return the cached states that are still the stored ones: another replica may have owned an application in
+        between."""
         cached = {name: stored for name, stored in remembered.items() if stored is not None}
-        versions = await self._batch(("HGET", STATE + name, state_documents.VERSION) for name in cached)
+        versions = await self.batch(("HGET", STATE + name, state_documents.VERSION) for name in cached)
         return {
             name: stored
             for (name, stored), version in zip(cached.items(), versions, strict=True)
@@ -368,42 +330,42 @@ class RedisStore:
 
     async def _fields(self, applications: Sequence[str]) -> dict[str, list[str]]:
         """Return the names of the fields of each state's hash."""
-        fields = await self._batch(("HKEYS", STATE + name) for name in applications)
+        fields = await self.batch(("HKEYS", STATE + name) for name in applications)
         return dict(zip(applications, fields, strict=True))
 
     async def leftovers(self) -> dict[str, datetime | None]:
-        found = await self._batch(
+        found = await self.batch(
             [("SMEMBERS", APPLICATIONS), ("HKEYS", ACTIONS), ("HKEYS", MODES), ("HKEYS", POLICIES)]
         )
         with_policy = found.pop()
         kept = {name for names in found for name in names}
         for prefix in (SCORES, STATE, *history_keys("")):
-            kept |= {key.removeprefix(prefix) for key in await self._do(self._keys(prefix))}
+            kept |= {key.removeprefix(prefix) for key in await self.do(self._keys(prefix))}
         kept -= set(with_policy)
         states = await self.states(sorted(kept))
         return {name: state.times.newest if state is not None else None for name, state in states.items()}
 
     async def _keys(self, prefix: str) -> list[str]:
-        return [key async for key in self._client.scan_iter(match=f"{prefix}*", count=1000)]
+        return [key async for key in self.client.scan_iter(match=f"{prefix}*", count=1000)]
 
     async def forget(self, application: str) -> None:
         self._cache.pop(application, None)
-        await self._batch(
+        await self.batch(
             [
                 ("DEL", STATE + application, *history_keys(application), SCORES + application),
                 ("SREM", APPLICATIONS, application),
                 ("HDEL", ACTIONS, application),
             ]
         )
-        if not await self._do(self._client.hexists(POLICIES, application)):
-            await self._do(self._client.hdel(MODES, application))
+        if not await self.do(self.client.hexists(POLICIES, application)):
+            await self.do(self.client.hdel(MODES, application))
 
     async def action(self, application: str) -> ActionState | None:
-        text = await self._do(self._client.hget(ACTIONS, application))
+        text = await self.do(self.client.hget(ACTIONS, application))
         return ActionState.model_validate_json(text) if text else None
 
     async def put_action(self, action: ActionState, expected: int) -> None:
-        done, current = await self._script(
+        done, current = await self.script(
             _PUT_ACTION, [ACTIONS], action.application, str(expected), action.model_dump_json()
         )
         if done == 0:
@@ -417,13 +379,13 @@ class RedisStore:
             if each.hour >= oldest
         }
         if fields:
-            await self._do(self._client.hset(key, mapping=fields))
-        old = [hour for hour in await self._do(self._client.hkeys(key)) if hour < hour_key(oldest)]
+            await self.do(self.client.hset(key, mapping=fields))
+        old = [hour for hour in await self.do(self.client.hkeys(key)) if hour < hour_key(oldest)]
         if old:
-            await self._do(self._client.hdel(key, *old))
+            await self.do(self.client.hdel(key, *old))
 
     async def scores(self, application: str) -> list[ScoredHour]:
-        found = await self._do(self._client.hgetall(SCORES + application))
+        found = await self.do(self.client.hgetall(SCORES + application))
         return [ScoredHour.model_validate_json(unpack(found[hour])) for hour in sorted(found)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:

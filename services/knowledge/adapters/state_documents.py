@@ -1,8 +1,8 @@
-"""The state of an application as one Redis hash: a field for each newest message and for each entry of its lists, so that a message
-writes only its changes. No I/O: `redis.py` sends the fields, packed.
+"""The state of an application as one Redis hash: a field for each newest message and for each entry of its lists, so
+that a message writes only its changes. No I/O: `redis.py` sends the fields, packed.
 
-A hash has up to some hundred kB of JSON, and each of the three messages of a cycle changes a few of them. The newest messages, its largest
-part for a rarely scaled application, are read on request and not for the next message.
+A hash has up to some hundred kB of JSON, and each of the three messages of a cycle changes a few of them. The newest
+messages, its largest part for a rarely scaled application, are read on request and not for the next message.
 """
 
 import json
@@ -17,10 +17,7 @@ from services.knowledge.core import KINDS, Cycle, Kind, Newest, State
 
 VERSION = "version"
 """A random text after each write, so that a cached state need not be read again, followed by the state's times."""
-LISTS = {"cycles": "turns", "open_cycles": "open_turns"}
-"""Field of the hash by field of the state."""
-HISTORY = "history"
-"""A list that an earlier version stored here; it has a key of its own now."""
+LISTS = ("cycles", "open_cycles")
 _SEPARATOR = "/"
 
 
@@ -42,8 +39,8 @@ def changes(before: State | None, after: State, documents: Mapping[Kind, str], t
     An entry that is the same object is unchanged. If `before` is None, the entries in the fields `there` are replaced.
     """
     change = Change({VERSION: f"{uuid4().hex} {after.times.model_dump_json()}", **dict(documents.items())})
-    for name, stored_name in LISTS.items():
-        prefix, entries = stored_name + _SEPARATOR, getattr(after, name)
+    for name in LISTS:
+        prefix, entries = name + _SEPARATOR, getattr(after, name)
         earlier: Mapping[str, Cycle | None]
         if before is None:
             earlier = {field.removeprefix(prefix): None for field in there if field.startswith(prefix)}
@@ -56,7 +53,7 @@ def changes(before: State | None, after: State, documents: Mapping[Kind, str], t
             if earlier.get(key) is not entry:
                 change.fields[prefix + key] = entry.model_dump_json()
         change.removed += [prefix + key for key in earlier if key not in current]
-        change.fields[stored_name] = json.dumps(list(current))
+        change.fields[name] = json.dumps(list(current))
     return change
 
 
@@ -67,14 +64,6 @@ def _by_id(cycles: list[Cycle]) -> dict[str, Cycle]:
 def read_newest(application: str, packed: Mapping[str, str]) -> Newest:
     """Return the newest messages of an application from fields of its hash. `ValueError` for an invalid one."""
     return Newest.read(application, {name: unpack(packed[name]) for name in KINDS if packed.get(name)})
-
-
-def earlier_history(fields: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the past cycles that an earlier version stored in the hash, newest first, and all their fields."""
-    prefix = HISTORY + _SEPARATOR
-    names = [name for name in fields if name == HISTORY or name.startswith(prefix)]
-    keys = json.loads(fields.get(HISTORY, "[]"))
-    return [fields[prefix + key] for key in keys if prefix + key in fields], names
 
 
 @dataclass(frozen=True)
@@ -89,24 +78,17 @@ class Stored:
     def changed(self, state: State, change: Change) -> "Stored":
         """Return the stored state after a change."""
         lengths = {name: length for name, length in self.lengths.items() if name not in change.removed}
-        lengths |= {name: len(text) for name, text in change.fields.items() if _is_list_field(name)}
+        lengths |= {name: len(text) for name, text in change.fields.items() if name.startswith(LISTS)}
         return Stored(change.fields[VERSION], state, lengths)
-
-
-def _is_list_field(name: str) -> bool:
-    return name.startswith(tuple(LISTS.values()))
 
 
 def read(application: str, packed: Mapping[str, str]) -> Stored | None:
     """Return the state in a hash; None for an empty one. `ValueError` for an invalid one."""
     if VERSION not in packed:
         return None
-    times = packed[VERSION].partition(" ")[2]
-    if not times:  # an earlier version wrote it
-        times = read_newest(application, packed).times().model_dump_json()
-    fields = {name: unpack(text) for name, text in packed.items() if _is_list_field(name)}
-    parts = {"application": json.dumps(application), "times": times}
-    parts |= {name: _entries(stored_name, fields) for name, stored_name in LISTS.items()}
+    fields = {name: unpack(text) for name, text in packed.items() if name.startswith(LISTS)}
+    parts = {"application": json.dumps(application), "times": packed[VERSION].partition(" ")[2]}
+    parts |= {name: _entries(name, fields) for name in LISTS}
     body = ",".join(f'"{name}":{text}' for name, text in parts.items())
     state = State.model_validate_json(f"{{{body}}}")
     return Stored(packed[VERSION], state, {name: len(text) for name, text in fields.items()})
@@ -120,8 +102,10 @@ def _entries(name: str, fields: Mapping[str, str]) -> str:
 
 
 def state_cache(max_characters: int) -> MutableMapping[str, Stored]:
-    """Return a cache of states by application, bounded by the length of their JSON; in memory a state takes about seven times that.
+    """Return a cache of states by application, bounded by the length of their JSON; a state takes about seven times
+    that in memory.
 
-    Evicts at random: applications come in the same order each cycle, so that the least recently used would be the next one.
+    Evicts at random: applications come in the same order each cycle, so that the one used longest ago would be the next
+    one.
     """
     return RRCache(max_characters, getsizeof=lambda stored: sum(stored.lengths.values()))

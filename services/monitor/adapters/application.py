@@ -1,19 +1,25 @@
 """Collector of one application: its engine, then the partitions of its sources at the brokers."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from weir_contracts import ScalingPolicy
 
+from engines.kubernetes.cluster import WorkloadReader
+from engines.kubernetes.signals import ServiceMeter
 from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from services.monitor.core import Readings
 
+from . import prometheus
 from .flink import FlinkCollector, new_client
 from .kafka import BrokersPool, KafkaBrokers
 from .partitions import KafkaReadings, PartitionCollector
+from .prometheus import PrometheusCollector, SignalReadings
+from .workloads import FlinkPodsCollector, ServiceCollector
 
 
 class EngineCollector(Protocol):
@@ -34,17 +40,28 @@ class ApplicationCollector:
         partitions: PartitionCollector | None,
         clock: Clock,
         on_closed: Callable[[], Awaitable[None]] | None = None,
+        *,
+        signals: PrometheusCollector | None = None,
+        meter: ServiceMeter | None = None,
     ) -> None:
         self._engine = engine
         self._partitions = partitions
         self._clock = clock
         self._on_closed = on_closed
+        self._signals = signals
+        self._meter = meter
 
     async def read(self, policy: ScalingPolicy) -> Readings:
         """Scrape once. Failures of a cluster are problems in the readings, not errors."""
-        scrape = await self._engine.scrape()
+        scrape, signals = await asyncio.gather(self._engine.scrape(), self._read_signals())
+        if self._meter is not None:
+            scrape = self._meter.measured(scrape, signals.values, self._clock.monotonic())
         offsets = await self._offsets(scrape)
-        return Readings(policy, scrape, offsets.partitions, offsets.problems)
+        problems = (*signals.problems, *offsets.problems)
+        return Readings(policy, scrape, offsets.partitions, problems, signals=signals.values)
+
+    async def _read_signals(self) -> SignalReadings:
+        return SignalReadings() if self._signals is None else await self._signals.read()
 
     async def _offsets(self, scrape: Scrape) -> KafkaReadings:
         if self._partitions is None or scrape.topology is None:
@@ -55,34 +72,61 @@ class ApplicationCollector:
     async def close(self) -> None:
         """Close the collectors and release shared resources. Call it once."""
         await self._engine.close()
+        if self._signals is not None:
+            await self._signals.close()
         if self._on_closed is not None:
             await self._on_closed()
 
 
 @dataclass
 class Collectors:
-    """Factory of the policies' collectors, which share connections to brokers."""
+    """Factory of the policies' collectors, which share connections to brokers and the watches of a Kubernetes cluster."""
 
     clock: Clock
     call_timeout_seconds: float
     allowed: Allowed = TARGETS
+    workloads: WorkloadReader | None = None
+    namespaces: frozenset[str] = frozenset()
+    """Namespaces whose workloads policies may name."""
 
     def __post_init__(self) -> None:
         self._pool = BrokersPool(
             lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock, self.allowed)
         )
 
+    async def close(self) -> None:
+        """End the watches of the Kubernetes cluster."""
+        if self.workloads is not None:
+            await self.workloads.close()
+
     def _engine(self, policy: ScalingPolicy) -> EngineCollector:
         """Return the collector of the application's engine: one line per engine."""
+        subject = policy.subject
+        if subject.application.flink is None:
+            return ServiceCollector(subject, self.workloads, self.namespaces)
         client = new_client(self.call_timeout_seconds, self.allowed)
-        return FlinkCollector(policy.subject.flink, self.call_timeout_seconds, client)
+        on_pods = subject.target.kubernetes is not None
+        flink = FlinkCollector(subject.flink, self.call_timeout_seconds, client, reads_task_managers=not on_pods)
+        if not on_pods:
+            return flink
+        return FlinkPodsCollector(flink, subject, self.workloads, self.namespaces)
+
+    def _signals(self, policy: ScalingPolicy) -> PrometheusCollector | None:
+        signals = policy.spec.signals.prometheus
+        if signals is None:
+            return None
+        client = prometheus.new_client(self.call_timeout_seconds, self.allowed)
+        return PrometheusCollector(signals, self.call_timeout_seconds, client)
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """Return the collector of a policy; the caller closes it."""
-        engine = self._engine(policy)
-        signals = policy.spec.signals.kafka
-        if signals is None:
-            return ApplicationCollector(engine, None, self.clock)
-        servers = signals.bootstrap_servers
-        partitions = PartitionCollector(signals, self._pool.take(servers))
-        return ApplicationCollector(engine, partitions, self.clock, lambda: self._pool.release(servers))
+        service, kafka = policy.subject.application.service, policy.spec.signals.kafka
+        servers = None if kafka is None else kafka.bootstrap_servers
+        return ApplicationCollector(
+            self._engine(policy),
+            None if kafka is None else PartitionCollector(kafka, self._pool.take(kafka.bootstrap_servers)),
+            self.clock,
+            None if servers is None else lambda: self._pool.release(servers),
+            signals=self._signals(policy),
+            meter=None if service is None else ServiceMeter(service),
+        )

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from weir_contracts import FlinkApplication, Problem
+from weir_contracts import FlinkApplication, Pod, Problem
 
-from engines.flink import metrics, rescale, topology
+from engines.flink import metrics, rescale, taskmanagers, topology
 from engines.flink.readings import FlinkReadings, Shares, scrape_of
 from engines.flink.rest import CallFailed, Cluster
 from engines.flink.values import Unreadable, count, mapping
@@ -30,6 +30,7 @@ NAMES_PER_CALL = 60
 MAX_CONCURRENT_CALLS = 6
 GATHER_SECONDS = 0.1
 """Time until the JobManager has the TaskManagers' metrics (40-100 ms on a busy two-core machine)."""
+TASK_MANAGER_SECONDS = 15.0
 _GAUGES = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
 
 
@@ -63,11 +64,20 @@ class _CachedJob:
 class FlinkCollector:
     """Collector of one job of one cluster. It reports failures as problems in the readings and does not raise them."""
 
-    def __init__(self, application: FlinkApplication, timeout_seconds: float, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        application: FlinkApplication,
+        timeout_seconds: float,
+        client: httpx.AsyncClient,
+        *,
+        reads_task_managers: bool = True,
+    ) -> None:
         self._application = application
         self._client = client
         self._cluster = Cluster(client, str(application.url), 2 * timeout_seconds, MAX_CONCURRENT_CALLS)
         self._cached: _CachedJob | None = None
+        self._reads_task_managers = reads_task_managers
+        self._workers: tuple[float, tuple[Pod, ...]] | None = None
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -98,7 +108,7 @@ class FlinkCollector:
         except (CallFailed, Unreadable) as error:
             return FlinkReadings(reachable=False, message=str(error))
         if warning:
-            problems.append(Problem(where="/jobs/overview", what=warning[:1000]))
+            problems.append(Problem(where="/jobs/overview", what=warning))
         if entry is None:
             self._cached = None
             return FlinkReadings(message=f"the cluster has no job {self._application.job!r}")
@@ -118,6 +128,7 @@ class FlinkCollector:
             wanted = calls.create_task(ask(f"{path}/resource-requirements", rescale.requirements))
             points = calls.create_task(ask(f"{path}/checkpoints", rescale.checkpoints))
             cluster = calls.create_task(ask("/overview", lambda d: mapping(d, "/overview")))
+            workers = calls.create_task(self._task_managers(ask))
             calls.create_task(self._fill(cached, path, ask))
             calls.create_task(asyncio.sleep(GATHER_SECONDS))
         try:
@@ -141,8 +152,25 @@ class FlinkCollector:
             restarts=restarts,
             configuration=cached.configuration,
             version=version if isinstance(version, str) else None,
+            task_managers=workers.result(),
             problems=tuple(problems),
         )
+
+    async def _task_managers(self, ask: "_Caller") -> tuple[Pod, ...]:
+        """Return the TaskManagers, read every 15 s: CPU load is an average, and each of them costs a request."""
+        now = asyncio.get_running_loop().time()
+        if not self._reads_task_managers:
+            return ()
+        if self._workers is None or now >= self._workers[0]:
+            listed = await ask("/taskmanagers", taskmanagers.task_managers) or []
+            names = ",".join(taskmanagers.METRICS)
+            paths = [f"/taskmanagers/{quote(each.id)}/metrics?get={names}" for each in listed]
+            found = await asyncio.gather(*(ask(path, metrics.plain_metrics) for path in paths))
+            pods = tuple([each.pod(values or {}) for each, values in zip(listed, found, strict=True)])
+            # the first request makes Flink gather the metrics, so that the next scrape reads them
+            is_known = all(pod.cpu_cores is not None for pod in pods)
+            self._workers = (now + (TASK_MANAGER_SECONDS if is_known else 1.0), pods)
+        return self._workers[1]
 
     async def _fill(self, cached: _CachedJob, path: str, ask: "_Caller") -> None:
         if cached.configuration is None:
@@ -225,7 +253,7 @@ class _Caller:
         try:
             return await self.cluster.get(path, parse)
         except (CallFailed, Unreadable) as error:
-            self.problems.append(Problem(where=error.where[:300], what=error.what[:1000]))
+            self.problems.append(Problem(where=error.where, what=error.what))
         return None
 
 

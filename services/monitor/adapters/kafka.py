@@ -1,14 +1,14 @@
 """One Kafka cluster, shared by all applications that read from it.
 
-The admin client answers through futures. Blocking calls (the list of topics, a group's commits, reading a record) run on
-dedicated threads, so that neither the event loop nor another group waits for brokers that are away.
+The admin client answers through futures. Blocking calls (the list of topics, a group's commits, reading a record) run
+on dedicated threads, so that neither the event loop nor another group waits for brokers that are away.
 
-Two limits of confluent-kafka 2.16: an admin client must have no callbacks (to destroy it while one is due ends the process),
-and its `list_consumer_group_offsets` ends the process while the group's coordinator loads, so commits are read by a consumer
-that never subscribes.
+Two limits of confluent-kafka 2.16: an admin client must have no callbacks (to destroy it while one is due ends the
+process), and its `list_consumer_group_offsets` ends the process while the group's coordinator loads, so commits are
+read by a consumer that never subscribes.
 
-librdkafka resolves names and connects by itself, so hosts are checked separately: those of the policy before a client is
-made, those that the brokers advertise before any request but the list of topics, and all of them with each new list.
+librdkafka resolves names and connects by itself, so hosts are checked separately: those of the policy before a client
+is made, those that the brokers advertise before any request but the list of topics, and all of them with each new list.
 """
 
 import asyncio
@@ -167,8 +167,7 @@ class KafkaBrokers:
         return Offsets(
             found,
             tuple(
-                Problem(where=f"commit of {group} at {p.topic}/{p.partition}"[:300], what=p.error.str())
-                for p in failed[:5]
+                Problem(where=f"commit of {group} at {p.topic}/{p.partition}", what=p.error.str()) for p in failed[:5]
             ),
         )
 
@@ -295,7 +294,7 @@ def _retrieve_error(future: "asyncio.Future[Any]") -> None:
 
 
 def _problem(where: str, error: BaseException) -> Problem:
-    return Problem(where=where[:300], what=(str(error) or type(error).__name__)[:1000])
+    return Problem(where=where, what=(str(error) or type(error).__name__))
 
 
 def _timestamp(message: Message) -> datetime | None:

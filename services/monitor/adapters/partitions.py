@@ -108,7 +108,7 @@ class PartitionCollector:
         try:
             found = await self._scrape(sources, now, problems)
         except BrokersAway as error:
-            problems.append(Problem(where=f"kafka {self._signals.bootstrap_servers}"[:300], what=str(error)[:1000]))
+            problems.append(Problem(where=f"kafka {self._signals.bootstrap_servers}", what=str(error)))
             found = []
         return KafkaReadings(tuple(found), tuple(problems))
 
@@ -145,7 +145,7 @@ class PartitionCollector:
             for name in sorted(names):
                 topic = resolve(name, topics, self._signals.topics)
                 if topic is None or topic not in topics:
-                    problems.append(Problem(where=f"topic {name}"[:300], what=_unresolved(name, topic, topics)))
+                    problems.append(Problem(where=f"topic {name}", what=_unresolved(name, topic, topics)))
                     continue
                 places += [(operator, PartitionOffsets(topic, name, number)) for number in topics[topic]]
         return places
@@ -153,8 +153,8 @@ class PartitionCollector:
     def _names(self, source: str, positions: Positions, *, alone: bool) -> frozenset[str]:
         """Return a source's topics as its metrics call them.
 
-        Before its first run the policy may name them; while it restarts it names none, but demand goes on, so the last ones
-        count.
+        Before its first run the policy may name them; while it restarts it names none, but demand goes on, so the last
+        ones count.
         """
         if now := frozenset(topic for topic, _ in positions):
             self._named[source] = now
@@ -245,4 +245,4 @@ def _unresolved(name: str, topic: str | None, topics: Mapping[str, Sequence[int]
         return f"the brokers have no topic {topic}"
     if not fitting:
         return "the brokers have no topic that Flink's metrics would call so"
-    return f"may be any of {', '.join(fitting)}: name the right one in spec.signals.kafka.topics"[:1000]
+    return f"may be any of {', '.join(fitting)}: name the right one in spec.signals.kafka.topics"

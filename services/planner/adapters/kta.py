@@ -1,7 +1,7 @@
 """Call a planner by KTA's protocol: monitor, analyze (optional), plan, in sequence, within one deadline.
 
-As under KTA, a timeout, a broken connection, an error status or an unreadable body fails the cycle without a retry: the plan is the
-policy's fallback or a hold that names the step, and the history stays unchanged.
+As under KTA, a timeout, a broken connection, an error status or an unreadable body fails the cycle without a retry: the
+plan is the policy's fallback or a hold that names the step, and the history stays unchanged.
 """
 
 import asyncio

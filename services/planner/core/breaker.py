@@ -1,8 +1,9 @@
-"""Circuit breaker for one planner: after several failures in a row it is not called for a while. Pure: time is an argument.
+"""Circuit breaker for one planner: after several failures in a row it is not called for a while. Pure: time is an
+argument.
 
-Closed: every call passes. Open: none does, for `pause_seconds`, twice as long after each failed probe. Half-open: one probe passes, and
-closes or reopens the circuit. (M. Nygard, Release It!, 2nd ed., ch. 5.) If all failures were timeouts, a call with a longer timeout
-passes: the impatience of one policy is no fault of the planner.
+Closed: every call passes. Open: none does, for `pause_seconds`, twice as long after each failed probe. Half-open: one
+probe passes, and closes or reopens the circuit. (M. Nygard, Release It!, 2nd ed., ch. 5.) If all failures were
+timeouts, a call with a longer timeout passes: the impatience of one policy is no fault of the planner.
 """
 
 import math

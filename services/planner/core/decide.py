@@ -15,6 +15,7 @@ from weir_contracts import (
     UsualArrivals,
     derive_id,
 )
+from weir_planner.installed import ask, planner_of
 from weir_planner.request import Request
 
 from predictor import Assumptions, Compared, compare
@@ -55,6 +56,19 @@ def precheck(request: PlanRequest) -> PlanReply | None:
     if request.deployment.is_final:
         return _hold("job-ended", messages.job_ended(request.deployment.state))
     return None
+
+
+def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
+    """Return the plan of the installed `planner` (default: the policy's) and the guards at the request's own time,
+    without servers.
+
+    Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names the mistake.
+    """
+    name = planner or request.policy.spec.planner.name
+    planner_of(name)
+    reply = precheck(request) or ask(request, name)
+    state = request.state.model_copy(update={"memory": request.memory, "planner": name})
+    return make_plan(request, reply, state, planner=name, created_at=request.now)
 
 
 def coverage_problem(reply: PlanReply, request: PlanRequest) -> str | None:
@@ -209,7 +223,8 @@ def _recommendations(
         # A gap: the window must be covered again.
         return []
     if deployment is not None and (recommended is None or prevents_scale_down(arrivals, behavior, request.now)):
-        # A hold recommends the current parallelism; so does any reply while the input is missing, since it may come back.
+        # A hold recommends the current parallelism; so does any reply while the input is missing, since it may come
+        # back.
         recommended = deployment.observed
     if recommended is None:
         return []

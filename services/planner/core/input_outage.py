@@ -11,8 +11,8 @@ HALF_LIFE_SECONDS = 3_600.0
 """Time in which the usual rate decays to half, so that a load that fell for good becomes usual."""
 
 FALLEN_SHARE = 0.2
-"""Below this share of the last minutes' mean part of the input is missing: no wave falls by over 80 % within minutes. Of the mean,
-not the maximum, because the end of a spike is no outage."""
+"""Below this share of the last minutes' mean part of the input is missing: no wave falls by over 80 % within minutes.
+Of the mean, not the maximum, because the end of a spike is no outage."""
 
 RECENT_SECONDS = 180.0
 """Half-life of the last minutes' mean."""

@@ -1,4 +1,5 @@
-"""KTA's cycles as the planner service drives them: the three requests, the plan, and the memory. Pure; the wire is `kta_wire`."""
+"""KTA's cycles as the planner service drives them: the three requests, the plan, and the memory. Pure; the wire is
+`kta_wire`."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ TOO_LARGE = "too_large_bytes"
 
 
 def node_of(operator: Operator) -> Node:
-    """Return the node of a Flink operator. Raises `InvalidAnswer` for an id that the encoding, which has no escapes, cannot hold."""
+    """Return the node of a Flink operator. Raises `InvalidAnswer` for an id that the encoding, which has no escapes,
+    cannot hold."""
     if any(sign in operator.id for sign in "|="):
         raise InvalidAnswer(f"{operator.name}: its id {operator.id!r} holds | or =, which KTA's encoding cannot carry")
     return Node(FLINK_NODE, frozenset({("id", operator.id)}), ("id",))
@@ -133,7 +135,8 @@ def read_result(answer: Any) -> dict[str, Any]:
 
 
 def read_plan(answer: Any, nodes: Mapping[Node, str]) -> Parallelism:
-    """Return parallelism by operator from a map with exactly the topology's nodes; for a single operator the bare object is valid too.
+    """Return parallelism by operator from a map with exactly the topology's nodes; for a single operator the bare
+    object is valid too.
 
     Raises `InvalidAnswer` that names the operators.
     """
@@ -176,8 +179,9 @@ class Answers:
 
 
 def reply_of(cycle: Cycle, answers: Answers, name: str) -> PlanReply:
-    """Return the reply: the plan, clamped to the policy's bounds as KTA does, and the results for the next cycle's history."""
-    clamped = clamped_to(answers.planned, cycle.request.policy.spec)
+    """Return the reply: the plan, clamped to the policy's bounds as KTA does, and the results for the next cycle's
+    history."""
+    clamped = clamped_to(answers.planned, cycle.request.policy.spec.bounds)
     memory, too_large_bytes = _remembered(cycle, answers, clamped)
     cut = {operator: p for operator, p in answers.planned.items() if p != clamped[operator]}
     evidence: dict[str, float | int | str | bool | None] = {

@@ -40,9 +40,6 @@ def _short(name: str) -> str:
     return bounded(name, MAX_NAME_LENGTH)
 
 
-# -- before the planner and after its reply ----------------------------------------------------------------------------
-
-
 def stale(age_seconds: float, limit_seconds: float) -> str:
     return f"the observation is {age_seconds:.0f} s old, more than {limit_seconds:.0f} s: it is too old to plan on"
 
@@ -93,9 +90,6 @@ def _vector(proposed: Parallelism, approved: Parallelism) -> str:
     if len(differ) == 1:
         return str(next(iter(differ.values())))
     return _joined([f"{_short(name)} {p}" for name, p in differ.items()])
-
-
-# -- limits of the policy ----------------------------------------------------------------------------------------------
 
 
 def out_of_bounds(name: str, parallelism: int, low: int, high: int) -> str:
@@ -156,9 +150,6 @@ def excluded(operators: Sequence[str], until: datetime, zone: str) -> str:
     return f"no change of {names(operators)}: an excluded period lasts until {until:%Y-%m-%d %H:%M} {zone}"
 
 
-# -- timing ------------------------------------------------------------------------------------------------------------
-
-
 def in_flight(phase: str, sentence: str) -> str:
     return f"an action is in flight ({phase}: {sentence})"
 
@@ -197,9 +188,6 @@ def quarantined(reason: str, left_seconds: float) -> str:
 
 def reversing(operators: Sequence[str], left_seconds: float) -> str:
     return f"{names(operators)} went up, down and up within 30 min: no scale-down for another {left_seconds:.0f} s"
-
-
-# -- capacity and load -------------------------------------------------------------------------------------------------
 
 
 def busy(name: str, share: float | None, limit: float) -> str:

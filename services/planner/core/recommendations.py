@@ -1,6 +1,7 @@
 """Recommendations that a plan carries for the stabilisation windows: bounded, and sufficient for every window.
 
-A window needs the smallest and the largest recommendation of each operator in it, and whether the oldest lies before it.
+A window needs the smallest and the largest recommendation of each operator in it, and whether the oldest lies before
+it.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,22 +23,26 @@ def gathered(latest: Recommendation, before: Sequence[Recommendation], since: da
         if at <= since:
             break
         earlier = each.parallelism
-        same = earlier == current
-        if not same and earlier.keys() != names:
+        if earlier == current:
+            if in_run:
+                kept[-1] = each
+            else:
+                kept.append(each)
+                in_run = True
+        elif earlier.keys() != names:
             continue
-        if same and in_run:
-            kept[-1] = each
         else:
             kept.append(each)
-        at, in_run, current = each.at, same, earlier
+            current, in_run = earlier, False
+        at = each.at
     return kept[::-1]
 
 
 def condensed(recommendations: Sequence[Recommendation], limit: int) -> list[Recommendation]:
     """Return at most `limit` recommendations, oldest first, by which every window decides the same or more cautiously.
 
-    The first and the last of equal ones in a row suffice. If these are too many, groups are replaced by their smallest and largest at
-    the time of the last, which leaves them in the window a little longer than necessary.
+    The first and the last of equal ones in a row suffice. If these are too many, groups are replaced by their smallest
+    and largest at the time of the last, which leaves them in the window a little longer than necessary.
     """
     kept = _ends_of_runs(recommendations)
     while len(kept) > limit:

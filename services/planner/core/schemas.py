@@ -1,7 +1,7 @@
 """Schemas (JSON Schema 2020-12) by which remote planners describe their parameters. Pure.
 
-They are untrusted, so that only cheap ones are supported: references stay in the schema without cycles, patterns match in linear time,
-and nothing is fetched.
+They are untrusted, so that only cheap ones are supported: references stay in the schema without cycles, patterns match
+in linear time, and nothing is fetched.
 """
 
 import json

@@ -46,7 +46,8 @@ class OnCluster:
         return {e["id"]: e for e in self._ask("executors") if e["id"] != "driver"}
 
     def keyed(self) -> Mapping[str, int]:
-        """How many tasks that took in shuffled records, which are those that keep the state, each executor has finished."""
+        """How many tasks that took in shuffled records, which are those that keep the state, each executor has
+        finished."""
         done: dict[str, int] = {}
         for stage in self._ask("stages?status=complete"):
             if not stage["shuffleReadRecords"]:
@@ -87,7 +88,8 @@ def test_keyed_work_is_done_by_both_workers(bench: Bench, on_cluster: OnCluster)
 
 
 def test_executors_run_the_code_that_the_driver_sent(on_cluster: OnCluster) -> None:
-    """Each got it into its own folder; that Python took it from there is looked at before the analyzer says that it is ready."""
+    """Each got it into its own folder; that Python took it from there is looked at before the analyzer says that it is
+    ready."""
     for worker in on_cluster.cluster.workers:
         assert list(worker.folder.glob(f"work/app-*/*/{code_name()}"))
 
@@ -121,8 +123,8 @@ def test_the_loss_of_a_worker_loses_nothing(bench: Bench, on_cluster: OnCluster)
 def test_a_worker_that_comes_takes_its_share(bench: Bench, on_cluster: OnCluster) -> None:
     """A new machine: the master gives it an executor, and the state that it gets is read from the checkpoint.
 
-    State waits half a second for the executor that has it, and Spark looks every second whether another is free: a batch that is
-    done before that stays where it was, so the work comes in bursts.
+    State waits half a second for the executor that has it, and Spark looks every second whether another is free: a
+    batch that is done before that stays where it was, so the work comes in bursts.
     """
     on_cluster.cluster.add_worker()
     wait_until(lambda: len(on_cluster.executors()) == 2 or None, timeout_seconds=120, what="a second executor")

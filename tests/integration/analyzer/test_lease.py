@@ -1,4 +1,5 @@
-"""One analyzer at a time, on a real broker: the group itself, and processes that are refused, killed, paused and replaced."""
+"""One analyzer at a time, on a real broker: the group itself, and processes that are refused, killed, paused and
+replaced."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""The real stream: Kafka, Spark, Kafka. One process after the other works on the same topics, as in a life with incidents."""
+"""The real stream: Kafka, Spark, Kafka. One process after the other works on the same topics, as in a life with
+incidents."""
 
 import contextlib
 import shutil
@@ -149,8 +150,8 @@ def test_a_killed_driver_is_started_again(bench: Bench, first: WeirService) -> N
 def test_a_killed_process_goes_on_from_its_checkpoint_and_reports_lost_observations(
     bench: Bench, first: WeirService
 ) -> None:
-    """Killed like a crash; while it is away the log is cut. The next one keeps what was learned, counts the gap, and learns
-    nothing across it."""
+    """Killed like a crash; while it is away the log is cut. The next one keeps what was learned, counts the gap, and
+    learns nothing across it."""
     before = bench.of("shop/orders")
     first.process.kill()
     job = Job()
@@ -175,8 +176,8 @@ def test_a_killed_process_goes_on_from_its_checkpoint_and_reports_lost_observati
 
 
 def test_another_split_of_the_state_is_seeded_from_the_analyses(bench: Bench) -> None:
-    """A new checkpoint, as after its loss: what was learned comes back from the topic, what was analysed is not again. A state of an older
-    version is not read either, and it says so."""
+    """A new checkpoint, as after its loss: what was learned comes back from the topic, what was analysed is not again.
+    A state of an older version is not read either, and it says so."""
     before = bench.of("shop/orders")
     (present,) = (bench.folder / "state").iterdir()
     older = present.with_name(present.name.replace(f"-v{STATE_VERSION}", "-v0"))

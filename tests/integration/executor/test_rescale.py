@@ -201,7 +201,8 @@ class OnKafka:
 
 
 async def test_taken_over_on_a_real_kafka(own_kafka: KafkaBroker) -> None:
-    """A replica leaves in the middle of an action; the other one gets its partitions and ends it. Nothing is done twice."""
+    """A replica leaves in the middle of an action; the other one gets its partitions and ends it. Nothing is done
+    twice."""
     house = OnKafka(own_kafka)
     await house.bus.start()
     await house.bus.ensure_topics([TopicSpec(t.name, 4, t.configs) for t in TOPICS])

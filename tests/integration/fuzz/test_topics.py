@@ -50,9 +50,11 @@ READERS: dict[str, set[str]] = {
     PLANNERS.name: {"planner"},
     SHADOWS.name: {"knowledge"},
 }
-"""Who puts a record of a topic aside that it cannot read. (The planner reads shadows only when it takes partitions over.)"""
+"""Who puts a record of a topic aside that it cannot read. (The planner reads shadows only when it takes partitions
+over.)"""
 WITHOUT_VALUE: dict[str, set[str]] = {OBSERVATIONS.name: READERS[OBSERVATIONS.name]}
-"""Who puts a record without a value aside: in a compacted topic it is a tombstone, and says that there is nothing any more."""
+"""Who puts a record without a value aside: in a compacted topic it is a tombstone, and says that there is nothing any
+more."""
 THROWN_AT_DEAD_LETTERS = "fuzz/no-letter"
 chance = random.Random(20260614)
 VALUES: dict[str, bytes] = {
@@ -208,18 +210,18 @@ async def eventually(condition: Callable[[], Any], seconds: float) -> bool:
 
 
 async def test_bad_records_become_dead_letters_and_the_loop_goes_on(loop: Loop) -> None:
-    """Some 250 of them: one dead letter for each and each service that should have read it, and not one more; all five stay up and
-    ready; what comes behind is observed, analysed, planned and answered as before."""
+    """Some 250 of them: one dead letter for each and each service that should have read it, and not one more; all five
+    stay up and ready; what comes behind is observed, analysed, planned and answered as before."""
     assert set(READERS) == {topic.name for topic in TOPICS} - {DEAD_LETTERS.name}
     before = {service.name: service.pid for service in loop.services}
-    assert await eventually(lambda: loop.turned(0.0), 90), "a first turn of the loop"
+    assert await eventually(lambda: loop.turned(0.0), 90), "a first cycle of the loop"
     expected = await asyncio.to_thread(throw, loop.kafka)
     thrown_at = time.time()
     await eventually(lambda: loop.put_aside().total() >= expected.total(), 90)
     found = loop.put_aside()
     assert found == expected, {"missing": list(expected - found)[:20], "too many": list(found - expected)[:20]}
 
-    assert await eventually(lambda: loop.turned(thrown_at), 60), "a turn of the loop behind them"
+    assert await eventually(lambda: loop.turned(thrown_at), 60), "a cycle of the loop behind them"
     good = plan(1, 4, APPLICATION)  # of long ago, so that it is refused: which is an answer
     body, headers = encode(good, type=PLANS.type, source="test", id=good.id, time=good.created_at)
     await loop.bus.publish(PLANS.name, APPLICATION, body, headers)

@@ -1,4 +1,5 @@
-"""The service as the process that it is, with a real Kafka and a real Redis: policies go out, and everything comes back."""
+"""The service as the process that it is, with a real Kafka and a real Redis: policies go out, and everything comes
+back."""
 
 import asyncio
 import json
@@ -93,8 +94,8 @@ def answers(url: str, status: int = 200) -> Callable[[], bool]:
 
 
 def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
-    """A policy reaches the topic; after an emptied Redis, under the running service and across a restart, policy, plan and
-    action are there again when it is ready, and the topic has heard nothing of it."""
+    """A policy reaches the topic; after an emptied Redis, under the running service and across a restart, policy, plan
+    and action are there again when it is ready, and the topic has heard nothing of it."""
     scale = plan(1, 4, world.application)
     flying = action(scale, version=3)
     with world.service() as service:
@@ -154,8 +155,8 @@ def test_an_outage_of_redis_is_reported_and_survived(kafka: KafkaBroker, tmp_pat
 
 
 def test_a_full_redis_shows_in_readiness(tmp_path: Path) -> None:
-    """With its numbers and what to do, as long as it is full, whatever else is away; what it holds is read, and a change is refused
-    with the same sentence."""
+    """With its numbers and what to do, as long as it is full, whatever else is away; what it holds is read, and a
+    change is refused with the same sentence."""
     with RedisServer(tmp_path / "redis") as own, redis.Redis(port=own.port) as admin:
         environment = {
             "WEIR_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",

@@ -1,4 +1,5 @@
-"""Two replicas of knowledge on a real Kafka and Redis: the one that publishes is stopped in mid-send, and goes on when it is too late."""
+"""Two replicas of knowledge on a real Kafka and Redis: the one that publishes is stopped in mid-send, and goes on when
+it is too late."""
 
 import asyncio
 import json
@@ -15,8 +16,7 @@ from weir_contracts.topics import OBSERVATIONS
 
 from runtime.envelope import decode
 from runtime.kafka_bus import KafkaBus
-from runtime.records import Record
-from runtime.versions import version_of
+from runtime.records import Record, version_of
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, wait_until
 from testbed.redis import RedisServer
@@ -130,7 +130,8 @@ def replicas(kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> I
 
 
 def sent_too_late(replicas: Replicas) -> int:
-    """Let the sleeping one go on once the other has published all, and wait until its record is in the topic and mended; its version."""
+    """Let the sleeping one go on once the other has published all, and wait until its record is in the topic and
+    mended; its version."""
     first = httpx.put(replicas.policy_url, json=document(replicas.world.application, mode="act"), timeout=5.0)
     assert first.status_code == 201, first.text
     wait_until(replicas.sleeps, timeout_seconds=20, what="the publisher stopped in mid-send")
@@ -138,7 +139,8 @@ def sent_too_late(replicas: Replicas) -> int:
 
 
 def goes_on(replicas: Replicas, late: int, newest: int) -> None:
-    """The other has published everything; the sleeper wakes, sends, and what it sent is not the topic's last word for long."""
+    """The other has published everything; the sleeper wakes, sends, and what it sent is not the topic's last word for
+    long."""
     wait_until(lambda: newest in dict(replicas.versions()), timeout_seconds=40, what="the other publisher's records")
     epoch = dict(replicas.versions())[newest]
     replicas.sleeper.signal_group(signal.SIGCONT)
@@ -152,7 +154,8 @@ def goes_on(replicas: Replicas, late: int, newest: int) -> None:
 
 
 def test_a_late_record_does_not_undo_a_pause(replicas: Replicas) -> None:
-    """The topic has [act v1, paused v2, act v1]: the monitor never acts by v1 again, and an emptied Redis comes back paused."""
+    """The topic has [act v1, paused v2, act v1]: the monitor never acts by v1 again, and an emptied Redis comes back
+    paused."""
     replicas.start()
     replicas.monitor.start()
     late = sent_too_late(replicas)
@@ -174,8 +177,8 @@ def test_a_late_record_does_not_undo_a_pause(replicas: Replicas) -> None:
 
 
 def test_a_late_record_does_not_undo_a_deletion(replicas: Replicas) -> None:
-    """The topic has [v1, tombstone v2, v1]: the policy stays deleted, also in an emptied Redis; without a monitor its application's end is
-    published nevertheless."""
+    """The topic has [v1, tombstone v2, v1]: the policy stays deleted, also in an emptied Redis; without a monitor its
+    application's end is published nevertheless."""
     replicas.start()
     late = sent_too_late(replicas)
     assert httpx.delete(replicas.policy_url, timeout=5.0).status_code == 204

@@ -1,7 +1,7 @@
-"""The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away or full."""
+"""The store on a real Redis: the suite, many writers from several processes' connections, and a server that is away or
+full."""
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from services.knowledge.adapters.connection import ENCODING_ERRORS, pack, unpack
 from services.knowledge.adapters.feed import EVENTS
 from services.knowledge.adapters.history import history_keys
 from services.knowledge.adapters.redis import STATE, RedisStore
@@ -77,7 +76,8 @@ class TestRedisStore(StoreSuite):
 
 
 async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
-    """A replica uses its cache of an application only while no other replica wrote it; an emptied server invalidates it."""
+    """A replica uses its cache of an application only while no other replica wrote it; an emptied server invalidates
+    it."""
     one, other, forgetful = RedisStore(url), RedisStore(url), RedisStore(url, state_cache_bytes=0)
     current_state = State(application=APP)
     for cycle in range(1, 12):
@@ -93,8 +93,8 @@ async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
 
 
 async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
-    """Redis is emptied, or another replica writes, between reading and writing: the change of the earlier state is refused, and
-    computed again from the present one."""
+    """Redis is emptied, or another replica writes, between reading and writing: the change of the earlier state is
+    refused, and computed again from the present one."""
     store, other = RedisStore(url), RedisStore(url)
     first = remember(remember(State(application=APP), observation(1), HistoryLimits()), plan(1), HistoryLimits())
     await store.save([first], [], newest={APP: documents(observation(1), plan(1))})
@@ -135,7 +135,8 @@ async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
 
 
 async def test_each_version_has_one_writer(url: SecretStr) -> None:
-    """20 executors, each with own connections, all replacing the action as fast as they can: no version is written twice."""
+    """20 executors, each with own connections, all replacing the action as fast as they can: no version is written
+    twice."""
     stores = [RedisStore(url) for _ in range(20)]
     await stores[0].put_action(action(plan(1), version=1), 0)
     written: list[int] = []
@@ -199,8 +200,9 @@ async def test_a_server_with_a_password_names_the_setting(tmp_path: Path) -> Non
 
 
 async def test_the_feed_stays_within_its_memory(url: SecretStr, admin: Any) -> None:
-    """Ten times as many events as there is room for, small and large, by two replicas, of which the second finds a feed that is
-    too large already: by Redis' own count it is never above its bytes, and never far below them once it was full."""
+    """Ten times as many events as there is room for, small and large, by two replicas, of which the second finds a feed
+    that is too large already: by Redis' own count it is never above its bytes, and never far below them once it was
+    full."""
     large = RedisStore(url, events_bytes=50_000_000)
     for begin in range(0, 3000, 500):
         await large.save([], [("plan", APP, noise(2000, begin + i)) for i in range(500)])
@@ -236,7 +238,8 @@ async def test_a_server_that_was_filled_by_its_feed_has_room_again(url: SecretSt
 
 
 async def test_a_full_server_reports_its_memory(url: SecretStr, admin: Any) -> None:
-    """In megabytes, and what to do about it; also just under its limit, once it has refused something, until something is written."""
+    """In megabytes, and what to do about it; also just under its limit, once it has refused something, until something
+    is written."""
     store = RedisStore(url)
     limit = admin.info("memory")["used_memory"] + 2_000_000
     admin.config_set("maxmemory", limit)
@@ -291,62 +294,17 @@ async def test_a_user_that_may_not_ask_for_memory_is_enough(url: SecretStr, admi
     admin.acl_deluser("weir")
 
 
-async def test_what_a_version_stored_that_did_not_write_what_was_seen_is_read(url: SecretStr, admin: Any) -> None:
-    """It read each newest message with its state: their times are taken from them, until the next message is written. A replica
-    of the earlier version that writes meanwhile is noticed."""
-    messages = [observation(1), analysis(1), plan(1, 4), outcome(plan(1, 4), "verified")]
-    store, other, current_state = RedisStore(url), RedisStore(url), State(application=APP)
-    for event in messages:
-        current_state = remember(current_state, event, HistoryLimits())
-    await store.save([current_state], [], newest={APP: documents(*messages)})
-    admin.hset(STATE + APP, "version", "1" * 32)
-    assert await store.state(APP) == current_state
-    later = remember(current_state, observation(2), HistoryLimits())
-    await store.save([later], [], newest={APP: documents(observation(2))})
-    assert await other.state(APP) == later
-    admin.hset(STATE + APP, mapping={"version": "2" * 32, "observation": pack(observation(3).model_dump_json())})
-    assert await store.state(APP) == later.model_copy(
-        update={"times": later.times.model_copy(update={"observation": observation(3).observed_at})}
-    )
-    for opened in (store, other):
-        await opened.close()
-
-
 async def test_a_replica_that_remembers_nothing_removes_what_is_gone(url: SecretStr, admin: Any) -> None:
-    """Turns that are no longer kept go also where it does not know which lie there; the newest messages stay."""
+    """Cycles that are no longer kept go also where it does not know which lie there; the newest messages stay."""
     store, current_state = RedisStore(url, state_cache_bytes=0), State(application=APP)
     for cycle in range(1, 6):
         for event in (observation(cycle), plan(cycle, 4)):
             current_state = remember(current_state, event, HistoryLimits(cycles_count=3))
         await store.save([current_state], [], newest={APP: documents(plan(cycle, 4))})
-        assert {name for name in admin.hkeys(STATE + APP) if name.startswith(b"turns/")} == {
-            f"turns/{each.correlation_id}".encode() for each in current_state.cycles
+        assert {name for name in admin.hkeys(STATE + APP) if name.startswith(b"cycles/")} == {
+            f"cycles/{each.correlation_id}".encode() for each in current_state.cycles
         }
     assert await store.newest(APP) == Newest(application=APP, plan=plan(5, 4))
-    await store.close()
-
-
-async def test_what_was_stored_before_texts_were_packed_is_read(url: SecretStr, admin: Any) -> None:
-    """Fields of a state and events of the feed as plain JSON; the next message is written next to them."""
-    store = RedisStore(url)
-    current_state = remember(State(application=APP), observation(1), HistoryLimits())
-    await store.save([current_state], [], newest={APP: documents(observation(1))})
-    await store.close()
-    fields = {
-        name.decode(): unpack(text.decode(errors=ENCODING_ERRORS)) for name, text in admin.hgetall(STATE + APP).items()
-    }
-    assert len(admin.hget(STATE + APP, "observation")) < len(fields["observation"])
-    admin.hset(STATE + APP, mapping=fields)
-    admin.xadd(EVENTS, {"kind": "plan", "application": APP, "data": plan(1).model_dump_json()})
-    store = RedisStore(url)
-    assert await store.state(APP) == current_state
-    assert await store.newest(APP) == Newest(application=APP, observation=observation(1))
-    later = remember(current_state, plan(1), HistoryLimits())
-    await store.save([later], [("plan", APP, plan(1).model_dump_json())])
-    assert [event.data for event in await store.events("0")] == [plan(1).model_dump_json()] * 2
-    await store.close()
-    store = RedisStore(url)
-    assert await store.state(APP) == later
     await store.close()
 
 
@@ -363,36 +321,9 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
     await store.close()
 
 
-async def test_a_history_of_before_it_had_its_own_place_is_kept(url: SecretStr, admin: Any, fill: Fill) -> None:
-    """It lay in the state's hash. It is moved once there is room, by one replica or two, also where a replica of the
-    previous version has published some of it, and is shown in order, each cycle once."""
-    one, other = RedisStore(url), RedisStore(url)
-    plans = [plan(cycle, 4) for cycle in range(1, 41)]
-    state = remember(State(application=APP), plans[-1], HistoryLimits())
-    lines = [p.in_short(None, 100.0) for p in reversed(plans)]
-    lines[0] = lines[0].model_copy(update={"outcome": "verified"})
-    await one.save([state], [], [(APP, lines[5])])
-    admin.hset(STATE + APP, "history", json.dumps([str(line.plan_id) for line in lines]))
-    admin.hset(STATE + APP, mapping={f"history/{line.plan_id}": pack(line.model_dump_json()) for line in lines})
-    admin.hset(STATE + APP, f"history/{lines[7].plan_id}", "damaged")
-    await fill(True)
-    with pytest.raises(StoreFull):
-        await one.migrate()
-    assert await one.history(APP) == [lines[5]]
-    await fill(False)
-    await asyncio.gather(one.migrate(), other.migrate())
-    newer = remember(state, plan(50, 4), HistoryLimits())
-    ((_, entry),) = entries = history_entries(plan(50, 4), newer)
-    await one.save([newer], [], entries)
-    assert await other.history(APP) == [entry, *lines[:7], *lines[8:]]
-    assert await other.state(APP) == newer
-    assert not [name for name in admin.hkeys(STATE + APP) if name.startswith(b"history")]
-    await one.close()
-    await other.close()
-
-
 async def test_an_application_takes_the_memory_in_the_readme(url: SecretStr, admin: Any) -> None:
-    """One of ten operators with all the history and all the cycles that are kept, each of them a rescale: Redis' own count."""
+    """One of ten operators with all the history and all the cycles that are kept, each of them a rescale: Redis' own
+    count."""
     operators = {f"operator-{n}": 4 for n in range(10)}
     store, current_state, entries = RedisStore(url), State(application=APP), list[tuple[str, HistoryEntry]]()
     for cycle in range(1, 502):

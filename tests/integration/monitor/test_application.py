@@ -181,8 +181,9 @@ def check_graph(observation: Observation, job: RealJob) -> None:
 
 
 def check_backlog(observation: Observation, job: RealJob, beginning: int) -> None:
-    """Lag in records adds up, lag in seconds is the age of the very record that comes next. (The source reads one partition
-    after the other, by the batch: of those that it has not begun with there is no position, which is not 0.)"""
+    """Lag in records adds up, lag in seconds is the age of the very record that comes next. (The source reads one
+    partition after the other, by the batch: of those that it has not begun with there is no position, which is not
+    0.)"""
     assert sorted((p.topic, p.partition) for p in observation.partitions) == [(job.topic, n) for n in range(PARTITIONS)]
     assert {(p.log_start_offset, p.log_end_offset) for p in observation.partitions} == {(0, RECORDS)}
     for partition in observation.partitions:

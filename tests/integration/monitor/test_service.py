@@ -118,8 +118,8 @@ def gaps_seconds(observations: list[Observation]) -> list[float]:
 
 
 async def test_a_frozen_cluster_delays_no_other(house: House, stage: Stage, lone_job_manager: FlinkCluster) -> None:
-    """A stopped JobManager still accepts connections and never answers. Its application is unreachable until it wakes up;
-    the real job next to it is observed at its interval meanwhile."""
+    """A stopped JobManager still accepts connections and never answers. Its application is unreachable until it wakes
+    up; the real job next to it is observed at its interval meanwhile."""
     job = await asyncio.to_thread(stage.any)
     real, frozen = house.name("real"), house.name("frozen")
     await house.apply(job.policy(real, interval="2s"))

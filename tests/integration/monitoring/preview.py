@@ -1,6 +1,8 @@
-"""The dashboards' panels in a browser without Grafana: each where its dashboard has it, with what Prometheus answers to its queries.
+"""The dashboards' panels in a browser without Grafana: each where its dashboard has it, with what Prometheus answers to
+its queries.
 
-A preview, and it says so: Grafana draws them in its own way. What it shows of a panel is what matters here: title, queries, legends, units.
+A preview, and it says so: Grafana draws them in its own way. What it shows of a panel is what matters here: title,
+queries, legends, units.
 """
 
 import json

@@ -42,8 +42,8 @@ def promtool(*arguments: str, folder: Path | None = None, timeout_seconds: float
 
 
 class Prometheus(Server):
-    """One server. `configuration` is prometheus.yml's text; files it names are looked for in `folder`. A series without a sample for
-    `lookback_seconds` is over: a past that is handed in has no other sign of its end."""
+    """One server. `configuration` is prometheus.yml's text; files it names are looked for in `folder`. A series without
+    a sample for `lookback_seconds` is over: a past that is handed in has no other sign of its end."""
 
     def __init__(
         self, folder: Path, configuration: str, *, port: int | None = None, lookback_seconds: int = 300

@@ -1,6 +1,7 @@
 """A loop on the simulator as Prometheus would have scraped it: the services' own metrics, at simulated times.
 
-Planner and executor count and time what they do. The metrics of the others, and those of a process (memory, its target), are set here.
+Planner and executor count and time what they do. The metrics of the others, and those of a process (memory, its
+target), are set here.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from runtime.envelope import encode
 from runtime.health import Health
 from runtime.records import Record
 from services.analyzer import service as _analyzer  # noqa: F401 - declares its metrics
-from services.knowledge.dead_letters import DeadLetterCount
+from services.knowledge.consumers import count_dead_letter
 from services.knowledge.gauges import ApplicationGauges
 from services.monitor import service as _monitor  # noqa: F401 - the same
 from services.planner import remote as _remote  # noqa: F401 - the same
@@ -112,7 +113,7 @@ def record() -> Recorder:
         for cycle in range(int(MINUTES * 60 / SCRAPE_SECONDS)):
             loop.run(SCRAPE_SECONDS)
             if cycle == 90:
-                DeadLetterCount.count(_dead_letter(loop.now))
+                count_dead_letter(_dead_letter(loop.now))
                 no_reply("mine", "planner-timeout", "planner mine gave no answer within 2 s")
             recorder.scrape(loop.now)
     return recorder

@@ -1,5 +1,5 @@
-"""Registered planners on a real Kafka: registered at one replica, known to the other, and still known after both were restarted; one
-that is chosen decides, its fallback where it does not, and shadows of it are scored."""
+"""Registered planners on a real Kafka: registered at one replica, known to the other, and still known after both were
+restarted; one that is chosen decides, its fallback where it does not, and shadows of it are scored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -134,7 +134,7 @@ async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
             await loop.until(lambda _, shadows: unanswered(shadows)["again"] > 0, "a shadow's cycle without a response")
             assert loop.shadows is not None
             built_in = next(score for score in loop.shadows.hours[-1].scores if score.label == "hpa")
-            assert built_in.turns > built_in.unanswered
+            assert built_in.cycles > built_in.unanswered
 
 
 async def test_every_replica_knows_it_and_a_restart_forgets_nothing(kafka: KafkaBroker, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from weir_contracts.topics import ANALYSES, PLANS
 
 from runtime.envelope import encode
 from runtime.kafka_bus import KafkaBus
-from services.planner.offline import plan_offline
+from services.planner.core.decide import plan_offline
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.installed import GOOD, install
@@ -107,7 +107,8 @@ async def planned_by(replica: WeirService) -> int:
 
 
 async def test_what_would_be_decided(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """Over HTTP the same as without a server; a planner that is not there and a wrong parameter are named with their place."""
+    """Over HTTP the same as without a server; a planner that is not there and a wrong parameter are named with their
+    place."""
     question = request(of={"arrivals": 2400})
     with planner(kafka, tmp_path / "planner") as service:
         await asyncio.to_thread(service.wait_ready)
@@ -137,7 +138,8 @@ async def refused(client: httpx.AsyncClient, question: PlanRequest, place: str) 
 
 
 async def test_planners_of_installed_packages(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """One is asked in the worker processes; one that cannot be imported is named, and the service is ready all the same."""
+    """One is asked in the worker processes; one that cannot be imported is named, and the service is ready all the
+    same."""
     install(tmp_path, "good_hand", GOOD, steady_hand="good_hand:plan")
     install(tmp_path, "bad_hand", "import a_module_that_is_not_there", bad_hand="bad_hand:plan")
     question = request(analysis(the_policy=policy(planner={"name": "steady-hand", "parameters": {"parallelism": 5}})))

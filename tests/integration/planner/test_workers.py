@@ -14,8 +14,7 @@ import pytest
 from weir_contracts import PlanReply, PlanRequest
 from weir_planner.installed import ask
 
-from services.planner.process import WorkerProcess
-from services.planner.workers import DEPTH, Workers
+from services.planner.workers import DEPTH, WorkerProcess, Workers
 from testbed.process import wait_until
 from tests.unit.planner.build import analysis, policy, request
 
@@ -68,7 +67,8 @@ def test_whatever_goes_wrong_the_next_question_is_answered(workers: Workers) -> 
 
 
 def test_a_burst_is_answered_by_all_processes() -> None:
-    """Two hundred applications at once and two processes: no process has more questions than it may, and each gets its answer."""
+    """Two hundred applications at once and two processes: no process has more questions than it may, and each gets its
+    answer."""
     workers = Workers(2)
 
     async def burst() -> list[PlanReply]:
@@ -111,8 +111,9 @@ def process() -> Iterator[WorkerProcess]:
 
 
 def test_a_call_that_hangs_or_crashes_loses_no_other_answer(process: WorkerProcess, tmp_path: Path) -> None:
-    """Six wait in line; the first outlives its deadline, the third ends the process. The others are answered in the order in which
-    they asked, by the next process, and each deadline began with its call: all have less than the line takes."""
+    """Six wait in line; the first outlives its deadline, the third ends the process. The others are answered in the
+    order in which they asked, by the next process, and each deadline began with its call: all have less than the line
+    takes."""
     notes = str(tmp_path / "notes")
 
     async def line() -> list[str | BaseException]:

@@ -1,4 +1,5 @@
-"""Two replicas each of knowledge, monitor, planner and executor share twelve applications; one after the other is killed."""
+"""Two replicas each of knowledge, monitor, planner and executor share twelve applications; one after the other is
+killed."""
 
 import asyncio
 import time
@@ -121,8 +122,9 @@ async def settled(fleet: Fleet, arrivals: float) -> None:
 
 
 def observations_are_one_stream(fleet: Fleet) -> None:
-    """Each application is watched by one replica at a time: five readings of it span more than half of four intervals, but for
-    the moment in which replicas first share work. (Two alone may be close: scrapes are published at their end.)"""
+    """Each application is watched by one replica at a time: five readings of it span more than half of four intervals,
+    but for the moment in which replicas first share work. (Two alone may be close: scrapes are published at their
+    end.)"""
     times: dict[str, list[Observation]] = defaultdict(list)
     for observation in fleet.messages(Observation):
         times[observation.application].append(observation)

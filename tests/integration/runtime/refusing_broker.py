@@ -1,4 +1,4 @@
-"""A door before a real broker that refuses one batch, as a broker does that has not yet heard of its new partition.
+"""A proxy before a real broker that refuses one batch, as a broker does that has not yet heard of its new partition.
 
 The frames and fields are those of Kafka's protocol guide (Produce, versions 9 to 12); all others pass unread.
 """

@@ -43,8 +43,8 @@ async def topic(bus: KafkaBus) -> str:
 
 
 async def test_an_outage_is_waited_out(bus: KafkaBus, topic: str, own_broker: KafkaBroker) -> None:
-    """The brokers are killed in the middle of the work: publishing gives up after its time, receiving waits, the ping says
-    why. When they are back, the same bus goes on where it was, without help."""
+    """The brokers are killed in the middle of the work: publishing gives up after its time, receiving waits, the ping
+    says why. When they are back, the same bus goes on where it was, without help."""
     consumer, reader = bus.consumer([topic], f"group-{topic}"), bus.reader(topic)
     await bus.publish(topic, "a", b"1")
     assert [r.value for r in await collect(consumer, 1)] == [b"1"]
@@ -82,7 +82,8 @@ async def test_an_outage_is_waited_out(bus: KafkaBus, topic: str, own_broker: Ka
 
 
 async def test_the_end_comes_soon_without_brokers(topic: str, own_broker: KafkaBroker) -> None:
-    """A service that is stopped during an outage does not hang: neither in its commit, nor in what it could not publish."""
+    """A service that is stopped during an outage does not hang: neither in its commit, nor in what it could not
+    publish."""
     bus = KafkaBus(own_broker.bootstrap_servers, delivery_timeout_seconds=60.0)
     await bus.start()
     consumer, reader = bus.consumer([topic], f"group-{topic}"), bus.reader(topic)

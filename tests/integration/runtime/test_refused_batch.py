@@ -13,8 +13,9 @@ from .refusing_broker import RefusingBroker
 
 
 async def test_the_first_batch_of_a_new_partition_is_refused(tmp_path: Path) -> None:
-    """A broker that has not yet heard of its new partition refuses the first batch and takes the second, with whatever sequence number it
-    begins (KAFKA-15591). Were the second sent before the first was answered, librdkafka would take the first for written."""
+    """A broker that has not yet heard of its new partition refuses the first batch and takes the second, with whatever
+    sequence number it begins (KAFKA-15591). Were the second sent before the first was answered, librdkafka would take
+    the first for written."""
     name = f"story-{uuid4().hex[:10]}"
     async with RefusingBroker() as refusing:
         broker = KafkaBroker(tmp_path / "kafka", advertised_port=refusing.port)

@@ -78,7 +78,8 @@ def test_a_topic_that_is_never_listed_is_named(admin: AdminClient, monkeypatch: 
 def test_the_job_as_it_is_run(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An application's own topics and the loop's, which other tests of this broker may have made already, with four partitions."""
+    """An application's own topics and the loop's, which other tests of this broker may have made already, with four
+    partitions."""
     monkeypatch.setenv("WEIR_KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     there = admin.list_topics(timeout=10).topics.get("weir.policies.v1alpha1")

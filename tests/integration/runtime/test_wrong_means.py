@@ -1,4 +1,5 @@
-"""A dependency is reachable and wrong: the log and /health/ready give the reason, and the service continues once it is corrected."""
+"""A dependency is reachable and wrong: the log and /health/ready give the reason, and the service continues once it is
+corrected."""
 
 import asyncio
 import json

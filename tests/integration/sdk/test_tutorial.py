@@ -1,7 +1,7 @@
 """The tutorial, as a reader follows it: its blocks are extracted and run, in their order, in a separate folder.
 
-Where it starts the trial, a planner service and a knowledge service of this process stand in, with a bus and a store in memory; and the
-planner that was registered then holds a simulated job, asked over HTTP as it would be in the trial.
+Where it starts the trial, a planner service and a knowledge service of this process stand in, with a bus and a store in
+memory; and the planner that was registered then holds a simulated job, asked over HTTP as it would be in the trial.
 """
 
 import asyncio
@@ -21,7 +21,6 @@ from runtime.clock import FakeClock, SystemClock
 from runtime.http import application
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.policies_api import policies_router
 from services.planner.adapters.http import PlannerClient
@@ -32,6 +31,7 @@ from services.planner.remote import Remote
 from simulator import PRESETS, Simulation
 from testbed.process import free_port
 from tests.tutorial import Reader, shell
+from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
 from tests.unit.planner.test_service import InProcess
@@ -105,7 +105,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 def test_every_step_has_its_documented_result(read: Reader) -> None:
     """The tests pass before and after the change; the planner is checked, registered and chosen."""
-    output = "\n".join(read.said)
+    output = "\n".join(read.printed)
     assert output.count("5 passed") == 2
     assert '"name":"my-planner"' in output
     assert "my-planner registered" in output
@@ -125,8 +125,8 @@ def test_a_policy_with_wrong_parameters_is_refused_when_it_is_written(read: Read
 
 
 def test_the_registered_planner_holds_a_job(read: Reader) -> None:
-    """Asked over HTTP in Weir's loop, it rescales a simulated job whose load triples: its plans act, with its own words, and its memory
-    comes back."""
+    """Asked over HTTP in Weir's loop, it rescales a simulated job whose load triples: its plans act, with its own
+    words, and its memory comes back."""
     url = read.environment["WEIR_PLANNER_SERVER"]
     shown = httpx.get(f"{url}/v1/planners/my-planner").json()
     registration = PlannerRegistration(

@@ -42,7 +42,8 @@ def _enrich_at(flink: FlinkCluster, job: str, parallelism: int) -> None:
 def test_orders_become_totals_and_what_is_no_order_is_dropped(
     topics: Topics, totals: Totals, start_job: Callable[..., str], flink_cluster: FlinkCluster
 ) -> None:
-    """Five vertices. Three good orders are totalled per key and window; seven bad records are counted, and the job goes on."""
+    """Five vertices. Three good orders are totalled per key and window; seven bad records are counted, and the job goes
+    on."""
     now = _now_millis()
     good = [b"%d;anna;12345" % (now - 300), b"%d;anna;123" % (now - 200), b"%d;bert;with;semicolons" % now]
     bad = [b"", b"no fields", b";anna;x", b"12x;anna;x", b"%d;anna" % now, b"%d;;x" % now, None]
@@ -90,7 +91,8 @@ def test_costs_change_while_it_runs_and_outlive_a_rescale(
     start_loadgen: Callable[..., LoadGenerator],
     flink_cluster: FlinkCluster,
 ) -> None:
-    """Cheaper records are noticed within seconds; after a rescale they are still cheap; contention makes them dearer again.
+    """Cheaper records are noticed within seconds; after a rescale they are still cheap; contention makes them dearer
+    again.
 
     1,000/s at one subtask; set to 2 ms: 500/s; four subtasks: 2,000/s; contention 1/3 halves that. Without the
     control the last costs stay.

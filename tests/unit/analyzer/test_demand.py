@@ -150,7 +150,8 @@ def test_deleted_partitions_are_forgotten() -> None:
 
 
 def test_a_load_that_returns_after_a_trickle_is_measured_in_full() -> None:
-    """A few records now and then, as bursts; then 1,300/s: two scrapes later that is the rate, and no pause thins it out."""
+    """A few records now and then, as bursts; then 1,300/s: two scrapes later that is the rate, and no pause thins it
+    out."""
     trickle = [12 * (i // 3) for i in range(30)]
     returned = [trickle[-1] + 2600 * i for i in range(1, 4)]
     assert _rate([*trickle, *returned[:2]]) == pytest.approx(1300, rel=0.01)

@@ -7,10 +7,10 @@ import pytest
 
 from runtime.clock import FakeClock
 from runtime.loop import Stop
-from runtime.memory_lease import MemoryGroup, MemoryLease
 from services.analyzer.service import Analyzer
 from services.analyzer.stream import Batch
 from tests.unit.runtime.lease_suite import TERMS
+from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 from tests.unit.runtime.test_lease import MemoryContest
 
 

@@ -210,6 +210,7 @@ def test_the_memory_given_is_never_changed() -> None:
     assert advance(AnalyzerState.from_bytes(before), observed) == first
 
 
+@pytest.mark.thorough
 def test_memory_stays_bounded() -> None:
     """The state does not grow after the first hour."""
     loop = Loop(Job(partitions=12, interval=60))

@@ -15,18 +15,18 @@ from runtime.clock import SystemClock
 from runtime.lease import Terms
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.memory_lease import MemoryGroup, MemoryLease
 from runtime.service import topic_specs
 from runtime.settings import load
 from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, lost_between, parse_offsets
-from services.analyzer.adapters.memory import MemoryAnalyzer
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import STATE_VERSION
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
+from tests.unit.analyzer.memory_analyzer import MemoryAnalyzer
 from tests.unit.analyzer.story import Job
+from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 
 
 class FakeStream:

@@ -15,7 +15,8 @@ def test_utilization_is_unknown_while_counters_are() -> None:
 
 
 def test_the_reactive_rule_goes_up_at_once_and_down_by_the_maximum_of_a_window() -> None:
-    """At 90 % of a target of 70 % four become six; a lull of half the window takes nothing away, one of a full window does."""
+    """At 90 % of a target of 70 % four become six; a lull of half the window takes nothing away, one of a full window
+    does."""
     rule = Reactive(stabilization_seconds=300.0)
 
     assert rule.decide(0.0, {"enrich": 4}, {"enrich": 0.9}) == {"enrich": 6}

@@ -1,4 +1,5 @@
-"""The table of `make bench-planners`: every built-in planner is in it, with parameters it takes, and is measured in the same way."""
+"""The table of `make bench-planners`: every built-in planner is in it, with parameters it takes, and is measured in the
+same way."""
 
 import pytest
 from weir_planner.installed import built_in
@@ -7,6 +8,7 @@ from bench.planners import contest, cost
 from bench.planners.__main__ import figure_panels, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from replay.score import Point
+from tests.effort import some
 
 STEP = Situation("step", "chain")
 
@@ -19,7 +21,7 @@ def test_every_built_in_planner_takes_part() -> None:
     assert set(contest.PARAMETERS) <= set(built_in())
 
 
-@pytest.mark.parametrize("trace", contest.traces())
+@pytest.mark.parametrize("trace", some(contest.traces(), 4))
 def test_every_load_reaches_its_peak_and_no_more(trace: str) -> None:
     """The highest point lies within the run, whatever the shape."""
     load, lasts = load_of(trace)

@@ -1,4 +1,4 @@
-"""The command line through its own door: what is printed, and the code it ends with."""
+"""The command line through its own entry point: what is printed, and the code it ends with."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ from cli.__main__ import main
 from cli.client import Client, application_id
 from cli.errors import InvalidInput, Refused
 from cli.output import applications_table
-from cli.trial.events import Event
+from runtime.event_feed import Event
 
 PROJECT = Path(__file__).resolve().parents[3]
 REQUEST = PROJECT / "contracts" / "examples" / "v1alpha1" / "plan-request" / "full.json"

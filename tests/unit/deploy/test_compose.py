@@ -114,7 +114,8 @@ def test_every_container_has_a_health_check(name: str) -> None:
 
 
 def test_what_is_waited_for_is_there() -> None:
-    """Health-ordered: nothing starts before what it needs; a job is waited for to its end, everything else until it is well."""
+    """Health-ordered: nothing starts before what it needs; a job is waited for to its end, everything else until it is
+    well."""
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
             wanted = "service_completed_successfully" if needed in JOBS else "service_healthy"

@@ -267,7 +267,8 @@ def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def test_the_driver_scales_through_it(proxy: str, world: World) -> None:
-    """A copy, its second network, start, stop and removal; Docker gets the driver's request, except for the paths that it sets itself."""
+    """A copy, its second network, start, stop and removal; Docker gets the driver's request, except for the paths that
+    it sets itself."""
     daemon = DockerDaemon(f"unix://{proxy}", 5)
     one, two = sorted(daemon.containers("shop", "tm"), key=lambda container: container.number)
     assert (one.name, two.name) == ("shop-tm-1", "shop-tm-2")

@@ -1,4 +1,4 @@
-"""Links between Markdown pages, and pages that code, alerts and comments name."""
+"""Links between Markdown pages, pages that code, alerts and comments name, and the policies that pages show."""
 
 import re
 import subprocess
@@ -6,9 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+import yaml
+from weir_contracts import parse_policy
 
 ROOT = Path(__file__).parents[3]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_BLOCK = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"\b(docs/[\w./-]+\.md)(?:#([\w-]+))?")
 
 
@@ -59,3 +62,17 @@ def test_every_page_is_in_the_index() -> None:
     shelves = {page for page in pages if not page.startswith("adr/")}
     assert {page.split("/")[0] for page in shelves} == {"tutorials", "how-to", "reference", "explanation"}
     assert {page for page in shelves if f"({page})" not in index} == set()
+
+
+def test_every_policy_of_a_page_is_valid() -> None:
+    """As a user applies it: an unknown field is a mistake."""
+    checked = set()
+    for page in _tracked("*.md"):
+        for block in _BLOCK.findall(page.read_text()):
+            if "kind: ScalingPolicy\n" in block:
+                checked.add(str(page.relative_to(ROOT)))
+                try:
+                    parse_policy(yaml.safe_load(block))
+                except ValueError as error:
+                    raise AssertionError(f"{page}: {error}") from error
+    assert {"README.md", "docs/how-to/kubernetes.md", "docs/how-to/own-cluster.md"} <= checked

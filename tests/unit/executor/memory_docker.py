@@ -1,4 +1,5 @@
-"""Docker in memory, and a cluster whose job takes the slots of its containers. They pass the suites that the real ones pass."""
+"""Docker in memory, and a cluster whose job takes the slots of its containers. They pass the suites that the real ones
+pass."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,8 @@ _MAX_PARALLELISM = 32768
 
 
 class MemoryDaemon:
-    """Containers by id. `away` makes it unreachable, `refuses[call]` lets a call fail for good, `names` are taken by others."""
+    """Containers by id. `away` makes it unreachable, `refuses[call]` lets a call fail for good, `names` are taken by
+    others."""
 
     def __init__(self) -> None:
         self.services: dict[str, tuple[str, str]] = {}
@@ -80,7 +82,8 @@ class MemoryDaemon:
 
 
 class ReactiveCluster(MemoryDriver):
-    """Clusters in which a docker target's job takes every slot of the service's running containers (one slot-sharing group)."""
+    """Clusters in which a docker target's job takes every slot of the service's running containers (one slot-sharing
+    group)."""
 
     def __init__(
         self, clock: Clock, running: Callable[[str, str], int], rescale: RescaleSettings | None = None

@@ -87,7 +87,8 @@ CYCLE = st.tuples(OBSERVED, st.floats(0, 200), st.sampled_from(["step"] * 8 + ["
 @examples(60)
 @given(st.lists(CYCLE, max_size=25))
 def test_the_machine_holds_its_promises(cycles: list[tuple[Observed, float, str]]) -> None:
-    """Versions grow by one, terminal phases stay, requests are for `wanted` or the rollback target; the newest outcome suffices."""
+    """Versions grow by one, terminal phases stay, requests are for `wanted` or the rollback target; the newest outcome
+    suffices."""
     now = NOON
     published = record_transition(ActionHistory(), Step(action(version=1), Event("admitted", "…")), None, now, RULES)
     history, last = published.history, published.outcome

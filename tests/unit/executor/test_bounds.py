@@ -170,7 +170,8 @@ def test_admitted_plans_keep_the_bounds(wanted: Parallelism, running: Parallelis
 def test_plans_that_pass_the_guards_are_admitted(wanted: Parallelism, given_: Guarded) -> None:
     """Otherwise an application would wait forever.
 
-    The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's growth.
+    The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's
+    growth.
     """
     vector = amend(scale(wanted), given_).vector
     refused = vector and out_of_bounds(vector, given_.request.deployment, given_.spec, given_.topology)

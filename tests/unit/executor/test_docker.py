@@ -64,7 +64,8 @@ async def rig() -> AsyncIterator[DockerRig]:
 
 
 async def test_the_last_numbers_are_removed(rig: DockerRig) -> None:
-    """From two to four and to one: all created before one starts, all stopped before one is removed, a checkpoint first."""
+    """From two to four and to one: all created before one starts, all stopped before one is removed, a checkpoint
+    first."""
     assert isinstance(await rig.ask(TOPOLOGY.uniform(4)), Accepted)
     assert rig.states() == [(1, "running"), (2, "running"), (3, "running"), (4, "running")]
     assert [call for call, _ in rig.did("copy", "start")] == ["copy", "copy", "start", "start"]
@@ -136,7 +137,8 @@ async def test_an_occupied_name_is_skipped(rig: DockerRig) -> None:
 
 
 async def test_containers_that_never_started_do_not_count(rig: DockerRig) -> None:
-    """An executor was killed between creating and starting: nothing was requested yet, and a repeated request starts them."""
+    """An executor was killed between creating and starting: nothing was requested yet, and a repeated request starts
+    them."""
     rig.docker.add(PROJECT, SERVICE, 3, "created")
     found = await rig.driver.observe(rig.subject)
     assert found.deployment is not None and found.deployment.requested == TOPOLOGY.uniform(2)
@@ -171,7 +173,8 @@ async def test_only_listed_projects_are_changed(rig: DockerRig) -> None:
     subject = docker_subject(project="payroll")
     answer = await rig.ask(TOPOLOGY.uniform(3), subject)
     assert isinstance(answer, Rejected) and "WEIR_EXECUTOR_DOCKER_PROJECTS" in answer.reason
-    assert "'payroll'" in (await rig.driver.observe(subject)).unsupported
+    refusal = (await rig.driver.observe(subject)).refusal
+    assert refusal is not None and "'payroll'" in refusal.sentence
     assert rig.docker.calls == []
 
 
@@ -245,7 +248,8 @@ def test_containers_get_time_to_start() -> None:
 
 
 async def test_shutdown_does_not_wait_for_docker(rig: DockerRig) -> None:
-    """A container may take longer to stop than this process: the call continues in its thread, and its result is dropped."""
+    """A container may take longer to stop than this process: the call continues in its thread, and its result is
+    dropped."""
     stopping, enough = Event(), Event()
 
     def stop(_: Container) -> None:
@@ -261,3 +265,12 @@ async def test_shutdown_does_not_wait_for_docker(rig: DockerRig) -> None:
         await request
     assert [thread.daemon for thread in threading.enumerate() if thread.name == "docker"] == [True]
     enough.set()
+
+
+async def test_a_container_that_no_slot_sharing_group_uses_is_not_another_clients() -> None:
+    """Five slots give two groups a parallelism of 2, as four do: the request counts from there."""
+    topology = groups(2)
+    rig = DockerRig(containers=5, topology=topology)
+    answer = await rig.driver.request(rig.subject, JOB, topology.uniform(3), topology.uniform(2), Unfenced())
+    assert isinstance(answer, Accepted), answer
+    assert len(rig.states()) == 6

@@ -167,11 +167,11 @@ def test_a_cluster_that_cannot_rescale_is_refused() -> None:
     assert refusal(plan(), snapshot=found).code == "unsupported"
 
 
-def test_reactive_mode_is_for_docker_targets() -> None:
+def test_reactive_mode_is_for_targets_with_instances() -> None:
     """A job in reactive mode takes every slot and no requirements: its TaskManagers scale it."""
     found = snapshot(rescale=RescaleSettings(scheduler="reactive"))
     refused = refusal(plan(), snapshot=found)
-    assert (refused.code, "a docker target" in refused.sentence) == ("unsupported", True)
+    assert (refused.code, "docker or kubernetes target" in refused.sentence) == ("unsupported", True)
     assert isinstance(admit(plan(), context(snapshot=found, policy=PolicyReading(True, docker_policy()))), ActionState)
 
 
@@ -283,7 +283,8 @@ class TestFleet:
         return plan(BEFORE, current=WANTED, deployment=there.deployment.ref())
 
     def test_a_fleet_does_not_shrink_at_once(self) -> None:
-        """Three of four applications would shrink: a faulty metric is more likely than three independent falls of the load."""
+        """Three of four applications would shrink: a faulty metric is more likely than three independent falls of the
+        load."""
         result = refusal(self.smaller(), snapshot=snapshot(WANTED), fleet=self.shrinking(2, 4), rules=self.rules)
         assert result.code == "fleet-shrinking"
         assert "3 of 5" in result.sentence

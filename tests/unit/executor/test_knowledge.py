@@ -21,12 +21,12 @@ from services.executor.core.observed import Conflict, Recorded, Step, Unanswered
 from services.executor.core.table import Event
 from services.executor.driver import Knowledge
 from services.executor.settings import Settings
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.core import State
 from services.knowledge.policies_api import policies_router
 from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, policy
+from tests.unit.knowledge.memory_store import MemoryStore
 
 APP = "shop/orders"
 

@@ -87,7 +87,8 @@ def replayed(outcomes: Sequence[Outcome]) -> ActionHistory:
 
 
 def orders() -> list[tuple[Outcome, ...]]:
-    """Every order, in the fast tests one in seven, in which the outcomes of both may be read, duplicates and compaction aside."""
+    """Every order, in the fast tests one in seven, in which the outcomes of both may be read, duplicates and compaction
+    aside."""
     first, second = two_holders()
     return some(permutations([*first, *second]), 7)
 
@@ -115,7 +116,7 @@ def test_every_order_of_two_holders_outcomes_is_the_same_to_planner_and_knowledg
             planner.happened(APP, outcome)
             state = remember(state, outcome, HistoryLimits())
         assert planner._outcomes[APP][0] == second[-1]
-        assert state.times.outcome_id == second[-1].id
+        assert state.times.outcome == second[-1].order
         assert all(state.times.newer_than(late) for late in order if late.id != second[-1].id)
 
 
@@ -153,7 +154,8 @@ class TestReplicas:
     """The same with executors."""
 
     async def test_a_woken_holder_does_not_wedge_the_application(self) -> None:
-        """It stalled in its second action; another replica verified that and a third. Then the first one's `failed` comes.
+        """It stalled in its second action; another replica verified that and a third. Then the first one's `failed`
+        comes.
 
         The topic ends with the owner's outcome, and after a restart the next plan is acted on.
         """

@@ -212,7 +212,8 @@ async def test_a_target_that_changed_is_observed_again_before_the_request(house:
 
 
 async def test_a_bad_plan_is_sent_to_the_dead_letter_topic(house: House) -> None:
-    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is no error."""
+    """Not JSON, a missing field, a key that is another application's: each with its reason and place. A tombstone is no
+    error."""
     await house.bus.publish(PLANS.name, APP, None, {})
     await house.publish(PLANS, APP, b"{not json")
     await house.publish(PLANS, APP, b'{"application": "shop/orders"}')

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from tests.unit.monitor.builders import recorded
+from tests.unit.monitor.fake_flink import task_managers_answer
 
 JOB = str(recorded("job")["jid"])
 FILES = {
@@ -23,7 +24,7 @@ FILES = {
     f"/jobs/{JOB}/jobmanager/config": "jobmanager_config",
 }
 CONFIG = {"refresh-interval": 1000, "flink-version": "2.2.1", "features": {"web-rescale": True}}
-PATHS = [*FILES, "/config"]
+PATHS = [*FILES, "/config", "/taskmanagers"]
 
 
 @cache
@@ -31,6 +32,8 @@ def honest(path: str, query: str) -> Any:
     """Return the recorded answer of a real cluster."""
     if path == "/config":
         return CONFIG
+    if path.startswith("/taskmanagers"):
+        return task_managers_answer(path, query.removeprefix("get="))
     if "/vertices/" in path:
         return recorded("source_metrics" if "get=" in query else "source_metric_names")
     return recorded(FILES[path]) if path in FILES else {"errors": [f"no {path}"]}

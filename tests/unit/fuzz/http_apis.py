@@ -12,7 +12,6 @@ from runtime.clock import FakeClock
 from runtime.health import Health, router
 from runtime.http import application
 from services.knowledge.__main__ import api
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
@@ -25,6 +24,7 @@ from services.planner.planners import Planners
 from services.planner.remote import Remote
 from services.planner.workers import Workers
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, outcome, plan, policy
+from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import FixedRegistrations
 

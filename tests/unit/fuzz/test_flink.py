@@ -32,7 +32,8 @@ from .hostile_flink import JOB, MANNERS, PATHS, bomb, compressed_twice, drip, ho
 
 TIMEOUT_SECONDS = 0.1
 MAX_SECONDS = 20.0
-"""A look is several calls, one after the other, of at most twice the timeout each, on a machine that does other things."""
+"""A look is several calls, one after the other, of at most twice the timeout each, on a machine that does other things.
+"""
 PARALLELISM = {v["name"]: 2 for v in honest(f"/jobs/{JOB}", "")["vertices"]}
 NONSENSE: list[Any] = [
     None,
@@ -119,7 +120,7 @@ async def test_the_recorded_answers_are_read() -> None:
     assert isinstance(answer, Accepted)
 
 
-@pytest.mark.parametrize("path", [*PATHS, "vertices"])
+@pytest.mark.parametrize("path", some([*PATHS, "vertices"], 3))
 async def test_each_answer_as_every_kind_of_nonsense(path: str) -> None:
     """Another type than documented, in place of the answer."""
     for nonsense in some(NONSENSE, 5):
@@ -159,9 +160,10 @@ async def test_half_a_character(field: str) -> None:
     assert snapshot.deployment is None and snapshot.reason
 
 
-@pytest.mark.parametrize(("manner", "where"), some(itertools.product(MANNERS, ["", f"/jobs/{JOB}", "metrics"]), 4))
+@pytest.mark.parametrize(("manner", "where"), some(itertools.product(MANNERS, ["", f"/jobs/{JOB}", "metrics"]), 8))
 async def test_each_look_ends_in_time(manner: str, where: str) -> None:
-    """Truncated, torn, dripped, flooded, compressed, redirected, reset or not HTTP at all: a reading, with what was wrong."""
+    """Truncated, torn, dripped, flooded, compressed, redirected, reset or not HTTP at all: a reading, with what was
+    wrong."""
     async with listening(MANNERS[manner], lambda path: path.endswith(where)) as url:
         driver = FlinkDriver(SystemClock(), timeout_seconds=TIMEOUT_SECONDS)
         collector = monitors(url, TIMEOUT_SECONDS)

@@ -145,7 +145,8 @@ WRONG: dict[str, tuple[Talk, set[int]]] = {
 
 
 async def talk(port: int, how: Talk, request: str, *, to_the_end: bool) -> list[int]:
-    """Return the statuses that a client gets: after its request and the response, or `to_the_end` when its connection is cut."""
+    """Return the statuses that a client gets: after its request and the response, or `to_the_end` when its connection
+    is cut."""
     reader, out = await asyncio.open_connection("127.0.0.1", port)
     talking: asyncio.Future[Any] = asyncio.ensure_future(how(reader, out, request))
     received = b""

@@ -63,12 +63,14 @@ SERVERS: dict[str, tuple[Callable[[], FastAPI], str, str, Callable[[], Any], int
     ),
     "workload": (load_generator, "PUT", "/workload", lambda: {"operators": {"enrich": {"service_time_us": 500}}}, 1),
 }
-"""What serves, where a body goes, one that is right, and how many of its broken forms are left out for each that is tried."""
+"""What serves, where a body goes, one that is right, and how many of its broken forms are left out for each that is
+tried."""
 
 
 @pytest.mark.parametrize("name", SERVERS)
 async def test_a_broken_body_is_refused_and_no_fault(name: str) -> None:
-    """Each field with each kind of nonsense in it: never a 5xx, and a refusal is JSON. A correct request works afterwards."""
+    """Each field with each kind of nonsense in it: never a 5xx, and a refusal is JSON. A correct request works
+    afterwards."""
     make, method, path, document, every = SERVERS[name]
     right = document()
     transport = httpx.ASGITransport(make(), raise_app_exceptions=False)

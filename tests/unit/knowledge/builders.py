@@ -20,6 +20,9 @@ from weir_contracts import (
 )
 from weir_contracts.base import Estimate
 
+from runtime.bus import Bus
+from runtime.clock import Clock
+from runtime.dead_letters import DeadLetters
 from services.knowledge.core import KINDS, Event, Kind
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -158,3 +161,8 @@ def outcome(of: Plan, phase: str, seconds: float = 1.0, **changes: Any) -> Outco
 def documents(*messages: Event) -> dict[Kind, str]:
     """Messages as a store gets them: JSON by kind."""
     return {kind: m.model_dump_json() for m in messages for kind in KINDS if kind == type(m).__name__.lower()}
+
+
+def letters(bus: Bus, clock: Clock) -> DeadLetters:
+    """Knowledge's dead letters."""
+    return DeadLetters(bus, "knowledge", clock)

@@ -55,9 +55,9 @@ def outline(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
 
 
 class StoreSuite:
-    """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of `SMALL_BYTES`
-    together, and histories `SMALL_HISTORY` cycles for `SMALL_AGE_SECONDS`; and `fill`, which takes the room for more from `store` or
-    gives it back."""
+    """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of
+    `SMALL_BYTES` together, and histories `SMALL_HISTORY` cycles for `SMALL_AGE_SECONDS`; and `fill`, which takes the
+    room for more from `store` or gives it back."""
 
     async def test_it_answers(self, store: Store) -> None:
         """An empty store answers, and knows nothing: not zero of something, nothing."""
@@ -197,8 +197,8 @@ class StoreSuite:
         assert await store.outbox() == []
 
     async def test_a_deletion_is_newer_than_its_policy(self, store: Store) -> None:
-        """It has an own version, also where the clock is behind; restoring what it deleted, or writing no newer policy, is refused,
-        and the next policy takes its place."""
+        """It has an own version, also where the clock is behind; restoring what it deleted, or writing no newer policy,
+        is refused, and the next policy takes its place."""
         await store.put_policy(policy(version=5), None)
         await store.delete_policy(APP, 5, 4)
         assert (await store.deletion(APP), await store.deletions()) == (6, {APP: 6})
@@ -247,7 +247,8 @@ class StoreSuite:
         assert (entries[0].version, entries[0].deleted) == (6, None)
 
     async def test_what_is_left_of_an_application_is_found(self, store: Store) -> None:
-        """Without a policy, whatever it is: with the time of its newest message, or None. The mode before a pause goes with the policy."""
+        """Without a policy, whatever it is: with the time of its newest message, or None. The mode before a pause goes
+        with the policy."""
         await store.put_policy(policy(OTHER), None)
         for name in (APP, OTHER):
             state = remember(
@@ -291,7 +292,8 @@ class StoreSuite:
         assert await store.applications() == [OTHER]
 
     async def test_a_state_comes_back_as_it_grew(self, store: Store) -> None:
-        """Forty cycles, of which few are kept, with outcomes and late readings: after each message the entire state is as computed."""
+        """Forty cycles, of which few are kept, with outcomes and late readings: after each message the entire state is
+        as computed."""
         limits, current_state = HistoryLimits(cycles_count=5), State(application=APP)
         for cycle in range(1, 41):
             decided = plan(cycle, wanted=None if cycle % 3 else 1 + cycle % 5)
@@ -309,7 +311,8 @@ class StoreSuite:
         assert len(current_state.cycles) == 5
 
     async def test_the_newest_of_each_kind_are_kept(self, store: Store) -> None:
-        """Each is what was last given; an application without one knows its name, and after its end nothing of before comes back."""
+        """Each is what was last given; an application without one knows its name, and after its end nothing of before
+        comes back."""
         current_state = State(application=APP)
         await store.save([current_state], [])
         assert await store.newest(APP) == Newest(application=APP)
@@ -327,8 +330,8 @@ class StoreSuite:
         assert await store.newest(APP) == Newest(application=APP, observation=observation(3))
 
     async def test_a_history_is_added_to(self, small_store: Store) -> None:
-        """Newest first, up to its number, each cycle with what became of its plan; of other applications it knows nothing, and with its
-        application it is forgotten."""
+        """Newest first, up to its number, each cycle with what became of its plan; of other applications it knows
+        nothing, and with its application it is forgotten."""
         assert await small_store.history(APP) == []
         state = State(application=APP)
         for cycle in range(1, 3 * SMALL_HISTORY):
@@ -395,8 +398,8 @@ class StoreSuite:
             assert [event.kind for event in await waiting] == ["plan"]
 
     async def test_a_feed_keeps_within_its_bytes(self, small_store: Store) -> None:
-        """Three times as much as there is room for, in events of 100 B, then of 20 kB: the newest stay, in order and without a gap; a
-        reader of a deleted one continues with the oldest."""
+        """Three times as much as there is room for, in events of 100 B, then of 20 kB: the newest stay, in order and
+        without a gap; a reader of a deleted one continues with the oldest."""
         sizes = [100] * 600 + [20_000] * 60
         for i, size in enumerate(sizes):
             await small_store.save([], [("plan", APP, noise(size, i))])
@@ -442,7 +445,8 @@ class StoreSuite:
         assert await small_store.history(APP) == [late, *lines[:0:-1]]
 
     async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
-        """A write that needs room is refused completely; reads and deletions succeed, and with room again writes as well."""
+        """A write that needs room is refused completely; reads and deletions succeed, and with room again writes as
+        well."""
         first = remember(State(application=APP), observation(1), HistoryLimits())
         then = remember(first, plan(1), HistoryLimits())
         await store.put_policy(policy(version=1), 0)

@@ -14,7 +14,6 @@ from weir_contracts import Deployment, PolicySpec
 from runtime.auth import Caller, Tokens
 from runtime.clock import FakeClock
 from services.knowledge.__main__ import api
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
 from services.knowledge.applications_api import applications_router
 from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
@@ -22,6 +21,7 @@ from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
+from tests.unit.knowledge.memory_store import MemoryStore
 
 NOON_MS = int(NOON.timestamp() * 1000)
 POLICY = f"/v1/policies/{APP}"
@@ -120,7 +120,8 @@ def fields(answer: httpx.Response) -> list[str]:
 
 
 async def test_a_policy_is_created_then_replaced(house: House) -> None:
-    """201 and 200, a version each, with who changed it and when; it comes back as it was written, and is to be published."""
+    """201 and 200, a version each, with who changed it and when; it comes back as it was written, and is to be
+    published."""
     created = await house.http.put(POLICY, json=document())
     assert (created.status_code, created.headers["etag"]) == (201, f'"{NOON_MS}"')
     house.clock.advance(60)
@@ -387,7 +388,8 @@ async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
 
 
 async def test_what_was_written_paused_advises_when_resumed(house: House) -> None:
-    """Also where an earlier pause, of this policy or of a deleted one with its name, began in `act`: acting is asked for."""
+    """Also where an earlier pause, of this policy or of a deleted one with its name, began in `act`: acting is asked
+    for."""
     await house.apply(mode="act")
     await house.http.post(f"{POLICY}/pause")
     await house.apply(200, mode="paused")
@@ -411,7 +413,8 @@ async def test_a_deleted_policy_is_not_found(house: House) -> None:
 
 
 async def test_a_version_never_comes_twice(house: House) -> None:
-    """Deleted and created again within a millisecond: what was planned for the first, or read of it, does not fit the second."""
+    """Deleted and created again within a millisecond: what was planned for the first, or read of it, does not fit the
+    second."""
     first = await house.apply()
     assert (await house.http.delete(POLICY)).status_code == 204
     second = await house.apply()
@@ -451,7 +454,8 @@ async def test_a_decision_is_explained(house: House) -> None:
 
 
 async def test_an_action_is_replaced_by_a_reader_of_its_version(house: House) -> None:
-    """Compare-and-swap by `If-Match`: without it 428; the loser gets the action that is there, to know its own attempt by."""
+    """Compare-and-swap by `If-Match`: without it 428; the loser gets the action that is there, to know its own attempt
+    by."""
     first, second = (action(plan(1, 4), version=n).model_dump(mode="json") for n in (1, 2))
     assert (await house.http.put(ACTION, json=first)).status_code == 428
     stored = await house.http.put(ACTION, json=first, headers={"If-Match": "0"})
@@ -542,7 +546,8 @@ async def feed(house: House, path: str, count: int, last_event_id: str | None = 
 
 
 async def test_the_feed_goes_on_after_the_last_event(house: House) -> None:
-    """From the oldest kept with `0`, then after any id: each event once, its kind as its name and the message as its data."""
+    """From the oldest kept with `0`, then after any id: each event once, its kind as its name and the message as its
+    data."""
     await house.store_events(observation(1), analysis(1), plan(1))
     everything = await feed(house, "/v1/events", 3, "0")
     assert [event["event"] for event in everything] == ["observation", "analysis", "plan"]

@@ -4,7 +4,7 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Deployment, LoopResult, Problem
+from weir_contracts import Application, Deployment, LoopResult, Problem, Signals, Subject, Target
 
 from services.knowledge.core import (
     MAX_OPEN_CYCLES,
@@ -19,7 +19,8 @@ from services.knowledge.core import (
     summarise,
     with_ends,
 )
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, documents, observation, outcome, plan
+from services.knowledge.targets import claims, rival
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, documents, observation, outcome, plan, policy
 
 LIMITS = HistoryLimits()
 
@@ -164,7 +165,7 @@ def test_an_outcome_of_a_forgotten_plan_is_still_the_newest() -> None:
     """It belongs to no stored cycle, and is kept nevertheless."""
     late = outcome(plan(1, 4), "verified", 60)
     state = after(plan(5), late)
-    assert (state.times.outcome, state.times.outcome_id) == (late.at, late.id)
+    assert state.times.outcome == late.order
     assert state.cycles[0].outcomes == []
 
 
@@ -234,3 +235,33 @@ def test_silence_is_three_intervals(interval_seconds: float, seconds: float, sil
     )
     assert ("monitor" in summary.silent) is silent
     assert "planner" in summary.silent
+
+
+WEB = {"kind": "Deployment", "name": "web"}
+
+
+@pytest.mark.parametrize(
+    ("other", "target", "is_taken"),
+    [
+        ("shop/b", WEB, True),
+        ("shop/b", {**WEB, "apiVersion": "apps/v1"}, True),
+        ("pay/b", {**WEB, "namespace": "shop"}, True),
+        ("shop/b", {"workloads": [{"kind": "StatefulSet", "name": "db"}, {**WEB, "inputs": ["db"]}]}, True),
+        ("pay/b", WEB, False),
+        ("shop/b", {**WEB, "kind": "StatefulSet"}, False),
+    ],
+)
+def test_a_workload_belongs_to_one_policy(other: str, target: dict[str, object], is_taken: bool) -> None:
+    """Whatever way a policy names it."""
+    first = policy("shop/a", target={"kubernetes": WEB})
+    second = policy(other, target={"kubernetes": target})
+    assert (rival(claims(second.subject), {"shop/a": claims(first.subject)}) == "shop/a") is is_taken
+
+
+def test_a_flink_jobs_pods_and_a_service_are_rivals() -> None:
+    """One would scale the other's TaskManagers."""
+    job = {"flink": {"url": "http://jm:8081", "job": "a"}}
+    target = Target.model_validate({"kubernetes": WEB})
+    first = Subject("shop/a", Application.model_validate(job), target, Signals())
+    second = policy("shop/b", target={"kubernetes": {**WEB, "apiVersion": "apps/v1"}})
+    assert rival(claims(second.subject), {"shop/a": claims(first)}) == "shop/a"

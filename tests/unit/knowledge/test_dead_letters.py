@@ -8,7 +8,7 @@ from weir_contracts.topics import DEAD_LETTERS
 
 from runtime.envelope import encode
 from runtime.records import Record
-from services.knowledge.dead_letters import DeadLetterCount
+from services.knowledge.consumers import count_dead_letter
 from tests.unit.knowledge.builders import NOON
 
 LETTER = DeadLetter(
@@ -25,13 +25,13 @@ def test_a_dead_letter_counts_for_the_service_that_sent_it() -> None:
     """The analyzer's are written in Spark, where no counter can be read."""
     body, headers = encode(LETTER, type=DEAD_LETTERS.type, source="analyzer", id=LETTER.id, time=NOON)
     before = counted("analyzer", LETTER.topic)
-    DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 0, "shop/orders", body, headers))
-    DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 1, "shop/orders", None))
+    count_dead_letter(Record(DEAD_LETTERS.name, 0, 0, "shop/orders", body, headers))
+    count_dead_letter(Record(DEAD_LETTERS.name, 0, 1, "shop/orders", None))
     assert counted("analyzer", LETTER.topic) == before + 1
 
 
 def test_an_invalid_dead_letter_counts_for_no_service() -> None:
     """A dead letter for it would be invalid, too, without end."""
     before = counted("unknown", DEAD_LETTERS.name)
-    DeadLetterCount.count(Record(DEAD_LETTERS.name, 0, 0, "x", b"{"))
+    count_dead_letter(Record(DEAD_LETTERS.name, 0, 0, "x", b"{"))
     assert counted("unknown", DEAD_LETTERS.name) == before + 1

@@ -13,10 +13,10 @@ from runtime.http import listen, serve
 from runtime.loop import Stop
 from services.knowledge import events_api
 from services.knowledge.__main__ import api
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.applications_api import applications_router
 from services.knowledge.events_api import EventStreams, events_router
 from tests.unit.knowledge.builders import APP, NOON
+from tests.unit.knowledge.memory_store import MemoryStore
 
 MAX_OPEN = 3
 PATHS = ("/v1/events", f"/v1/applications/{APP}/events")
@@ -62,7 +62,8 @@ async def listener() -> AsyncIterator[Listener]:
 
 
 async def test_no_more_streams_than_are_allowed(listener: Listener) -> None:
-    """For both feeds together; the next client gets 503 and Retry-After. Other requests are served, and a closed stream makes room."""
+    """For both feeds together; the next client gets 503 and Retry-After. Other requests are served, and a closed stream
+    makes room."""
     streams = [await listener.open(PATHS[i % 2]) for i in range(MAX_OPEN)]
     assert [status for status, _ in streams] == [200] * MAX_OPEN
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as http:

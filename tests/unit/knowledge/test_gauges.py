@@ -9,11 +9,11 @@ from weir_contracts.analysis import OperatorAnalysis, Symptom
 from weir_contracts.base import Estimate
 
 from runtime.memory_bus import MemoryBus
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.core import HistoryLimits
 from services.knowledge.gauges import LEFT_OUT, SHOWN, ApplicationGauges
 from services.knowledge.service import Knowledge
-from tests.unit.knowledge.builders import APP, NOON, analysis, at, observation, outcome, plan, policy
+from tests.unit.knowledge.builders import APP, NOON, analysis, at, letters, observation, outcome, plan, policy
+from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_service import World
 
 OTHER = "shop/payments"
@@ -153,7 +153,15 @@ async def test_the_service_shows_what_it_remembers() -> None:
     """A message on the bus becomes a series; the application's end takes it away."""
     world = World()
     gauges = ApplicationGauges()
-    world.knowledge = Knowledge(world.bus, world.store, world.clock, HistoryLimits(), 5.0, gauges=gauges)
+    world.knowledge = Knowledge(
+        world.bus,
+        world.store,
+        world.clock,
+        HistoryLimits(),
+        letters(world.bus, world.clock),
+        5.0,
+        gauges=gauges,
+    )
     await world.store.put_policy(policy(), 0)
     shown = Shown()
     shown.gauges = gauges

@@ -33,7 +33,8 @@ class Age:
 
 
 async def test_an_application_that_vanished_is_ended_and_forgotten(house: House) -> None:
-    """Its policy was lost without a deletion: after an hour without a message its end is published, and nothing of it is kept."""
+    """Its policy was lost without a deletion: after an hour without a message its end is published, and nothing of it
+    is kept."""
     age = Age(house, house.first)
     current_state = remember(
         remember(State(application=APP), observation(1), HistoryLimits()), plan(1, 4), HistoryLimits()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.knowledge.adapters.memory import MemoryStore
 from tests.unit.knowledge.builders import APP
+from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite
 
 

@@ -12,11 +12,11 @@ from runtime.clock import FakeClock
 from runtime.health import Health, router
 from services.knowledge import documents
 from services.knowledge.__main__ import api
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
+from tests.unit.knowledge.memory_store import MemoryStore
 
 METHODS = {"get", "put", "post", "delete", "patch"}
 

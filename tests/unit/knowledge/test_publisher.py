@@ -17,20 +17,19 @@ from runtime.envelope import decode
 from runtime.lease import Terms
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.memory_lease import MemoryGroup, MemoryLease
 from runtime.problems import Problem
-from runtime.records import Record
+from runtime.records import Record, version_of
 from runtime.table import GlobalTable
-from runtime.versions import version_of
 from services.analyzer.core import advance
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.core import HistoryLimits, State, remember
 from services.knowledge.policies_api import PolicyChanges
 from services.knowledge.publisher import _OUTBOX as OUTBOX
 from services.knowledge.publisher import PolicyPublisher
 from services.knowledge.service import Knowledge
 from services.knowledge.store import StoreUnavailable, VersionConflict
-from tests.unit.knowledge.builders import APP, NOON, at, observation, policy
+from tests.unit.knowledge.builders import APP, NOON, at, letters, observation, policy
+from tests.unit.knowledge.memory_store import MemoryStore
+from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 
 TERMS = Terms("publisher", lease_seconds=10.0, standby_seconds=float("inf"))
 WRITER = Caller("somebody", "write")
@@ -120,7 +119,14 @@ class House:
     async def rebuilt(self) -> dict[str, str]:
         """Mode of each policy in a store that was emptied and brought back."""
         store = MemoryStore()
-        await Knowledge(self.bus, store, self.clock, HistoryLimits(), rebuild_seconds=5.0).rebuild()
+        await Knowledge(
+            self.bus,
+            store,
+            self.clock,
+            HistoryLimits(),
+            letters(self.bus, self.clock),
+            rebuild_seconds=5.0,
+        ).rebuild()
         return {found.application: found.spec.mode for found in await store.policies()}
 
     def ends(self) -> list[Observation]:
@@ -199,8 +205,9 @@ async def test_an_entry_is_left_to_the_next_holder(house: House) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_two_writers_race(house: House, seed: int) -> None:
-    """They write, pause, resume and delete one policy through two replicas, which both publish when they may; the lease changes hands
-    meanwhile. Versions only grow, readers have what is stored, and so has one that finds each key's last record alone."""
+    """They write, pause, resume and delete one policy through two replicas, which both publish when they may; the lease
+    changes hands meanwhile. Versions only grow, readers have what is stored, and so has one that finds each key's last
+    record alone."""
     random = Random(seed)
 
     async def write(process: Process) -> None:
@@ -239,7 +246,14 @@ async def test_a_deletion_that_redis_lost_is_brought_back(house: House) -> None:
     lost = MemoryStore()
     await lost.put_policy(policy(version=1, mode="act"), 0)
     await lost.published(await lost.outbox())
-    await Knowledge(house.bus, lost, house.clock, HistoryLimits(), rebuild_seconds=5.0).rebuild()
+    await Knowledge(
+        house.bus,
+        lost,
+        house.clock,
+        HistoryLimits(),
+        letters(house.bus, house.clock),
+        rebuild_seconds=5.0,
+    ).rebuild()
     assert await lost.policies() == []
 
 
@@ -249,7 +263,14 @@ async def test_a_deletion_served_while_the_store_is_rebuilt_stays(
     """Between the reading of the topic and the restoring of what was read, published already."""
     await house.store.put_policy(policy(version=1, mode="act"), 0)
     await house.first.publisher.publish()
-    knowledge = Knowledge(house.bus, house.store, house.clock, HistoryLimits(), rebuild_seconds=5.0)
+    knowledge = Knowledge(
+        house.bus,
+        house.store,
+        house.clock,
+        HistoryLimits(),
+        letters(house.bus, house.clock),
+        rebuild_seconds=5.0,
+    )
     read = knowledge._latest
 
     async def deleted_meanwhile(topic: Any) -> dict[str, Record]:
@@ -272,8 +293,8 @@ async def test_what_the_topic_lost_is_published_again(house: House) -> None:
 
 
 async def test_nothing_is_published_before_the_store_is_rebuilt(house: House) -> None:
-    """It may hold what is older than the topic. After an outage it is compared again; meanwhile the lease is another replica's, which may
-    reach the store."""
+    """It may hold what is older than the topic. After an outage it is compared again; meanwhile the lease is another
+    replica's, which may reach the store."""
     await house.store.put_policy(policy(version=1), 0)
     house.first.rebuilt.clear()
     assert await house.first.publisher.publish() == 0
@@ -328,7 +349,14 @@ async def test_a_deletion_ends_its_application_without_a_monitor(house: House) -
     (end,) = house.ends()
     assert (end.application, end.policy, end.status) == (APP, policy(version=1), "ended")
     assert end.observed_at > at(100)
-    knowledge = Knowledge(house.bus, house.store, house.clock, HistoryLimits(), rebuild_seconds=5.0)
+    knowledge = Knowledge(
+        house.bus,
+        house.store,
+        house.clock,
+        HistoryLimits(),
+        letters(house.bus, house.clock),
+        rebuild_seconds=5.0,
+    )
     await knowledge.take(house.bus.records(OBSERVATIONS.name))
     assert await house.store.applications() == []
     memory, _ = advance(None, observation(100))

@@ -6,13 +6,13 @@ from fastapi.routing import APIRoute
 
 from runtime.clock import FakeClock
 from runtime.settings import table
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.service import READ
 from services.knowledge.settings import KnowledgeSettings
+from tests.unit.knowledge.memory_store import MemoryStore
 
 README = (Path(__file__).parents[3] / "services" / "knowledge" / "README.md").read_text()
 

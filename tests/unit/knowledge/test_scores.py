@@ -18,11 +18,11 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
 from services.knowledge.__main__ import api
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.applications_api import applications_router
-from services.knowledge.score_keeper import ScoreKeeper
+from services.knowledge.consumers import ScoreKeeper
 from services.knowledge.scores import summarise_scores
-from tests.unit.knowledge.builders import APP, NOON, SPACE, policy
+from tests.unit.knowledge.builders import APP, NOON, SPACE, letters, policy
+from tests.unit.knowledge.memory_store import MemoryStore
 
 PATH = f"/v1/applications/{APP}/scores"
 WITH_SHADOWS = [{"name": "rate", "label": "careful", "parameters": {"target_utilization": 0.5}}, {"name": "threshold"}]
@@ -44,7 +44,7 @@ def score(label: str, role: str = "shadow", **changes: Any) -> CandidateScore:
             "slot_seconds": 7200.0,
             "judged_seconds": 3600.0,
             "needed_slot_seconds": 5400.0,
-            "turns": 720,
+            "cycles": 720,
             **changes,
         }
     )
@@ -138,7 +138,8 @@ def test_what_could_not_be_compared_has_no_confidence() -> None:
     assert scores_of(hour(0, chosen())).confidence is None
 
 
-# -- the endpoint and the keeper ----------------------------------------------------------------------------------------
+# -- the endpoint and the keeper
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ async def test_the_keeper_keeps_the_newest_hours(store: MemoryStore) -> None:
     """The newest of several messages counts; a deletion and an unreadable message change nothing."""
     clock = FakeClock(LATER)
     bus = MemoryBus(partitions=1, clock=clock)
-    keeper = ScoreKeeper(bus, store, clock)
+    keeper = ScoreKeeper(bus, store, clock, letters(bus, clock))
     await store.restore_policy(policy())
     newer = shadows(LATER, hour(0, chosen()), hour(1, chosen(slot_seconds=60)))
     broken = Record(SHADOWS.name, 0, 3, APP, b"{}")
@@ -223,9 +224,8 @@ async def test_the_keeper_keeps_the_newest_hours(store: MemoryStore) -> None:
 async def test_what_comes_after_the_end_is_not_kept(store: MemoryStore) -> None:
     """The policy was deleted: its last message must not bring the application back."""
     clock = FakeClock(LATER)
-    await ScoreKeeper(MemoryBus(partitions=1, clock=clock), store, clock).take(
-        [record(shadows(NOON, hour(0, chosen())))]
-    )
+    bus = MemoryBus(partitions=1, clock=clock)
+    await ScoreKeeper(bus, store, clock, letters(bus, clock)).take([record(shadows(NOON, hour(0, chosen())))])
     assert await store.scores(APP) == []
 
 
@@ -248,7 +248,9 @@ async def test_a_full_store_is_logged_once_and_waited_for() -> None:
     scores_of = record(shadows(LATER, hour(0, chosen())))
     await bus.publish(SHADOWS.name, APP, scores_of.value, scores_of.headers)
     with capture_logs() as lines:
-        following = asyncio.create_task(ScoreKeeper(bus, store, clock, retry_seconds=0.01).follow(stop))
+        following = asyncio.create_task(
+            ScoreKeeper(bus, store, clock, letters(bus, clock), retry_seconds=0.01).follow(stop)
+        )
         async with asyncio.timeout(5):
             while not await store.scores(APP):  # noqa: ASYNC110 - it tries again by itself
                 await asyncio.sleep(0.002)

@@ -18,13 +18,24 @@ from runtime.envelope import encode
 from runtime.lease import Terms
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.memory_lease import MemoryGroup, MemoryLease
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.core import HistoryLimits, Newest, State, remember
 from services.knowledge.publisher import PolicyPublisher
 from services.knowledge.service import GROUP, READ, Knowledge
 from services.knowledge.store import StoreUnavailable
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, documents, observation, outcome, plan, policy
+from tests.unit.knowledge.builders import (
+    APP,
+    NOON,
+    action,
+    analysis,
+    documents,
+    letters,
+    observation,
+    outcome,
+    plan,
+    policy,
+)
+from tests.unit.knowledge.memory_store import MemoryStore
+from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 
 OTHER = "shop/payments"
 TERMS = Terms("publisher", standby_seconds=float("inf"))
@@ -76,7 +87,15 @@ class World:
 
     def process(self) -> Knowledge:
         """One more process on the same bus and store."""
-        return Knowledge(self.bus, self.store, self.clock, HistoryLimits(), rebuild_seconds=5.0, retry_seconds=0.01)
+        return Knowledge(
+            self.bus,
+            self.store,
+            self.clock,
+            HistoryLimits(),
+            letters(self.bus, self.clock),
+            rebuild_seconds=5.0,
+            retry_seconds=0.01,
+        )
 
     async def send(self, *messages: Published) -> None:
         for message in messages:
@@ -214,7 +233,8 @@ async def test_unreadable_records_go_to_the_dead_letter_topic(world: World) -> N
 
 
 async def test_an_outage_of_the_store_loses_nothing(world: World) -> None:
-    """Nothing is committed while it is away; the same process continues by itself, and another one would receive all of it."""
+    """Nothing is committed while it is away; the same process continues by itself, and another one would receive all of
+    it."""
     await world.knowledge.rebuild()
     world.store.away = True
     async with world.running():
@@ -229,8 +249,9 @@ async def test_an_outage_of_the_store_loses_nothing(world: World) -> None:
 
 
 async def test_a_full_store_is_logged_once_and_waited_for(world: World) -> None:
-    """However often it is tried: one line when it refuses, one when it has room again, no cycle that failed. Nothing is lost on either
-    side: what was rebuilt stays so, and the messages are stored without help; an unreadable record has one dead letter."""
+    """However often it is tried: one line when it refuses, one when it has room again, no cycle that failed. Nothing is
+    lost on either side: what was rebuilt stays so, and the messages are stored without help; an unreadable record has
+    one dead letter."""
     await world.knowledge.rebuild()
     world.store.full = True
     async with world.running() as lines:
@@ -365,7 +386,8 @@ async def _after_a_rebuild(world: World) -> None:
 
 
 async def test_an_earlier_holders_late_outcome_changes_nothing(world: World) -> None:
-    """It comes after the new holder's, with a later time and a higher version: not the newest, not the action, not after a rebuild."""
+    """It comes after the new holder's, with a later time and a higher version: not the newest, not the action, not
+    after a rebuild."""
     scale = plan(1, 4)
     stored = action(scale, version=3, phase="verifying")
     await world.store.put_action(stored, 0)
@@ -407,7 +429,8 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
 
 
 async def test_messages_that_a_state_contains_are_restored(world: World) -> None:
-    """The store was emptied just before a state was written that was computed from its content: the newest message is missing."""
+    """The store was emptied just before a state was written that was computed from its content: the newest message is
+    missing."""
     messages = [observation(1), analysis(1), plan(1)]
     await world.send(*messages)
     current_state = State(application=APP)
@@ -509,7 +532,8 @@ async def test_a_store_that_comes_back_without_its_last_second_is_completed(worl
 
 
 async def test_the_end_of_an_action_is_known_by_its_outcome(world: World) -> None:
-    """The executor could not write that its action ended: the outcome does. What is older, or another action's end, changes nothing."""
+    """The executor could not write that its action ended: the outcome does. What is older, or another action's end,
+    changes nothing."""
     await world.knowledge.rebuild()
     begun = action(plan(1, 2), version=3, phase="verifying")
     ended = begun.model_copy(update={"version": 4, "phase": "verified"})

@@ -11,10 +11,10 @@ from weir_contracts import WhatIf
 
 from runtime.clock import FakeClock
 from services.knowledge.__main__ import api
-from services.knowledge.adapters.memory import MemoryStore
 from services.knowledge.applications_api import applications_router
 from services.knowledge.core import HistoryLimits, State, remember
 from tests.unit.knowledge.builders import documents, policy
+from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, analysis, operator
 
 PATH = f"/v1/applications/{APP}/what-if"

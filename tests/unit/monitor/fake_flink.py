@@ -11,8 +11,8 @@ import httpx
 
 from engines.flink.metrics import SourceOffsets
 from engines.flink.topology import Job
-from services.monitor.adapters.memory import JOB_ID, SOURCE, MemoryFlink
 from tests.unit.monitor.builders import recorded
+from tests.unit.monitor.memory_sources import JOB_ID, SOURCE, MemoryFlink
 
 Broken = tuple[int, bytes] | Callable[[httpx.Request], httpx.Response]
 
@@ -63,6 +63,8 @@ class FakeFlink:
         if path == "/jobs/overview":
             line = {"jid": JOB_ID, "name": "orders", "state": self.cluster.state, "start-time": 1}
             return {"jobs": [] if self.cluster.absent else [line]}
+        if path.startswith("/taskmanagers"):
+            return task_managers_answer(path, names)
         if not path.startswith(f"/jobs/{JOB_ID}"):
             return None
         what = path.removeprefix(f"/jobs/{JOB_ID}").removeprefix("/")
@@ -86,6 +88,28 @@ class FakeFlink:
             "jobmanager/config": "jobmanager_config",
         }
         return recorded(files[what]) if what in files else None
+
+
+TASK_MANAGER = "127.0.0.1:6122-a1b2c3"
+
+
+def task_managers_answer(path: str, names: str | None) -> Any:
+    """The list of TaskManagers, or the metrics `names` of one."""
+    if path == "/taskmanagers":
+        worker = {
+            "id": TASK_MANAGER,
+            "hardware": {"cpuCores": 4, "physicalMemory": 8 * 2**30},
+            "totalResource": {"cpuCores": 2.0, "taskHeapMemory": 512},
+            "memoryConfiguration": {"totalProcessMemory": 1_728_000_000},
+        }
+        return {"taskmanagers": [worker]}
+    values = {
+        "Status.JVM.CPU.Load": "0.25",
+        "Status.JVM.Memory.Heap.Used": "200",
+        "Status.JVM.Memory.NonHeap.Used": "40",
+        "Status.JVM.Memory.Direct.MemoryUsed": "2",
+    }
+    return [{"id": name, "value": values[name]} for name in (names or "").split(",")]
 
 
 def _details(job: Job, counters: Job) -> dict[str, Any]:

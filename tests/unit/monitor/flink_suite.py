@@ -54,6 +54,14 @@ def positions(readings: FlinkReadings) -> int:
 class FlinkSuite:
     """Subclass it with a fixture `rig`."""
 
+    async def test_task_managers_have_cpu_and_memory(self, rig: Rig) -> None:
+        """CPU in cores and memory in bytes of the JVM that runs them."""
+        readings = await rig.until(lambda r: any(pod.cpu_cores is not None for pod in r.task_managers))
+        worker = readings.task_managers[0]
+        assert worker.name and worker.ready
+        assert worker.cpu_cores is not None and 0 <= worker.cpu_cores <= 1024
+        assert worker.memory_bytes is not None and worker.memory_bytes > 0
+
     async def test_a_running_job_is_read_completely(self, rig: Rig) -> None:
         """Graph, requirements, slots, checkpoints and timings, without a problem."""
         readings = await rig.until(processed(PROCESSED))

@@ -13,9 +13,9 @@ from engines.flink.metrics import SourceOffsets
 from engines.flink.readings import FlinkReadings, scrape_of
 from engines.flink.rescale import CheckpointStatistics
 from runtime.clock import FakeClock
-from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from services.monitor.core import PartitionOffsets, Readings, next_due, observe
 from tests.unit.monitor.builders import kafka_signals, policy
+from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
 
 NAME = "Source: orders"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

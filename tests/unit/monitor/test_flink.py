@@ -14,11 +14,11 @@ from engines.flink.readings import FlinkReadings
 from runtime.clock import FakeClock
 from services.monitor.adapters import flink as flink_adapter
 from services.monitor.adapters.flink import FlinkCollector, new_client
-from services.monitor.adapters.memory import JOB_ID, MAP, SOURCE, MemoryFlink
 from tests.effort import examples
 from tests.unit.monitor.builders import policy, recorded
-from tests.unit.monitor.fake_flink import FakeFlink
+from tests.unit.monitor.fake_flink import TASK_MANAGER, FakeFlink
 from tests.unit.monitor.flink_suite import PROCESSED, FlinkSuite
+from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
 
 PATH = f"/jobs/{JOB_ID}"
 
@@ -374,3 +374,25 @@ async def test_a_scrape_never_raises(path: str, cut: int, junk: bytes) -> None:
     reader = collector(fake)
     assert isinstance(await reader.read(), FlinkReadings)
     await reader.close()
+
+
+async def test_task_managers_have_cpu_and_memory_and_are_read_seldom(fake: FakeFlink, flink: FlinkCollector) -> None:
+    """Their load is an average; a target whose pods are read elsewhere needs no request."""
+    for _ in range(3):
+        deployment = (await flink.scrape()).deployment
+    assert deployment is not None
+    (worker,) = deployment.pods
+    assert (worker.name, worker.cpu_cores, worker.cpu_request_cores, worker.memory_bytes) == (
+        TASK_MANAGER,
+        1.0,
+        2.0,
+        242,
+    )
+    assert [call for call in fake.calls if call == "/taskmanagers"] == ["/taskmanagers"]
+    application = policy().subject.flink
+    other = FlinkCollector(application, 2.0, new_client(2.0, transport=fake.transport), reads_task_managers=False)
+    scraped = (await other.scrape()).deployment
+    await other.close()
+    assert scraped is not None
+    assert scraped.pods == []
+    assert sum(1 for call in fake.calls if call.startswith("/taskmanagers")) == 2

@@ -6,10 +6,10 @@ import pytest
 from weir_contracts import KafkaSignals
 
 from runtime.clock import FakeClock
-from services.monitor.adapters.memory import MemoryBrokers
 from services.monitor.adapters.partitions import KafkaReadings, PartitionCollector, Place, resolve
 from services.monitor.core import PartitionOffsets
 from tests.unit.monitor.brokers_suite import BrokersSuite
+from tests.unit.monitor.memory_sources import MemoryBrokers
 
 
 class MemoryRig:

@@ -11,7 +11,8 @@ README = (FOLDER / "README.md").read_text()
 
 
 def test_the_settings_are_the_ones_there_are() -> None:
-    """The table is generated; print it again after a change with runtime.settings.table(MonitorSettings, own_only=True)."""
+    """The table is generated; print it again after a change with runtime.settings.table(MonitorSettings,
+    own_only=True)."""
     assert table(MonitorSettings, own_only=True) in README
 
 

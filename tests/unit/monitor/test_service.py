@@ -14,12 +14,11 @@ from runtime.clock import SystemClock
 from runtime.envelope import decode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.records import partition_of
-from runtime.versions import RecordVersion
-from services.monitor.adapters.memory import MemoryFlink
+from runtime.records import RecordVersion, partition_of
 from services.monitor.core import Readings
 from services.monitor.service import Monitor
 from tests.unit.monitor.builders import policy
+from tests.unit.monitor.memory_sources import MemoryFlink
 
 PARTITIONS = 4
 WAIT_SECONDS = 5.0

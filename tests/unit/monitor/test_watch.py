@@ -7,10 +7,10 @@ import pytest
 from structlog.testing import capture_logs
 from weir_contracts import Observation, ScalingPolicy
 
-from services.monitor.adapters.memory import MemoryFlink
 from services.monitor.core import PartitionOffsets, Readings
 from services.monitor.watch import Watch
 from tests.unit.monitor.builders import policy
+from tests.unit.monitor.memory_sources import MemoryFlink
 from tests.unit.monitor.virtual_time import VirtualTime
 
 
@@ -128,7 +128,8 @@ async def test_the_same_policy_again_changes_nothing(story: Story) -> None:
 
 
 async def test_another_target_gets_another_collector(story: Story) -> None:
-    """The old one is closed first, and its last observation is no predecessor of the new one's: fewer records are no fall."""
+    """The old one is closed first, and its last observation is no predecessor of the new one's: fewer records are no
+    fall."""
     story.cluster.flink.process(0, 9)
     await story.time.run(0.5)
     story.cluster.flink.processed = [1, 0, 0, 0]

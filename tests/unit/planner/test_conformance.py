@@ -12,6 +12,7 @@ from runtime.clock import FakeClock
 from services.planner.adapters.http import PlannerClient
 from services.planner.conformance import CHECKS, Report, check_planner
 from services.planner.remote import Remote
+from tests.effort import some
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import DESCRIPTION, LOOPBACK, Plugin, Received, Respond, answer, good, json_answer
 
@@ -138,7 +139,7 @@ BAD: dict[str, tuple[Respond, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", list(BAD))
+@pytest.mark.parametrize("what", some(BAD, 4))
 async def test_a_faulty_planner_fails_the_check_it_violates(remote: Remote, what: str) -> None:
     """The report names the violated check and the reason."""
     planner, check, reason = BAD[what]

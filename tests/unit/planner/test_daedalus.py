@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Checkpoints, PlanReply, PlanRequest, RestartTimes, Run, SourceAnalysis
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
-from planners.daedalus.forecast import autoregressive, linear
+from planners.daedalus.learned import autoregressive, linear
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, deployment, known, operator, policy, request
 from tests.unit.planner.requests import is_whole, requests
@@ -67,12 +68,14 @@ def test_capacity_is_derived_from_busy_shares() -> None:
 
 
 def test_skew_leaves_less() -> None:
-    """800/s at a mean of 40 %, the busiest subtask at 80 %: told, as in the paper, at 1 − (0.8 − 0.4) of it, 1,200 and not 2,000."""
+    """800/s at a mean of 40 %, the busiest subtask at 80 %: told, as in the paper, at 1 − (0.8 − 0.4) of it, 1,200 and
+    not 2,000."""
     assert answer(skew=2.0).evidence["capacity_records_per_second"] == 1200
 
 
 def test_a_slope_counts_where_the_load_has_moved() -> None:
-    """Busy for 20 % without a record, and for 1 % more with each 10/s: the slope is 1,000/s, whatever load over busy share says."""
+    """Busy for 20 % without a record, and for 1 % more with each 10/s: the slope is 1,000/s, whatever load over busy
+    share says."""
     memory = {"replicas": 4, "run": f"None {after(-9999).isoformat()}"}
     for i, load in enumerate((200.0, 300.0, 400.0)):
         found = plan_request(at=60.0 * i, load=load, memory=memory)
@@ -89,7 +92,8 @@ def test_a_slope_counts_where_the_load_has_moved() -> None:
 
 
 def test_more_than_is_sustained_takes_the_smallest_that_carries_it_and_recovers() -> None:
-    """1,600/s on 4 that sustain 1,000: 7 carry 1,750 and take long to recover, but within ten minutes; all get the same number."""
+    """1,600/s on 4 that sustain 1,000: 7 carry 1,750 and take long to recover, but within ten minutes; all get the same
+    number."""
     reply = answer(load=1600.0)
     assert (reply.kind, reply.code) == ("scale", "overloaded")
     assert reply.parallelism == {SOURCE: 7, WORK: 7}
@@ -117,7 +121,8 @@ def test_less_load_takes_less_but_not_while_something_waits() -> None:
 
 
 def test_a_capacity_that_was_observed_counts_before_a_multiple() -> None:
-    """8 were once seen to sustain no more than 1,500, so 1,600/s take 7 (1,750, not yet seen); were 7 seen at 1,500, too, 9."""
+    """8 were once seen to sustain no more than 1,500, so 1,600/s take 7 (1,750, not yet seen); were 7 seen at 1,500,
+    too, 9."""
     learned = {"replicas": 4, "capacities": {"7": 1500.0, "8": 1500.0}}
     assert answer(load=1600.0, memory=learned).parallelism == {SOURCE: 9, WORK: 9}
 
@@ -193,6 +198,7 @@ def test_the_forecast_is_believed_once_it_has_proved_right() -> None:
     assert reply.evidence["forecast_wape"] == pytest.approx(0.0, abs=0.05)
 
 
+@pytest.mark.thorough
 def test_the_memory_stays_small() -> None:
     """After six hours of a large and noisy load, and another one at many parallelisms."""
     memory: dict[str, Any] = {}

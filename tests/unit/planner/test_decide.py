@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
 from weir_planner.installed import UnknownPlanner, ask
 
-from services.planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, precheck
+from services.planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, plan_offline, precheck
 from services.planner.core.guards import amend
 from services.planner.core.recommendations import condensed
-from services.planner.offline import plan_offline
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,

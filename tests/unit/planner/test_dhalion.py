@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from weir_contracts import Analysis, PlanReply, PlanRequest, SourceAnalysis
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -70,7 +71,8 @@ def answer(**of: Any) -> PlanReply:
 
 @pytest.mark.parametrize(("share", "wanted"), [(0.5, 8), (0.75, 12), (0.2, 5), (0.333, 6)])
 def test_the_operator_behind_a_backpressured_one_grows_by_the_formula(share: float, wanted: int) -> None:
-    """p · (1 + bp / (1 − bp)): 4 at half of the time are 8. Only `work` is the cause: the sink behind it is not held back by anybody."""
+    """p · (1 + bp / (1 − bp)): 4 at half of the time are 8. Only `work` is the cause: the sink behind it is not held
+    back by anybody."""
     reply = answer(backpressure=share)
     assert (reply.kind, reply.code) == ("scale", "under-provisioned")
     assert reply.parallelism == {SOURCE: 1, WORK: wanted, SINK: 1}

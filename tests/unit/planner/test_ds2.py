@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from planners.ds2 import MAX_PARALLELISM, Graph, Rates, corrected, optimal
 from tests.effort import examples
@@ -75,7 +76,8 @@ def test_a_diamond_adds_up_and_a_join_takes_both() -> None:
 
 
 def test_the_target_rate_ratio_catches_what_true_rates_do_not_show() -> None:
-    """Nothing goes up, and still a source gets 80 of 100 records/s out: everything by 1.25. Not if anything goes up, or below it."""
+    """Nothing goes up, and still a source gets 80 of 100 records/s out: everything by 1.25. Not if anything goes up, or
+    below it."""
     now = {"a": 4, "b": 2}
     assert corrected({"a": 4, "b": 1}, now, 1.25, 1.1) == {"a": 5, "b": 2}
     assert corrected({"a": 5, "b": 1}, now, 1.25, 1.1) == {"a": 5, "b": 1}
@@ -123,7 +125,7 @@ def test_rates_of_another_parallelism_hold(runs: int, minimum: Any) -> None:
     reply = answer(arrivals=2400, operators=rates, deployment=deployment({SOURCE: 1, WORK: runs}))
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
     assert reply.sentence == (
-        f"the true processing rate of work at {runs} subtasks is unknown (it was analysed at 2), so nothing changes"
+        f"the true processing rate of work is unknown: it was analysed at 2 subtasks and runs with {runs}"
     )
     # A source that is not sized is divided by nothing.
     assert answer(arrivals=2400, deployment=deployment({SOURCE: 3, WORK: 2})).kind == "scale"
@@ -139,7 +141,7 @@ def test_sources_are_sized_only_if_wanted() -> None:
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ({"arrivals": None}, "the arrival rate of orders is unknown (no reading yet)"),
+        ({"arrivals": None}, "the arrival rate of orders is unknown: no reading yet"),
         ({"selectivity": None}, "the selectivity from orders to work is unknown"),
         ({"per_subtask": None}, "the true processing rate of work is unknown"),
     ],

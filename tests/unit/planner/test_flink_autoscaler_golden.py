@@ -1,5 +1,5 @@
-"""The planner `flink-autoscaler` compared with the original, number by number. `tests/golden/flink-autoscaler` has the inputs and the
-outputs of version 1.10.0."""
+"""The planner `flink-autoscaler` compared with the original, number by number. `tests/golden/flink-autoscaler` has the
+inputs and the outputs of version 1.10.0."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,8 @@ def limits(vertex: Mapping[str, Any], parameters: FlinkAutoscalerParameters) -> 
 
 
 def test_every_factor_leads_to_the_same_parallelism() -> None:
-    """400 factors, parallelisms, limits, partitions and key groups: the same parallelism, and the same word that it was limited."""
+    """400 factors, parallelisms, limits, partitions and key groups: the same parallelism, and the same word that it was
+    limited."""
     for vector in vectors("scale"):
         bounds = Limits(
             vector["lower"], vector["upper"], vector["max_parallelism"], vector["partitions"], vector["keyed"]
@@ -118,8 +119,8 @@ def test_every_factor_leads_to_the_same_parallelism() -> None:
 
 @pytest.mark.parametrize("version", ["1.10.0", "1.15.0", "1.16.0", "1.16.1"])
 def test_every_window_is_evaluated_to_the_same_numbers(version: str) -> None:
-    """250 windows over seven shapes of graph, with quiet sources, lost readings and samples a millisecond apart. What came later than
-    1.10.0 changes none of them: without the input rate's gauge, 1.16 takes the counter, too."""
+    """250 windows over seven shapes of graph, with quiet sources, lost readings and samples a millisecond apart. What
+    came later than 1.10.0 changes none of them: without the input rate's gauge, 1.16 takes the counter, too."""
     for vector in vectors("evaluate"):
         samples = [
             Sample(
@@ -202,8 +203,9 @@ def raw_of(row: Sequence[Any], *, is_source: bool, parameters: FlinkAutoscalerPa
 
 @pytest.mark.parametrize("number_of", range(16))
 def test_whole_stories_go_the_same_way(number_of: int) -> None:
-    """A job under changing load through the original's loop: window, stabilization, restarts and their length, delayed scale-downs.
-    Each cycle has the same evaluation, decision and delay; a rescale restarts the job and the loop continues."""
+    """A job under changing load through the original's loop: window, stabilization, restarts and their length, delayed
+    scale-downs. Each cycle has the same evaluation, decision and delay; a rescale restarts the job and the loop
+    continues."""
     story = vectors("stories")[number_of]
     parameters = the_original(**story["parameters"])
     vertices = story["vertices"]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from weir_contracts import ExcludedPeriod
 
-from services.planner.core.guards.periods import ends_at
+from services.planner.core.guards.times import ends_at
 from tests.unit.planner.build import SOURCE, WORK, context
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
 

@@ -1,4 +1,5 @@
-"""The planner `hpa`: worked cases, what stands for replicas and metrics, and what it remembers. Its arithmetic: test_hpa_golden."""
+"""The planner `hpa`: worked cases, what stands for replicas and metrics, and what it remembers. Its arithmetic:
+test_hpa_golden."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
 from weir_contracts.deployment import Pod
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from planners.autoscaling import records, v2
 from planners.autoscaling.records import Ask, TooManyWorkloads, Workloads
@@ -38,7 +40,8 @@ def pods(*values: int | None) -> list[v2.Replica]:
 
 
 def test_the_worked_cases_of_one_metric() -> None:
-    """AverageValue of 10 for 10 replicas, the last replica that is never reached, missing and pending pods, integer per cent."""
+    """AverageValue of 10 for 10 replicas, the last replica that is never reached, missing and pending pods, integer per
+    cent."""
     assert v2.from_average([110_000], 10_000, 10, OFF) == 10
     assert v2.from_average([110_000], 10_000, 10, OLD) == 11
     assert v2.from_average([110_001], 10_000, 10, OFF) == 12
@@ -225,7 +228,8 @@ def test_it_goes_down_by_the_max_recommendation_of_five_minutes() -> None:
 
 
 def test_rates_count_changes_that_were_seen() -> None:
-    """One pod in a minute: nothing more until a minute after the change was asked for; a change by others is not counted."""
+    """One pod in a minute: nothing more until a minute after the change was asked for; a change by others is not
+    counted."""
     up = {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
     slow = {"behavior": {"scaleUp": up}}
     assert lives(slow, (0, 2, 1.0), (5, 2, 1.0), (20, 3, 1.0), (64, 3, 1.0), (66, 3, 1.0)) == [3, 3, 3, 3, 4]

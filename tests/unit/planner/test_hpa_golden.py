@@ -49,7 +49,8 @@ def proposal(vector: dict[str, Any], tolerance: v2.Tolerance) -> int:
 @pytest.mark.parametrize("kind", ["utilization", "raw", "pods", "average", "value"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_metric_proposes_the_same(version: str, kind: str) -> None:
-    """Utilization, averages and totals; with pods that are missing, unready, failed, starting; at the edge of the tolerance."""
+    """Utilization, averages and totals; with pods that are missing, unready, failed, starting; at the edge of the
+    tolerance."""
     vectors = [v for v in DOCUMENTS[version]["metrics"] if v["kind"] == kind]
     assert len(vectors) >= 30
     for vector in vectors:
@@ -75,7 +76,8 @@ def limits(sequence: dict[str, Any]) -> v2.Limits:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_controller_s_life_goes_the_same(version: str) -> None:
-    """Proposals over up to half an hour: windows, policies, limits, records and events; each step's size and its reasons."""
+    """Proposals over up to half an hour: windows, policies, limits, records and events; each step's size and its
+    reasons."""
     for sequence in DOCUMENTS[version]["sequences"]:
         bounds, current, now = limits(sequence), sequence["start"], 1_000.0
         records = v2.begun(v2.Records(), current, now)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import Observation, PlanReply, Problem
 from weir_contracts.observation import PartitionReading
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
 from tests.effort import examples

@@ -341,6 +341,7 @@ def test_the_settings_in_the_sdks_readme_permit_a_container() -> None:
         default.check_address("10.1.2.3", "toggler")
 
 
+@pytest.mark.thorough
 def test_a_long_history_of_a_large_topology_fits() -> None:
     """Ten operators, small results: about half an hour of cycles every 30 s fits."""
     memory: dict[str, Any] = {}

@@ -46,7 +46,8 @@ def answer(parameters: dict[str, Any] | None = None, spec: dict[str, Any] | None
 
 
 def test_three_times_the_load_is_answered_before_lag_grows() -> None:
-    """800/s become 2,400/s at 2 subtasks of 500/s. No lag yet: it scales at once, to what sustains it and stays in bounds."""
+    """800/s become 2,400/s at 2 subtasks of 500/s. No lag yet: it scales at once, to what sustains it and stays in
+    bounds."""
     reply = answer(arrivals=2400, work=2)
     assert (reply.kind, reply.code) == ("scale", "overloaded")
     assert reply.parallelism is not None
@@ -116,7 +117,8 @@ def test_a_bound_counts_for_the_subtasks_that_run() -> None:
 
 
 def test_a_bound_never_adds_a_subtask() -> None:
-    """The load jumps from 2 to 500 records/s: what 2 subtasks can do is unknown, at least 40, and most likely more than enough."""
+    """The load jumps from 2 to 500 records/s: what 2 subtasks can do is unknown, at least 40, and most likely more than
+    enough."""
     reply = answer(arrivals=500.0, work=2, operators=[operator(SOURCE, 1, 100_000.0, 500.0), at_rest(2, 40.0, 500.0)])
     assert reply.kind == "hold"
 
@@ -274,8 +276,8 @@ def test_one_source_that_catches_up_does_not_hide_another_that_does_not() -> Non
 @pytest.mark.parametrize("lag", [1000.0, 4000.0, 40_000.0])
 @pytest.mark.parametrize("arrivals", [700.0, 900.0])
 def test_a_backlog_beyond_the_horizon_is_worked_off_by_more(arrivals: float, lag: float) -> None:
-    """2 subtasks would take an hour and more for it, 12 some minutes: both are late throughout the horizon of 94 s, and yet
-    not equal."""
+    """2 subtasks would take an hour and more for it, 12 some minutes: both are late throughout the horizon of 94 s, and
+    yet not equal."""
     reply = answer(arrivals=arrivals, work=2, backlog=lag * arrivals, lag_seconds=lag)
     assert reply.kind == "scale"
     assert reply.parallelism is not None
@@ -285,7 +287,8 @@ def test_a_backlog_beyond_the_horizon_is_worked_off_by_more(arrivals: float, lag
 
 @pytest.mark.parametrize(("arrivals", "work", "lag"), [(970.0, 2, 23.9), (8000.0, 10, 20.0), (8000.0, 11, 10.0)])
 def test_what_grows_without_a_backlog_grows_with_one(arrivals: float, work: int, lag: float) -> None:
-    """97 % used, or too small at any parallelism: the restart costs more where something waits already, and is due all the same."""
+    """97 % used, or too small at any parallelism: the restart costs more where something waits already, and is due all
+    the same."""
     of: dict[str, Any] = {"arrivals": arrivals, "work": work}
     assert answer(**of).kind == "scale"
     assert answer(**of, backlog=lag * arrivals, lag_seconds=lag).kind == "scale"
@@ -293,7 +296,8 @@ def test_what_grows_without_a_backlog_grows_with_one(arrivals: float, work: int,
 
 @pytest.mark.parametrize("code", ["restarting", "catching-up"])
 def test_what_works_off_a_restart_is_not_restarted_for_its_utilization(code: SymptomCode) -> None:
-    """97 % used, whatever waits: the next restart would lift the lag of the last one above the objective. Overload is answered."""
+    """97 % used, whatever waits: the next restart would lift the lag of the last one above the objective. Overload is
+    answered."""
     of: dict[str, Any] = {"work": 2, "symptoms": [Symptom(code=code, evidence="it has just restarted")]}
     assert answer(arrivals=970.0, **of).kind == "hold"
     assert answer(arrivals=970.0, backlog=20_000.0, lag_seconds=20.6, **of).kind == "hold"
@@ -353,7 +357,8 @@ def test_a_source_gets_no_more_than_its_partitions() -> None:
 
 
 def test_one_slow_rescale_is_not_the_usual_one() -> None:
-    """The last took 18 s, with the brokers away; those before it a second or two. It does not forbid to shrink from then on."""
+    """The last took 18 s, with the brokers away; those before it a second or two. It does not forbid to shrink from
+    then on."""
     slow = outcome(action(before={WORK: 2}, wanted={WORK: 3}), restart_seconds=18.0)
     reported = slow.model_copy(update={"restarts_seconds": [18.0, 0.6, 1.2, 1.2, 2.9]})
     of = {"arrivals": 400, "work": 3, "restart_seconds": 0.7}
@@ -372,8 +377,8 @@ def test_the_price_of_a_rescale_is_the_maximum_observed() -> None:
 
 
 def test_while_containers_start_the_old_ones_work() -> None:
-    """A minute from request to RUNNING, of which the job was away for 4 s, give or take an interval: that is what a restart costs,
-    and 8 subtasks may become fewer."""
+    """A minute from request to RUNNING, of which the job was away for 4 s, give or take an interval: that is what a
+    restart costs, and 8 subtasks may become fewer."""
     ran = outcome(action(before={WORK: 2}, wanted={WORK: 8}), restart_seconds=58.0)
     reply = ask(request(of={"arrivals": 300, "work": 8}, outcomes=[ran]), "rate")
     assert reply.evidence["restart_seconds"] == 9.0

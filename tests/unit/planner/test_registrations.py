@@ -9,12 +9,11 @@ import pytest
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS, PLANNERS
 
-from runtime.auth import Tokens
+from runtime.auth import Caller, Tokens
 from runtime.clock import FakeClock
 from runtime.http import application
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.tokens import Caller
 from services.planner.adapters.http import PlannerClient
 from services.planner.api import planner_router
 from services.planner.core.breaker import FAILURES_TO_OPEN

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from weir_contracts import PlanReply, PlanRequest, Run, SourceAnalysis, Symptom
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -210,6 +211,7 @@ def test_readings_of_another_parallelism_do_not_count() -> None:
     assert reply.code == "no-diagnosis"
 
 
+@pytest.mark.thorough
 def test_the_memory_stays_small() -> None:
     """However short the interval, an hour's window is kept in a bounded number of readings that still cover it."""
     slow = {**PROCESSING_UP, "window_seconds": 3600}

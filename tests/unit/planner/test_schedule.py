@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply, PlanRequest
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from planners.schedule import last_time
 from tests.effort import examples

@@ -16,8 +16,8 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.planner import shadows as shell
 from services.planner.core.shadows import begin, finish
-from services.planner.process import WorkerProcess
 from services.planner.shadows import ShadowLimits, ShadowRunner, lower_priority
+from services.planner.workers import WorkerProcess
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, policy, request, scale
 from tests.unit.planner.test_service import PARTITIONS, Cluster
 from tests.unit.planner.test_shadows import scrape

@@ -420,7 +420,7 @@ def test_a_missing_reply_is_counted(code: str) -> None:
     assert moved is not None
     reply = PlanReply(kind="hold", code=code, sentence="it said nothing")
     done = finish(moved, [(ask, reply if ask.label == "bold" else HOLD) for ask in asks])
-    assert {s.label: (s.unanswered, s.turns) for s in done.hours[0].scores} == {
+    assert {s.label: (s.unanswered, s.cycles) for s in done.hours[0].scores} == {
         "rate": (0, 1),
         "bold": (1, 1),
         "observed": (0, 0),
@@ -444,6 +444,7 @@ def test_two_hours_are_published() -> None:
     assert [hour.hour for hour in simulation.shadows.hours] == [after(3600), after(7200)]
 
 
+@pytest.mark.thorough
 def test_the_message_stays_small() -> None:
     """Five shadows at an interval of 4 s that rescale all the time: below 60 kB and no longer growing."""
     shadows = [{"name": "rate", "label": f"r{i}", "parameters": {"drain_seconds": 10.0 + i}} for i in range(5)]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from weir_contracts import PlanReply, PlanRequest
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import PlanReply
-from weir_planner.installed import InvalidParameters, ask, parse_parameters
+from weir_planner import InvalidParameters
+from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request

@@ -67,7 +67,8 @@ def test_a_curve_is_trusted_as_much_as_its_best_point() -> None:
 
 
 def test_more_for_more_than_the_share_of_it_is_noise() -> None:
-    """4 subtasks that would do less than 1, told from busy time: no curve of the family bends so far, so it is a line between the two."""
+    """4 subtasks that would do less than 1, told from busy time: no curve of the family bends so far, so it is a line
+    between the two."""
     curve = curve_of(operator(WORK, 8, None, None, capacities=[point(1, 1000), point(4, 300, saturated=False)]))
     assert curve is not None
     assert (curve.serial_seconds, curve.best) == (0, None)
@@ -75,7 +76,8 @@ def test_more_for_more_than_the_share_of_it_is_noise() -> None:
 
 
 def test_where_more_were_seen_to_do_less_there_is_a_best() -> None:
-    """3 subtasks did 915 records/s and 15 did 337, both full: the best is near 3, and none is said to do much more than that."""
+    """3 subtasks did 915 records/s and 15 did 337, both full: the best is near 3, and none is said to do much more than
+    that."""
     full = [point(3, 915), point(15, 337)]
     curve = curve_of(operator(WORK, 3, None, None, capacities=full))
     assert curve is not None
@@ -105,7 +107,8 @@ def test_that_more_did_less_is_believed_for_an_hour() -> None:
 def test_any_points_give_a_curve_that_grows(
     measured: list[tuple[int, float, float, bool]], present: int, demand: float
 ) -> None:
-    """However noisy: rates are positive and grow with parallelism up to the best, and `needed` is the smallest that suffices."""
+    """However noisy: rates are positive and grow with parallelism up to the best, and `needed` is the smallest that
+    suffices."""
     points = [point(p, rate, confidence=c, saturated=s) for p, rate, c, s in measured]
     curve = curve_of(operator(WORK, present, None, None, capacities=points))
     assert curve is not None

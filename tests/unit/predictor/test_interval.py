@@ -1,4 +1,4 @@
-"""One stretch of a simulated application: what is left behind is what the next one begins with."""
+"""One interval of a simulated application: what is left behind is what the next one begins with."""
 
 import pytest
 from weir_contracts import Operator, Topology

@@ -13,7 +13,8 @@ ORDERS = "Source: orders"
 
 @pytest.fixture(scope="module")
 def simulated() -> Analysis:
-    """The simulator's chain with two subtasks each, after ten minutes at 800 records/s: its source is busy for 0.8 % of the time."""
+    """The simulator's chain with two subtasks each, after ten minutes at 800 records/s: its source is busy for 0.8 % of
+    the time."""
     simulation = Simulation(chain(2), lambda _: 800.0)
     observer, memory, found = Observer(simulation), None, None
     while simulation.now < 600:
@@ -42,8 +43,8 @@ def ask(found: Analysis, load: str = "x1", **parallelism: int) -> WhatIf:
 
 
 def test_twice_the_load_on_six(simulated: Analysis) -> None:
-    """`weir what-if shop/orders -p enrich=6 --load x2`: a verdict, the lag's curve and where it breaks; the source's load stays
-    within its lower bound."""
+    """`weir what-if shop/orders -p enrich=6 --load x2`: a verdict, the lag's curve and where it breaks; the source's
+    load stays within its lower bound."""
     answer = ask(simulated, "x2", enrich=6)
     assert (answer.keeps_up, answer.bottleneck, answer.unknown) == (True, "enrich", [])
     assert answer.throughput == pytest.approx(1600, rel=0.01)
@@ -92,7 +93,8 @@ def test_where_the_bound_is_reached_first_it_breaks_there_at_the_earliest() -> N
 
 
 def test_the_breaking_point_of_an_unmeasured_operator_is_not_reported() -> None:
-    """It carries the present load, and may break a little above it: where `work` is full says nothing of the application."""
+    """It carries the present load, and may break a little above it: where `work` is full says nothing of the
+    application."""
     answer = ask(at_rest(minimum=None, work=2))
     assert (answer.keeps_up, answer.bottleneck, answer.unknown) == (True, WORK, [])
     assert (answer.breaks_at_load, answer.breaks_at_rate) == (None, None)
@@ -126,7 +128,8 @@ def test_subtasks_without_a_partition_carry_nothing() -> None:
 
 
 def test_a_backlog_is_drained_no_faster_than_the_bound() -> None:
-    """32,000 wait and 8,000/s arrive: with 16,000/s that takes 4 s; `work` alone would need 2.7. The share of a bound is no utilization."""
+    """32,000 wait and 8,000/s arrive: with 16,000/s that takes 4 s; `work` alone would need 2.7. The share of a bound
+    is no utilization."""
     found = at_rest()
     waiting = found.sources[0].model_copy(update={"lag_records": known(32_000.0), "lag_seconds": known(40.0)})
     prediction = what_if(found.model_copy(update={"sources": [waiting]}), {}, parse_load("8000/s"), 120).prediction
@@ -151,8 +154,8 @@ def test_bounds_alone_are_an_answer() -> None:
 
 
 def test_what_is_carried_now_can_be_carried() -> None:
-    """Neither capacity nor bound of the source, and a little less was counted going in than arriving: nothing waits, so it suffices for
-    this load; not for more, not with fewer subtasks, and not where something waits."""
+    """Neither capacity nor bound of the source, and a little less was counted going in than arriving: nothing waits, so
+    it suffices for this load; not for more, not with fewer subtasks, and not where something waits."""
     orders = operator(SOURCE, 2, None, 799.0)
     found = at_rest(minimum=None)
     found = found.model_copy(update={"operators": [orders, found.operators[1]]})
@@ -164,7 +167,8 @@ def test_what_is_carried_now_can_be_carried() -> None:
 
 
 def test_what_is_carried_now_is_no_less_for_a_bound() -> None:
-    """The load has just risen to 800/s, and the bound is of the time before; nothing waits, so no lag is predicted from the bound."""
+    """The load has just risen to 800/s, and the bound is of the time before; nothing waits, so no lag is predicted from
+    the bound."""
     answer = ask(at_rest(minimum=200.0))
     assert answer.keeps_up and answer.prediction is not None
     assert answer.prediction.max_lag_seconds == 0

@@ -148,8 +148,8 @@ def test_more_is_never_worse(arrivals: float, waits: Backlog, restart: Restart, 
     st.integers(1, 31),
 )
 def test_the_short_way_leads_where_the_steps_do(arrivals: float, waits: Backlog, restart: Restart, p: int) -> None:
-    """The closed form for a single source equals a step-by-step simulation that takes what has arrived and what time allows, and looks
-    up when the next record arrived."""
+    """The closed form for a single source equals a step-by-step simulation that takes what has arrived and what time
+    allows, and looks up when the next record arrived."""
     (found,) = outlooks(
         model(arrivals, backlog=waits.records, age=waits.age_seconds),
         [{SOURCE: 1, WORK: p}],
@@ -174,8 +174,8 @@ def test_the_short_way_leads_where_the_steps_do(arrivals: float, waits: Backlog,
 
 
 def test_latency_looks_ahead_where_lag_looks_back() -> None:
-    """1,000/s arrive, 500/s are done, for 10 s. The oldest waiting at the end came 5 s ago; what arrives then waits for 5,000 others:
-    10 s. So an objective of 6 s holds for lag, and is broken for latency from the 6th second on."""
+    """1,000/s arrive, 500/s are done, for 10 s. The oldest waiting at the end came 5 s ago; what arrives then waits for
+    5,000 others: 10 s. So an objective of 6 s holds for lag, and is broken for latency from the 6th second on."""
     twice = model(1000, 500)
     lag = predict(twice, {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=10, objective_seconds=6)
     latency = predict(twice, {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=10, objective_seconds=6, of_latency=True)

@@ -52,7 +52,8 @@ def test_as_it_is_nothing_changes() -> None:
 
 
 def test_twice_the_load_is_too_much() -> None:
-    """1,000 of 1,600/s are taken in: lag grows by 3/8 s each second, so 30 s are passed after 80 s; four subtasks would do."""
+    """1,000 of 1,600/s are taken in: lag grows by 3/8 s each second, so 30 s are passed after 80 s; four subtasks would
+    do."""
     answer = ask(load="x2")
     assert answer.keeps_up is False
     assert answer.throughput == 1000.0
@@ -87,7 +88,8 @@ def test_a_rate_is_a_load_too() -> None:
 
 
 def test_learned_contention_counts() -> None:
-    """Seen at 1, 2 and 4 on a curve with a serial share: 8 do far less than twice 4, and beyond the ceiling nothing helps."""
+    """Seen at 1, 2 and 4 on a curve with a serial share: 8 do far less than twice 4, and beyond the ceiling nothing
+    helps."""
     points = [point(p, 500 * p / (1 + 0.1 * (p - 1))) for p in (1, 2, 4)]
     found = analysis(work=4, per_subtask=500 / 1.3, seen=points)
     eight = ask({WORK: 8}, "2500/s", found)
@@ -215,7 +217,8 @@ def test_a_refusal_carries_what_rescales_took() -> None:
 
 
 def test_what_a_rescale_took_last_time_counts() -> None:
-    """The longer of the gap between runs and the way from request to running, as for the planner; nothing is assumed then."""
+    """The longer of the gap between runs and the way from request to running, as for the planner; nothing is assumed
+    then."""
     took = outcome(None, restart_seconds=6.0)
     for duration in (None, 4.0):
         answer = what_if(analysis(restart_seconds=duration), {WORK: 4}, parse_load("x2"), 600, [took])

@@ -17,7 +17,8 @@ DEADLINE_SECONDS = 20.0
 
 
 async def collect(receiver: Consumer | Reader, count: int) -> list[Record]:
-    """Receive until there are `count` records; the assertion names the missing ones, and whether there was an assignment."""
+    """Receive until there are `count` records; the assertion names the missing ones, and whether there was an
+    assignment."""
     records: list[Record] = []
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):

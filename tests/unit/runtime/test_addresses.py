@@ -42,7 +42,8 @@ USUAL = Allowed.of("https", "*", "public", prefix=PREFIX)
     ],
 )
 def test_what_is_not_at_large_is_refused(address: str) -> None:
-    """Loopback, link-local, private, shared, multicast, reserved, documentation; also within an IPv6 address that carries it."""
+    """Loopback, link-local, private, shared, multicast, reserved, documentation; also within an IPv6 address that
+    carries it."""
     with pytest.raises(AddressRefused) as refused:
         USUAL.check_address(address, "planner.example.org")
     assert address == "no address" or f"{PREFIX}_NETWORKS" in str(refused.value)

@@ -103,8 +103,8 @@ class FakeProducer:
 
 
 async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
-    """A fatal error of idempotence (the brokers lost what they knew of it) fails what is under way; the next message goes out
-    through a new producer, without help."""
+    """A fatal error of idempotence (the brokers lost what they knew of it) fails what is under way; the next message
+    goes out through a new producer, without help."""
     fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of order", fatal=True)
     producers = [FakeProducer(fatal), FakeProducer(None)]
     made = iter(producers)

@@ -8,9 +8,9 @@ import pytest
 
 from runtime.clock import FakeClock
 from runtime.lease import Holder, LeaseState, Terms, judge, renewed_by_other
-from runtime.memory_lease import MemoryGroup, MemoryLease
 from tests.unit.runtime import lease_suite
 from tests.unit.runtime.lease_suite import TERMS, decide, holder, works
+from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINE = Holder("me, process 1", NOON, 3)

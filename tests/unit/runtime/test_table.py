@@ -8,9 +8,8 @@ from runtime.bus import BusError
 from runtime.envelope import Undecodable
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.records import Record
+from runtime.records import Record, RecordVersion
 from runtime.table import GlobalTable
-from runtime.versions import RecordVersion
 
 TOPIC = "weir.things.v1"
 

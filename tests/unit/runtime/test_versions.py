@@ -2,9 +2,8 @@
 
 import pytest
 
-from runtime import versions
-from runtime.records import Record
-from runtime.versions import NewestVersions, RecordVersion, version_of
+from runtime import records
+from runtime.records import NewestVersions, Record, RecordVersion, version_of
 
 
 def record(number: int | None, epoch: int = 1, key: str = "a", value: bytes | None = b"{}") -> Record:
@@ -14,7 +13,8 @@ def record(number: int | None, epoch: int = 1, key: str = "a", value: bytes | No
 
 
 def test_what_is_older_is_outdated_in_whatever_order_it_comes() -> None:
-    """By its number, then by its epoch; the same version comes again after a repetition, or where a partition is read once more."""
+    """By its number, then by its epoch; the same version comes again after a repetition, or where a partition is read
+    once more."""
     newest = NewestVersions()
     assert [newest.outdated(record(n, e)) for n, e in ((1, 5), (3, 6), (2, 9), (3, 6), (3, 5), (3, 7), (4, 1))] == [
         False,
@@ -49,7 +49,7 @@ def test_records_without_a_version_count_as_they_were_written() -> None:
 
 def test_deleted_keys_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ones deleted first are forgotten; one that is there again counts no more."""
-    monkeypatch.setattr(versions, "MAX_DELETED", 2)
+    monkeypatch.setattr(records, "MAX_DELETED", 2)
     newest = NewestVersions()
     for key in ("a", "b", "c"):
         newest.outdated(record(5, key=key, value=None))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from weir_planner import InvalidParameters, testing
 from weir_planner import installed as registry
-from weir_planner import testing
 
 from planners import metadata
 from tests.installed import GOOD, install
@@ -37,7 +37,7 @@ def test_an_installed_package_brings_a_planner(site: Path) -> None:
     assert (found.package, found.is_built_in, found.reads) == ("good_hand", False, frozenset())
     plan_request = testing.request(planner={"name": "steady-hand", "parameters": {"parallelism": 5}})
     assert set((registry.ask(plan_request, "steady-hand").parallelism or {}).values()) == {5}
-    with pytest.raises(registry.InvalidParameters, match="parallelism"):
+    with pytest.raises(InvalidParameters, match="parallelism"):
         registry.parse_parameters("steady-hand", {"parallelism": "five"})
 
 

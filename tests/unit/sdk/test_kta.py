@@ -75,7 +75,8 @@ async def run_cycles(url: str, count: int, **changes: Any) -> list[PlanReply]:
 
 
 async def test_weir_runs_a_class_in_ktas_shape() -> None:
-    """Over a socket, both sides as they are in production: history, results passed on, plans by node, and Weir's analysis."""
+    """Over a socket, both sides as they are in production: history, results passed on, plans by node, and Weir's
+    analysis."""
     toggler = Toggler()
     with running(application(toggler)) as url:
         replies = await run_cycles(url, 4)

@@ -88,7 +88,8 @@ STEADY = request("steady")
 
 
 def test_capacity_is_the_predictors() -> None:
-    """The same curve as the planner's and the what-if's, also for operators that were measured to do less with more subtasks."""
+    """The same curve as the planner's and the what-if's, also for operators that were measured to do less with more
+    subtasks."""
     template = STEADY.analysed("enrich")
     falling = [
         CapacityPoint(parallelism=p, records_per_second=rate, confidence=0.9, saturated=True, measured_at=STEADY.now)

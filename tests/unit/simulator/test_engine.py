@@ -57,7 +57,8 @@ def test_a_hot_key_bounds_what_more_subtasks_can_do() -> None:
 
 
 def test_few_keys_fall_unevenly() -> None:
-    """5,000 keys: the fullest of four subtasks gets 2–3 % more than its share, of eight 4–6 %, as measured on the sample job."""
+    """5,000 keys: the fullest of four subtasks gets 2–3 % more than its share, of eight 4–6 %, as measured on the
+    sample job."""
     operator = OperatorSpec(name="enrich", service_seconds=0.002, keys=5000)
     assert hottest_share(operator, 1, keyed=True) == 1.0
     assert 1.02 < 4 * hottest_share(operator, 4, keyed=True) < 1.03

@@ -11,7 +11,7 @@ from tests.effort import examples
 
 
 def test_when_a_record_was_appended() -> None:
-    """100/s for ten seconds, nothing for ten, 50/s for ten: record 1,000 is the first of the last stretch."""
+    """100/s for ten seconds, nothing for ten, 50/s for ten: record 1,000 is the first of the last interval."""
     curve = AppendCurve()
     curve.append(10.0, 1000.0)
     curve.append(20.0, 0.0)
@@ -34,7 +34,8 @@ def test_what_nobody_will_ask_for_is_forgotten() -> None:
 
 
 def test_partitions_that_fill_unevenly_age_unevenly() -> None:
-    """Half of all records are in the first of three partitions, whose subtask can do no more than the others': it falls behind."""
+    """Half of all records are in the first of three partitions, whose subtask can do no more than the others': it falls
+    behind."""
     topic = Topic([2.0, 1.0, 1.0])
     topic.assign(3)
     topic.curve.append(10.0, 400.0)
@@ -55,8 +56,8 @@ def test_a_subtask_with_more_partitions_falls_behind() -> None:
 
 
 def test_partitions_are_read_in_turn_each_as_far_as_it_was_fetched() -> None:
-    """Three partitions with 100 records each: what was fetched of one is read before the next has its turn, as with Kafka's
-    consumer, so the last one's oldest record grows old while the others are read."""
+    """Three partitions with 100 records each: what was fetched of one is read before the next has its turn, as with
+    Kafka's consumer, so the last one's oldest record grows old while the others are read."""
     topic = Topic([1.0] * 3, fetch_records=60.0)
     topic.assign(1)
     topic.curve.append(10.0, 300.0)

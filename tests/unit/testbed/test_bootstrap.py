@@ -101,6 +101,19 @@ def test_a_finished_step_is_not_done_again_until_its_input_changes(step: Callabl
     assert not step().done
 
 
+def test_a_step_of_another_version_is_due_again(tmp_path: Path) -> None:
+    """A program whose version is named by its address has no other input that changes."""
+
+    def step(version: str) -> Step:
+        return Step("example", [], tmp_path / "result", version=version, cache=tmp_path / "cache")
+
+    step("v1").begin()
+    (tmp_path / "result").write_text("made")
+    step("v1").finish()
+    assert step("v1").done
+    assert not step("v2").done
+
+
 def test_a_step_that_was_interrupted_is_due_again(step: Callable[[], Step], tmp_path: Path) -> None:
     """Half a result of a second attempt must not pass for the first one's."""
     (tmp_path / "result").write_text("made")
@@ -153,7 +166,7 @@ def test_a_foreign_folder_is_never_cleared(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "message"),
     [
-        (["nonsense"], {}, 2, "usage: bootstrap.py [environment]"),
+        (["nonsense"], {}, 2, "usage: bootstrap.py [environment | kubernetes | kubernetes-node]"),
         ([], {"PATH": "/nonexistent"}, 1, "setup: Python 3.11 or 3.12 is needed"),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.trial.options import TrialError, TrialOptions, trial_policy
+from testbed.trial.options import TrialError, TrialOptions, trial_policy
 
 FILE = """
 apiVersion: weir.dev/v1alpha1

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cli.trial.options import TrialError, TrialOptions, trial_policy
-from cli.trial.preflight import check_cluster, check_planners, check_writable
-from cli.trial.stack import TrialStack
 from testbed import kafka
+from testbed.trial.options import TrialError, TrialOptions, trial_policy
+from testbed.trial.preflight import check_cluster, check_planners, check_writable
+from testbed.trial.stack import TrialStack
 
 Serve = Callable[[int, Any], str]
 

@@ -1,6 +1,6 @@
 """The trial's figures and verdict, on hand-made series."""
 
-from cli.trial.report import ActionRecord, Decision, Sample, judge, load_steps, summary
+from testbed.trial.report import ActionRecord, Decision, Sample, judge, load_steps, summary
 
 OBJECTIVE_SECONDS = 30.0
 UP = {"enrich": 4}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from weir_contracts import Parallelism, PolicySpec, Topology
+from weir_contracts import Bounds, Parallelism, PolicySpec, Topology
 
 from services.planner.core import messages
 
@@ -14,11 +14,11 @@ def subtasks(vector: Mapping[str, int]) -> int:
     return sum(vector.values())
 
 
-def clamped(vector: Mapping[str, int], spec: PolicySpec) -> Parallelism:
+def clamped(vector: Mapping[str, int], bounds: Bounds) -> Parallelism:
     """Return the vector with each operator between its own bounds."""
-    found = {}
+    found, common, own = {}, (bounds.min, bounds.max), bounds.operators
     for name, p in vector.items():
-        low, high = spec.bounds.of(name)
+        low, high = bounds.of(name) if name in own else common
         found[name] = p if low <= p <= high else max(low, min(p, high))
     return found
 
@@ -65,7 +65,7 @@ def allowed(
 ) -> tuple[Parallelism, list[str]]:
     """Return the allowed vector nearest to the current one, and why it differs; the same vector if that is allowed."""
     bounds, total, limit = spec.bounds, spec.bounds.total, spec.budget.limit
-    found = clamped(current, spec)
+    found = clamped(current, bounds)
     reasons: list[str] = []
     if total is None and limit is None and found == current:
         return found, reasons

@@ -43,7 +43,8 @@ def _not_now(context: Context) -> str | None:
 
 
 def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
-    """Return the smallest parallelism with a utilization of at most `limit`; None if the proposal suffices or that is unknown."""
+    """Return the smallest parallelism with a utilization of at most `limit`; None if the proposal suffices or that is
+    unknown."""
     context = proposal.context
     load, wanted = context.load(name), proposal.wanted[name]
     if load is not None and load * context.current[name] / wanted <= limit:
@@ -127,7 +128,8 @@ def _downstream(name: str, context: Context) -> list[str]:
 
 
 def dead_band(proposal: Proposal) -> Proposal:
-    """Drop a change that is small for every operator, unless one of them needs it. It is counted in subtasks: 1 → 2 is not small."""
+    """Drop a change that is small for every operator, unless one of them needs it. It is counted in subtasks: 1 → 2 is
+    not small."""
     context, wanted = proposal.context, proposal.wanted
     up, down = proposal.moves
     changed = [name for name, p in wanted.items() if p != context.current[name]]

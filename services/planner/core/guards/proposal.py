@@ -2,19 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 
 from weir_contracts import (
     Amendment,
-    Analysis,
     Infeasible,
-    OperatorAnalysis,
     Parallelism,
     PastAction,
-    PolicySpec,
     Recommendation,
-    Topology,
     UsualArrivals,
 )
 from weir_planner.request import Request
@@ -30,53 +25,34 @@ MAX_UTILIZATION = 0.92
 """Load over capacity above which an operator is close enough to its limit for any relief to count."""
 
 
-@dataclass(frozen=True)
 class Context:
-    """The planner's request, with what the planner service remembers of earlier cycles; independent of the proposal."""
+    """The planner's request as guards read it, with what the planner service remembers of earlier cycles; independent
+    of the proposal."""
 
-    request: Request
-    recommendations: Sequence[Recommendation] = ()
-    """The planner's in the stabilisation windows, this cycle's included, oldest first."""
-    arrivals: UsualArrivals | None = None
-    """Usual arrivals, and since when they are missing."""
-    actions: Sequence[PastAction] = ()
-    """Of the last hour, oldest first."""
-
-    @property
-    def now(self) -> datetime:
-        return self.request.now
-
-    @property
-    def analysis(self) -> Analysis:
-        return self.request.analysis
-
-    @property
-    def topology(self) -> Topology:
-        return self.request.topology
-
-    @cached_property
-    def spec(self) -> PolicySpec:
-        return self.request.policy.spec
-
-    @cached_property
-    def current(self) -> Parallelism:
-        return self.request.deployment.observed
-
-    @cached_property
-    def operators(self) -> Mapping[str, OperatorAnalysis]:
-        """The analysed operators by name."""
-        return {found.operator: found for found in self.analysis.operators}
-
-    @cached_property
-    def busy(self) -> Mapping[str, float | None]:
+    def __init__(
+        self,
+        request: Request,
+        recommendations: Sequence[Recommendation] = (),
+        arrivals: UsualArrivals | None = None,
+        actions: Sequence[PastAction] = (),
+    ) -> None:
+        """`recommendations` are the planner's in the stabilisation windows, this cycle's included, and `actions` those
+        of the last hour, both oldest first; `arrivals` are the usual ones, and since when they are missing."""
+        self.request, self.recommendations, self.arrivals, self.actions = request, recommendations, arrivals, actions
+        self.now, self.analysis, self.topology, self.spec = (
+            request.now,
+            request.analysis,
+            request.topology,
+            request.policy.spec,
+        )
+        self.current: Parallelism = request.deployment.observed
+        self.operators = {found.operator: found for found in self.analysis.operators}
+        self.busy = {name: found.utilization.value for name, found in self.operators.items()}
         """Busy share of each operator."""
-        return {name: found.utilization.value for name, found in self.operators.items()}
-
-    @cached_property
-    def movable(self) -> frozenset[str]:
-        """Operators that run within what the policy allows. The others are on their way there, and no guard holds them back."""
         nearest = allowed(self.current, self.spec, self.topology, self.busy)[0]
-        return frozenset([name for name, p in self.current.items() if nearest[name] == p])
+        self.movable = frozenset([name for name, p in self.current.items() if nearest[name] == p])
+        """Operators that run within what the policy allows. The others are on their way there, and no guard holds them
+        back."""
 
     def load(self, name: str) -> float | None:
         """Return an operator's demand over its capacity as it runs; None if either is unknown."""
@@ -143,7 +119,8 @@ class Proposal:
 
     @cached_property
     def moves(self) -> tuple[list[str], list[str]]:
-        """The operators that the vector raises and those that it lowers, without those on their way into the policy's limits."""
+        """The operators that the vector raises and those that it lowers, without those on their way into the policy's
+        limits."""
         up: list[str] = []
         down: list[str] = []
         current, movable = self.context.current, self.context.movable

@@ -16,7 +16,7 @@ MAX_SUSTAINED_RATIO = 1.3
 
 def bounds(proposal: Proposal) -> Proposal:
     """Keep every operator between the policy's bounds."""
-    vector = clamped(proposal.wanted, proposal.context.spec)
+    vector = clamped(proposal.wanted, proposal.context.spec.bounds)
     if vector == proposal.wanted:
         return proposal
     return proposal.changed("bounds", messages.bounded_by_policy(proposal.wanted, vector), vector)
@@ -25,15 +25,14 @@ def bounds(proposal: Proposal) -> Proposal:
 def useful_parallelism(proposal: Proposal) -> Proposal:
     """Lower each changed operator to the smallest parallelism with the same largest share of key groups or partitions."""
     context, vector = proposal.context, dict(proposal.wanted)
-    bounds = context.spec.bounds
-    minimum = min((bounds.total.min if bounds.total else None) or 0, subtasks(vector))
+    total = context.spec.bounds.total
+    minimum = min((total.min if total else None) or 0, subtasks(vector))
     reasons = []
     for name, p in proposal.wanted.items():
         if p == context.current.get(name):
             continue  # the planner left it alone, even if it is unbalanced
-        # The policy's minimum counts, useful or not; more subtasks than key groups are impossible.
-        floor = min(bounds.of(name)[0], p, context.topology.operator(name).max_parallelism or p)
-        useful = max(context.topology.smallest_useful(name, p), floor)
+        # The smallest allowed counts, useful or not.
+        useful = max(context.topology.smallest_useful(name, p), min(context.request.limits[name].min, p))
         if useful != p and subtasks(vector) - p + useful >= minimum:
             vector[name] = useful
             reasons.append(messages.not_useful(name, p, useful))

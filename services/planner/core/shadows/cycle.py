@@ -1,6 +1,6 @@
 """One cycle of the simulated applications of one real application."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -22,7 +22,7 @@ from services.planner.core.decide import NO_REPLY, make_plan, precheck
 from services.planner.core.recommendations import condensed
 
 from .real import Real, real_of
-from .scoring import Judged, Sums, added, judge
+from .scoring import Figures, Judged, added, judge, together
 from .simulated import Elapsed, advanced, at_rest, initial, observed, rescaled
 from .view import request_of
 
@@ -54,8 +54,8 @@ def has_shadows(request: PlanRequest) -> bool:
 def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None, list[Call]]:
     """Advance every simulated application to now, and return the planner calls to make.
 
-    A new planner, or one with other parameters, starts from the real application; so do all after another job or graph. During a gap,
-    or while something is unknown, the simulated applications stand still unscored.
+    A new planner, or one with other parameters, starts from the real application; so do all after another job or graph.
+    During a gap, or while something is unknown, the simulated applications stand still unscored.
     """
     real = real_of(request) if precheck(request) is None else None
     at = request.analysis.observed_at
@@ -67,11 +67,12 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
     seconds = (at - before.at).total_seconds() if before is not None else 0.0
     if seconds > _max_gap_seconds(request):
         seconds = 0.0
-    candidates, sums, elapsed = _advance_all(before, real, seconds)
-    _compare(real, candidates[0], elapsed, seconds, sums)
+    candidates, ran, elapsed = _advance_all(before, real, seconds)
+    compared = {candidates[0].label: _compared(real, candidates[0], elapsed.get(candidates[0].label), seconds)}
     arrived = _with_arrived(before.arrived if before is not None else [], real, at, seconds)
     judged = Judged(before.judged_until, before.judged_need) if before is not None else Judged()
-    candidates, arrived, judged = judge(real, candidates, arrived, judged, sums)
+    candidates, arrived, judged, scored = judge(real, candidates, arrived, judged)
+    figures = {c.label: together(*(each.get(c.label, {}) for each in (ran, compared, scored))) for c in candidates}
     calls = [
         Call(c.label, choice.name, choice.timeout.total_seconds(), request_of(real, c, choice, elapsed[c.label]))
         for c, (role, _, choice) in zip(candidates, _listed(request), strict=True)
@@ -82,56 +83,58 @@ def begin(before: Shadows | None, request: PlanRequest) -> tuple[Shadows | None,
         application=request.application,
         observation_id=request.analysis.observation_id,
         at=at,
-        job_id=real.deployment.job_id,
-        graph_hash=real.deployment.graph_hash,
+        job_id=real.request.deployment.job_id,
+        graph_hash=real.request.deployment.graph_hash,
         candidates=candidates,
         arrived=arrived,
         judged_until=judged.until,
         judged_need=judged.need,
-        hours=added(hours, at, candidates, sums),
+        hours=added(hours, at, candidates, figures),
     )
     return after, calls
 
 
 def _advance_all(
     before: Shadows | None, real: Real, seconds: float
-) -> tuple[list[Candidate], dict[str, Sums], dict[str, Elapsed]]:
-    """Return every listed candidate after so many seconds, the sums for its score, and its elapsed time."""
+) -> tuple[list[Candidate], dict[str, Figures], dict[str, Elapsed]]:
+    """Return every listed candidate after so many seconds, the figures of its score, and its elapsed time."""
     kept = {c.label: c for c in before.candidates} if before is not None else {}
-    candidates, sums, all_elapsed = [], dict[str, Sums](), dict[str, Elapsed]()
+    candidates, figures, all_elapsed = [], dict[str, Figures](), dict[str, Elapsed]()
     for role, label, choice in _listed(real.request):
-        sums[label], elapsed, old = Sums(), None, kept.get(label)
+        elapsed, old = None, kept.get(label)
         same = (choice.name, parameters_id(choice.parameters), role)
         if old is None or (old.planner, old.parameters_id, old.role) != same:
             candidate = initial(real, role, label, choice)
             elapsed = at_rest(real, candidate)
         elif role == OBSERVED:
-            candidate = observed(real, old, seconds, sums[label])
+            candidate, figures[label] = observed(real, old, seconds)
         else:
-            candidate, elapsed = advanced(real, old, seconds, sums[label])
+            candidate, elapsed, figures[label] = advanced(real, old, seconds)
         candidates.append(candidate)
         if elapsed is not None:
             all_elapsed[label] = elapsed
-    return candidates, sums, all_elapsed
+    return candidates, figures, all_elapsed
 
 
 def finish(after: Shadows, replies: Sequence[tuple[Call, PlanReply]]) -> Shadows:
     """Amend each reply by the guards as for the chosen planner, and apply the plan to its simulated application."""
     by_label = {c.label: c for c in after.candidates}
-    sums = {label: Sums() for label in by_label}
+    figures: dict[str, Figures] = {}
     for call, reply in replies:
         before = by_label[call.label]
         by_label[call.label], code = _planned(before, call, reply)
         is_rescaled = by_label[call.label].rescales[:1] != before.rescales[:1]
-        sums[call.label].add(turns=1, unanswered=1 if code in NO_REPLY else 0, rescales=1 if is_rescaled else 0)
+        figures[call.label] = {"cycles": 1, "unanswered": int(code in NO_REPLY), "rescales": int(is_rescaled)}
     candidates = list(by_label.values())
-    return after.model_copy(update={"candidates": candidates, "hours": added(after.hours, after.at, candidates, sums)})
+    return after.model_copy(
+        update={"candidates": candidates, "hours": added(after.hours, after.at, candidates, figures)}
+    )
 
 
 def _continues(before: Shadows, real: Real, at: datetime) -> bool:
     """Return whether the simulated applications are of the same job and graph, and not too old."""
     gap = (at - before.at).total_seconds()
-    same = (before.job_id, before.graph_hash) == (real.deployment.job_id, real.deployment.graph_hash)
+    same = (before.job_id, before.graph_hash) == (real.request.deployment.job_id, real.request.deployment.graph_hash)
     return same and gap <= max(_max_gap_seconds(real.request), FORGOTTEN_AFTER_SECONDS)
 
 
@@ -145,32 +148,31 @@ def _listed(request: PlanRequest) -> list[tuple[Role, str, PlannerChoice]]:
     return [("chosen", spec.planner.name, spec.planner), *shadows, ("observed", OBSERVED, spec.planner)]
 
 
-def _compare(
-    real: Real, chosen: Candidate, all_elapsed: Mapping[str, Elapsed], seconds: float, sums: Mapping[str, Sums]
-) -> None:
+def _compared(real: Real, chosen: Candidate, elapsed: Elapsed | None, seconds: float) -> Figures:
     """Compare the chosen planner's simulated application with the real one, if that follows its planner.
 
-    The error is the mean of three relative errors: parallelism, utilization (weighted by parallelism) and lag (over the objective).
+    The error is the mean of three relative errors: parallelism, utilization (weighted by parallelism) and lag (over the
+    objective).
     """
-    elapsed, lag, spec = all_elapsed.get(chosen.label), real.analysis.lag_seconds.value, real.request.policy.spec
-    follows = spec.mode == "act" or chosen.parallelism == real.current
+    lag, spec = real.request.analysis.lag_seconds.value, real.request.policy.spec
+    follows = spec.mode == "act" or chosen.parallelism == real.request.current
     if elapsed is None or seconds <= 0 or lag is None or not follows:
-        return
-    differing = sum(abs(chosen.parallelism[name] - p) for name, p in real.current.items())
+        return {}
+    differing = sum(abs(chosen.parallelism[name] - p) for name, p in real.request.current.items())
     weighed, weight = 0.0, 0
-    for operator in real.analysis.operators:
+    for operator in real.request.analysis.operators:
         measured, simulated = operator.utilization.value, elapsed.utilization(real, operator.operator)
         if measured is not None and simulated is not None:
             weighed += abs(measured - simulated) * operator.parallelism
             weight += operator.parallelism
     errors = [
-        differing / sum(real.current.values()),
+        differing / sum(real.request.current.values()),
         abs(elapsed.interval.lag_seconds - lag) / (spec.objective.bound_seconds or max(lag, 30.0)),
     ]
     if weight:
         errors.append(weighed / weight)
     mean = sum(min(1.0, error) for error in errors) / len(errors)
-    sums[chosen.label].add(compared_seconds=seconds, error=mean * seconds)
+    return {"compared_seconds": seconds, "error": mean * seconds}
 
 
 def _with_arrived(before: Sequence[Arrived], real: Real, at: datetime, seconds: float) -> list[Arrived]:

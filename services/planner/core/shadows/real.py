@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weir_contracts import Analysis, Deployment, Parallelism, PlanRequest, Topology
+from weir_contracts import Parallelism, PlanRequest
 from weir_planner.request import Request
 
 from predictor import CapacityCurve, Model, Restart, arrivals_at, lower_bounds_of, model_of, restart_of
@@ -23,36 +23,20 @@ class Real:
     restart: Restart
     """Cost of a rescale."""
 
-    @property
-    def analysis(self) -> Analysis:
-        return self.request.analysis
-
-    @property
-    def topology(self) -> Topology:
-        return self.request.topology
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.request.deployment
-
-    @property
-    def current(self) -> Parallelism:
-        return self.request.deployment.observed
-
     def capacities(self, parallelism: Mapping[str, int]) -> dict[str, float] | None:
         """Return the records/s of each operator that may hold something back; None if one of them is unknown."""
         found = self.model.capacities(parallelism)
-        for name in self.topology.names:
+        for name in self.request.topology.names:
             if name in found:
                 continue
             if name in self.lower_bounds:
                 found[name] = self.lower_bounds[name].rate(parallelism[name])
-            elif parallelism[name] < self.current[name] or self._may_be_full(name):
+            elif parallelism[name] < self.request.current[name] or self._may_be_full(name):
                 return None
         return found
 
     def _may_be_full(self, name: str) -> bool:
-        operator = self.analysis.operator(name)
+        operator = self.request.analysis.operator(name)
         busy = operator.utilization.value if operator else None
         return busy is None or busy >= FULL
 
@@ -63,14 +47,15 @@ class Real:
         """
         target = self.request.policy.spec.objective.utilization or 1.0
         found: Parallelism = {}
-        for name in self.topology.names:
+        for name in self.request.topology.names:
             curve = self.model.curves.get(name) or self.lower_bounds.get(name)
             load = arrivals_at(self.model.flow, name, arrivals)
             if curve is not None and load is not None:
                 low, high, _ = self.request.limits[name]
                 p = min(high, max(low, curve.needed(load / target) or high))
-                # A parallelism with the same shares as a smaller one is not useful, and the smaller one does not suffice.
-                while p < high and self.topology.smallest_useful(name, p) < p:
+                # A parallelism with the same shares as a smaller one is not useful, and the smaller one does not
+                # suffice.
+                while p < high and self.request.topology.smallest_useful(name, p) < p:
                     p += 1
                 found[name] = p
         return found

@@ -1,14 +1,16 @@
-"""Score planners in retrospect: how far each was from the parallelism that was needed. Scores are sums by hour, which add up.
+"""Score planners in retrospect: how far each was from the parallelism that was needed. Scores are sums by hour, which
+add up.
 
-An instant is scored two minutes later, with the capacities known then, and by the mean of the arrivals around it, because noise is no
-demand. SPEC RG's elasticity metrics, with d the smallest parallelism that meets the objective and s the one that ran:
+An instant is scored two minutes later, with the capacities known then, and by the mean of the arrivals around it,
+because noise is no demand. SPEC RG's elasticity metrics, with d the smallest parallelism that meets the objective and s
+the one that ran:
 
-    under-provisioning accuracy   thU = 100/T * sum max(d - s, 0)/d * dt      over: thO = 100/T * sum max(s - d, 0)/d * dt
-    wrong-provisioning time share tU  = 100/T * sum max(sgn(d - s), 0) * dt   over: tO  = 100/T * sum max(sgn(s - d), 0) * dt
-    instability                   u   = 100/T * sum min(|sgn(ds) - sgn(dd)|, 1) * dt
+    under-provisioning accuracy   thU = 100/T * sum max(d - s, 0)/d * dt      over: thO = 100/T * sum max(s - d, 0)/d *
+    dt wrong-provisioning time share tU  = 100/T * sum max(sgn(d - s), 0) * dt   over: tO  = 100/T * sum max(sgn(s - d),
+    0) * dt instability                   u   = 100/T * sum min(|sgn(ds) - sgn(dd)|, 1) * dt
 
-An application has a parallelism for each operator. Under-provisioning is counted in subtasks of each operator, because another operator
-cannot compensate; over-provisioning in slots, because these are the cost.
+An application has a parallelism for each operator. Under-provisioning is counted in subtasks of each operator, because
+another operator cannot compensate; over-provisioning in slots, because these are the cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,35 +25,35 @@ from .real import Real
 JUDGED_AFTER = timedelta(minutes=2)
 AROUND = timedelta(seconds=30)
 """Arrivals are averaged over this time before and after an instant."""
-_FIGURES = CandidateScore.model_fields.keys() - {"label", "planner", "parameters_id", "role"}
 
 
-class Sums:
-    """The increments of a candidate's score in one cycle."""
+Figures = Mapping[str, float]
+"""Increments of a candidate's score in one cycle, by the names of `CandidateScore`'s fields."""
 
-    def __init__(self) -> None:
-        self.figures: dict[str, float] = {}
 
-    def add(self, **figures: float) -> None:
-        """Add to the figures of `CandidateScore` by name."""
-        for name, value in figures.items():
-            if value:
-                self.figures[name] = self.figures.get(name, 0) + value
+def together(*parts: Figures) -> dict[str, float]:
+    """Return the sums of increments."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            found[name] = found.get(name, 0) + value
+    return found
 
-    def on_top_of(self, score: CandidateScore) -> CandidateScore:
-        """Return the score with the sums added, to a thousandth, which keeps the message small."""
-        added = {}
-        for name in _FIGURES & self.figures.keys():
+
+def _on_top_of(score: CandidateScore, figures: Figures) -> CandidateScore:
+    """Return the score with the increments added, to a thousandth, which keeps the message small."""
+    sums = {}
+    for name, value in figures.items():
+        if value:
             before = getattr(score, name)
-            exact = isinstance(before, int)
-            added[name] = before + int(self.figures[name]) if exact else round(before + self.figures[name], 3)
-        return score.model_copy(update=added)
+            sums[name] = before + int(value) if isinstance(before, int) else round(before + value, 3)
+    return score.model_copy(update=sums)
 
 
 def added(
-    hours: Sequence[ScoredHour], at: datetime, candidates: Sequence[Candidate], sums: Mapping[str, Sums]
+    hours: Sequence[ScoredHour], at: datetime, candidates: Sequence[Candidate], figures: Mapping[str, Figures]
 ) -> list[ScoredHour]:
-    """Return the newest hours, with a cycle's sums added to the hour of `at`."""
+    """Return the newest hours, with a cycle's increments by candidate added to the hour of `at`."""
     hour = at.replace(minute=0, second=0, microsecond=0)
     found = next((each for each in hours if each.hour == hour), None) or ScoredHour(hour=hour, scores=[])
     scores = {(s.label, s.planner, s.parameters_id): s for s in found.scores}
@@ -60,7 +62,7 @@ def added(
         before = scores.pop(key, None) or CandidateScore(
             label=c.label, planner=c.planner, parameters_id=c.parameters_id, role=c.role
         )
-        scores[key] = sums[c.label].on_top_of(before)
+        scores[key] = _on_top_of(before, figures.get(c.label, {}))
     # Removed candidates stay in the hour as far as there is room: parameters may change often.
     newest = list(scores.values())[-3 * MAX_CANDIDATES :]
     return [*(each for each in hours if each.hour < hour), ScoredHour(hour=hour, scores=newest)][-MAX_HOURS:]
@@ -75,11 +77,13 @@ class Judged:
 
 
 def judge(
-    real: Real, candidates: Sequence[Candidate], arrived: Sequence[Arrived], judged: Judged, sums: Mapping[str, Sums]
-) -> tuple[list[Candidate], list[Arrived], Judged]:
-    """Score the instants that are old enough into `sums`; return the candidates, the arrivals still needed, and how far it went."""
+    real: Real, candidates: Sequence[Candidate], arrived: Sequence[Arrived], judged: Judged
+) -> tuple[list[Candidate], list[Arrived], Judged, Mapping[str, Figures]]:
+    """Score the instants that are old enough; return the candidates, the arrivals still needed, how far it went, and
+    the figures."""
     if not arrived:
-        return list(candidates), [], judged
+        return list(candidates), [], judged, {}
+    figures: dict[str, Figures] = {c.label: {} for c in candidates}
     until, need_before = arrived[-1].at - JUDGED_AFTER, judged.need
     last = {c.label: c.judged_supply for c in candidates}
     for instant in arrived:
@@ -91,19 +95,19 @@ def judge(
         total = sum(need.values())
         for candidate in candidates:
             ran = supplied(candidate, instant.at)
-            if ran is None or set(ran) != set(real.topology.names):
+            if ran is None or set(ran) != set(real.request.topology.names):
                 continue
             supply = sum(ran[name] for name in need)
             follows = _sign(supply, last[candidate.label]) == _sign(total, need_before)
-            sums[candidate.label].add(
-                **_figures(real, need, ran, instant.seconds), unstable_seconds=0.0 if follows else instant.seconds
-            )
+            unstable = {"unstable_seconds": 0.0 if follows else instant.seconds}
+            scored = _figures(real, need, ran, instant.seconds)
+            figures[candidate.label] = together(figures[candidate.label], scored, unstable)
             last[candidate.label] = supply
         need_before = total
     kept = [
         c.model_copy(update={"judged_supply": last[c.label], "supplies": _since(c.supplies, until)}) for c in candidates
     ]
-    return kept, [a for a in arrived if a.at > until - AROUND], Judged(until, need_before)
+    return kept, [a for a in arrived if a.at > until - AROUND], Judged(until, need_before), figures
 
 
 def supplied(candidate: Candidate, at: datetime) -> Parallelism | None:
@@ -129,7 +133,7 @@ def _mean_rates(arrived: Sequence[Arrived], at: datetime) -> dict[str, float]:
 def _figures(real: Real, need: Parallelism, ran: Parallelism, seconds: float) -> dict[str, float]:
     lacking = sum(max(0, p - ran[name]) for name, p in need.items())
     # An operator of unknown need counts on both sides with what ran.
-    needed, held = real.topology.slots({**ran, **need}), real.topology.slots(ran)
+    needed, held = real.request.topology.slots({**ran, **need}), real.request.topology.slots(ran)
     return {
         "judged_seconds": seconds,
         "needed_slot_seconds": needed * seconds,

@@ -12,7 +12,7 @@ from predictor import Backlog, Model, Restart, arrivals_at
 from predictor.interval import Interval, run_interval
 
 from .real import Real
-from .scoring import Sums
+from .scoring import Figures
 
 MAX_READINGS, MAX_SUPPLIES = 30, 200
 
@@ -34,17 +34,17 @@ class Elapsed:
 
 def initial(real: Real, role: Role, label: str, choice: PlannerChoice) -> Candidate:
     """Return a simulated application in the state of the real one."""
-    run = real.analysis.run
+    run = real.request.analysis.run
     return Candidate(
         label=label,
         planner=choice.name,
         parameters_id=parameters_id(choice.parameters),
         role=role,
-        parallelism=real.current,
+        parallelism=real.request.current,
         backlogs=_real_backlogs(real),
         running_since=run.running_since if run else None,
         state=PlanState(planner=choice.name),
-        supplies=[Supply(at=real.analysis.observed_at, parallelism=real.current)],
+        supplies=[Supply(at=real.request.analysis.observed_at, parallelism=real.request.current)],
     )
 
 
@@ -82,27 +82,23 @@ def _run(
     )
 
 
-def advanced(real: Real, old: Candidate, seconds: float, sums: Sums) -> tuple[Candidate, Elapsed | None]:
-    """Advance an application by the real arrivals of so many seconds; while a capacity is unknown it stands still, unscored."""
+def advanced(real: Real, old: Candidate, seconds: float) -> tuple[Candidate, Elapsed | None, Figures]:
+    """Advance an application by the real arrivals of so many seconds, and score it; while a capacity is unknown it
+    stands still."""
     capacities = real.capacities(old.parallelism)
     if capacities is None:
         # At the real parallelism the real backlog is known.
-        at_real = old.parallelism == real.current
-        return (old.model_copy(update={"backlogs": _real_backlogs(real)}) if at_real else old), None
+        at_real = old.parallelism == real.request.current
+        return (old.model_copy(update={"backlogs": _real_backlogs(real)}) if at_real else old), None, {}
     if seconds <= 0:
-        return old, at_rest(real, old)
+        return old, at_rest(real, old), {}
     restart = Restart(min(old.down_seconds, seconds), real.restart.replay_seconds if old.replay else 0.0)
     interval = _run(real, old, capacities, restart, seconds)
     elapsed = Elapsed(interval, capacities, {s: taken / seconds for s, taken in interval.taken.items()})
     target, late_seconds = real.request.policy.spec.objective.utilization, interval.violation_seconds
     if target is not None:
-        late = is_above(target, [elapsed.utilization(real, name) for name in real.topology.names])
+        late = is_above(target, [elapsed.utilization(real, name) for name in real.request.topology.names])
         late_seconds = interval.seconds if late else 0.0
-    sums.add(
-        simulated_seconds=seconds,
-        slot_seconds=real.topology.slots(old.parallelism) * seconds,
-        violation_seconds=late_seconds,
-    )
     moved = old.model_copy(
         update={
             "backlogs": {
@@ -114,7 +110,12 @@ def advanced(real: Real, old: Candidate, seconds: float, sums: Sums) -> tuple[Ca
             "readings": _readings(real, old, elapsed, seconds, ran=seconds - restart.seconds),
         }
     )
-    return moved, elapsed
+    return moved, elapsed, _ran(real, old, seconds, late_seconds)
+
+
+def _ran(real: Real, candidate: Candidate, seconds: float, late_seconds: float) -> Figures:
+    slot_seconds = real.request.topology.slots(candidate.parallelism) * seconds
+    return {"simulated_seconds": seconds, "slot_seconds": slot_seconds, "violation_seconds": late_seconds}
 
 
 def is_above(target: float, shares: Sequence[float | None]) -> bool:
@@ -122,24 +123,20 @@ def is_above(target: float, shares: Sequence[float | None]) -> bool:
     return any(share is not None and share > target + 1e-9 for share in shares)
 
 
-def observed(real: Real, old: Candidate, seconds: float, sums: Sums) -> Candidate:
-    """Record what the real application did; not scored while its lag is unknown."""
-    objective, analysis = real.request.policy.spec.objective, real.analysis
+def observed(real: Real, old: Candidate, seconds: float) -> tuple[Candidate, Figures]:
+    """Record what the real application did, and score it; not while its lag is unknown."""
+    objective, analysis = real.request.policy.spec.objective, real.request.analysis
     lag = (analysis.expected_latency_seconds if objective.max_latency is not None else analysis.lag_seconds).value
     if objective.bound_seconds is not None:
         late = lag is not None and lag > objective.bound_seconds
     else:
         late = is_above(objective.utilization or 1.0, [o.utilization.value for o in analysis.operators])
-    if seconds > 0 and (lag is not None or objective.utilization is not None):
-        sums.add(
-            simulated_seconds=seconds,
-            slot_seconds=real.topology.slots(old.parallelism) * seconds,
-            violation_seconds=seconds if late else 0.0,
-        )
-    if old.parallelism != real.current:
-        sums.add(rescales=1)
-        old = rescaled(old, analysis.observed_at, real.current)
-    return old.model_copy(update={"backlogs": _real_backlogs(real)})
+    is_scored = seconds > 0 and (lag is not None or objective.utilization is not None)
+    figures = _ran(real, old, seconds, seconds if late else 0.0) if is_scored else {}
+    if old.parallelism != real.request.current:
+        figures = {**figures, "rescales": 1}
+        old = rescaled(old, analysis.observed_at, real.request.current)
+    return old.model_copy(update={"backlogs": _real_backlogs(real)}), figures
 
 
 def rescaled(candidate: Candidate, at: datetime, vector: Mapping[str, int]) -> Candidate:
@@ -155,17 +152,17 @@ def _readings(real: Real, old: Candidate, elapsed: Elapsed, seconds: float, *, r
     # Counters start with a run.
     last = old.readings[-1] if old.readings and not old.replay else None
     taken, given, busy = (dict(getattr(last, f)) if last else {} for f in ("records_in", "records_out", "busy_seconds"))
-    for operator in real.analysis.operators:
+    for operator in real.request.analysis.operators:
         name = operator.operator
         arriving, used = arrivals_at(real.model.flow, name, elapsed.rates), elapsed.utilization(real, name)
         if arriving is not None:
-            outputs = [arrivals_at(real.model.flow, out, elapsed.rates) for out in real.topology.outputs(name)]
+            outputs = [arrivals_at(real.model.flow, out, elapsed.rates) for out in real.request.topology.outputs(name)]
             taken[name] = round(taken.get(name, 0.0) + arriving * seconds, 1)
             given[name] = round(given.get(name, 0.0) + sum(rate or 0.0 for rate in outputs) * seconds, 1)
         if used is not None:
             busy[name] = round(busy.get(name, 0.0) + min(ran, used * seconds) * old.parallelism[name], 2)
     reading = VirtualReading(
-        at=real.analysis.observed_at,
+        at=real.request.analysis.observed_at,
         parallelism=old.parallelism,
         records_in=taken,
         records_out=given,

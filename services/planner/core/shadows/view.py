@@ -1,7 +1,7 @@
 """The request as a shadow sees it: the real one, with everything that depends on its own decisions simulated.
 
-Arrivals, selectivities, learned capacities, restart times and `signals` are real. Parallelism, backlog, lag, utilization, throughput,
-outcomes, history and raw observations are those of its simulated application.
+Arrivals, selectivities, learned capacities, restart times and `signals` are real. Parallelism, backlog, lag,
+utilization, throughput, outcomes, history and raw observations are those of its simulated application.
 """
 
 from collections import Counter
@@ -73,21 +73,21 @@ def _with(message: Any, **fields: Any) -> Any:
 
 
 def _deployment(real: Real, candidate: Candidate) -> Deployment:
-    runs, slots = dict(candidate.parallelism), real.deployment.slots
+    runs, slots = dict(candidate.parallelism), real.request.deployment.slots
     if slots is not None:
         # The slots of the real application are free for the simulated one, and vice versa.
-        free = slots.available + real.topology.slots(real.current) - real.topology.slots(runs)
+        free = slots.available + real.request.topology.slots(real.request.current) - real.request.topology.slots(runs)
         slots = _with(slots, available=max(0, free))
     found: Deployment = _with(
-        real.deployment,
+        real.request.deployment,
         observed=runs,
         requested=runs,
         health="running",
         state="RUNNING",
         slots=slots,
         restarts=None,
-        replicas=None if real.deployment.replicas is None else max(runs.values()),
-        pods=real.deployment.pods if runs == real.current else [],
+        replicas=None if real.request.deployment.replicas is None else max(runs.values()),
+        pods=real.request.deployment.pods if runs == real.request.current else [],
     )
     return found
 
@@ -95,7 +95,7 @@ def _deployment(real: Real, candidate: Candidate) -> Deployment:
 def _analysis(
     real: Real, candidate: Candidate, elapsed: Elapsed, deployment: Deployment, policy: ScalingPolicy
 ) -> Analysis:
-    sources = [_source(real, source, elapsed) for source in real.analysis.sources]
+    sources = [_source(real, source, elapsed) for source in real.request.analysis.sources]
     arriving = {name: arrivals_at(real.model.flow, name, real.model.arrivals) for name in elapsed.capacities}
     loads = [
         (rate / elapsed.capacities[name], name)
@@ -104,12 +104,12 @@ def _analysis(
     ]
     used, busiest = max(loads, default=(0.0, None))
     found: Analysis = _with(
-        real.analysis,
+        real.request.analysis,
         policy=policy,
         status="running",
         run=Run(running_since=candidate.running_since) if candidate.running_since else None,
         deployment=deployment,
-        operators=[_operator(real, candidate, operator, elapsed) for operator in real.analysis.operators],
+        operators=[_operator(real, candidate, operator, elapsed) for operator in real.request.analysis.operators],
         sources=sources,
         lag_records=_simulated(sum(s.lag_records.value for s in sources if s.lag_records.value is not None)),
         lag_growth=_simulated(sum(s.lag_growth.value for s in sources if s.lag_growth.value is not None)),
@@ -181,8 +181,8 @@ def _backpressure(real: Real, name: str, elapsed: Elapsed, used: float) -> float
 
 
 def _symptoms(real: Real, candidate: Candidate, sources: list[SourceAnalysis]) -> list[Symptom]:
-    kept = [s for s in real.analysis.symptoms if s.code not in OF_THE_REAL_RUN]
-    at, rescale = real.analysis.observed_at, candidate.rescales[0] if candidate.rescales else None
+    kept = [s for s in real.request.analysis.symptoms if s.code not in OF_THE_REAL_RUN]
+    at, rescale = real.request.analysis.observed_at, candidate.rescales[0] if candidate.rescales else None
     if rescale is not None and at < rescale.running_at:
         kept.append(Symptom(code="restarting", evidence="It restarts for another parallelism."))
     elif rescale is not None and at < rescale.running_at + timedelta(seconds=WARM_UP_SECONDS):
@@ -207,7 +207,7 @@ def _outcomes(real: Real, candidate: Candidate, deployment: Deployment) -> list[
 def _outcome(
     real: Real, candidate: Candidate, deployment: Deployment, rescale: VirtualRescale, times: list[float]
 ) -> Outcome:
-    settled, now = rescale.running_at + timedelta(seconds=SETTLE_SECONDS), real.analysis.observed_at
+    settled, now = rescale.running_at + timedelta(seconds=SETTLE_SECONDS), real.request.analysis.observed_at
     phase = "applying" if now < rescale.running_at else "verifying" if now < settled else "verified"
     common: dict[str, Any] = {
         "application": real.request.application,
@@ -256,7 +256,7 @@ def _observations(real: Real, candidate: Candidate, deployment: Deployment, poli
                 status="running",
                 run=Run(running_since=since) if since and reading.at >= since else None,
                 deployment=_with(deployment, observed=reading.parallelism, requested=reading.parallelism),
-                operators=[_operator_reading(name, reading) for name in real.topology.names],
+                operators=[_operator_reading(name, reading) for name in real.request.topology.names],
                 partitions=_partitions(observation, reading),
             )
         )
@@ -277,7 +277,8 @@ def _operator_reading(name: str, reading: VirtualReading) -> OperatorReading:
 
 
 def _partitions(real: Observation, reading: VirtualReading) -> list[PartitionReading]:
-    """Return the broker's end offsets with simulated positions; a source's backlog is spread evenly over its partitions."""
+    """Return the broker's end offsets with simulated positions; a source's backlog is spread evenly over its
+    partitions."""
     counts = Counter(partition.operator for partition in real.partitions)
     placed = []
     for partition in real.partitions:

@@ -1,0 +1,1 @@
+"""Kubernetes: its API, workloads with a scale subresource, and their pods."""

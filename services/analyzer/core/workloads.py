@@ -1,0 +1,72 @@
+"""Symptoms of a deployment's Kubernetes workloads and their pods."""
+
+from collections.abc import Iterator, Sequence
+
+from weir_contracts import Deployment, Pod, Symptom, SymptomCode, WorkloadStatus
+
+from . import messages
+
+_CRASHES = ("CrashLoopBackOff", "Error", "OOMKilled", "ContainerCannotRun", "StartError", "RunContainerError")
+_REASON_LENGTH = 90
+"""Characters of Kubernetes' own reason in a sentence."""
+
+
+def symptom(code: SymptomCode, evidence: str, operator: str | None = None, **numbers: float | None) -> Symptom:
+    """Return a symptom with its numbers rounded."""
+    rounded = {name: None if number is None else round(number, 3) for name, number in numbers.items()}
+    return Symptom(code=code, operator=operator, evidence=evidence, numbers=rounded)
+
+
+def workload_symptoms(deployment: Deployment | None) -> Iterator[Symptom]:
+    """Yield the symptoms of each workload; none for a deployment without Kubernetes workloads."""
+    if deployment is None:
+        return
+    several = len(deployment.workloads) > 1
+    for workload in deployment.workloads:
+        pods = [pod for pod in deployment.pods if not several or pod.workload == workload.name]
+        operator = workload.name if workload.name in deployment.observed else None
+        yield from _of_workload(workload, pods, operator)
+
+
+def _of_workload(workload: WorkloadStatus, pods: Sequence[Pod], operator: str | None) -> Iterator[Symptom]:
+    name = f"{workload.kind} {workload.name}"
+    live = [pod for pod in pods if pod.phase not in ("Succeeded", "Failed")]
+    crashing = [pod for pod in live if _is_crashing(pod)]
+    yield from _pending(workload, live, name, operator)
+    if crashing:
+        restarts = [pod.restarts for pod in crashing if pod.restarts is not None]
+        total = sum(restarts) if restarts else None
+        reason = _shortened(next(filter(None, (pod.reason for pod in crashing)), ""))
+        sentence = messages.pods_crashing(name, len(crashing), total, reason)
+        yield symptom("pods-crashing", sentence, operator, pods=len(crashing), restarts=total)
+    killed = [pod for pod in live if pod.out_of_memory]
+    if killed:
+        limit = next((pod.memory_limit_bytes for pod in killed if pod.memory_limit_bytes is not None), None)
+        sentence = messages.out_of_memory(name, len(killed), limit)
+        yield symptom("out-of-memory", sentence, operator, pods=len(killed), memory_limit_bytes=limit)
+    if workload.rolling_out:
+        sentence = messages.rollout(name, workload.updated, workload.wanted)
+        yield symptom("rollout", sentence, operator, updated=workload.updated, wanted=workload.wanted)
+    elif workload.paused:
+        yield symptom("rollout", messages.paused(name), operator, updated=workload.updated, wanted=workload.wanted)
+
+
+def _pending(workload: WorkloadStatus, live: Sequence[Pod], name: str, operator: str | None) -> Iterator[Symptom]:
+    """Yield the symptom of replicas that are not created or not running; a crashing pod has its own."""
+    waiting = [pod for pod in live if pod.phase == "Pending" and not _is_crashing(pod)]
+    absent = 0 if workload.current is None else max(0, workload.wanted - workload.current)
+    missing = len(waiting) + absent
+    if not missing:
+        return
+    reason = next(filter(None, (workload.reason, *(pod.reason for pod in waiting))), "")
+    sentence = messages.pods_pending(name, missing, workload.wanted, _shortened(reason))
+    numbers = {"pending": len(waiting), "not_created": absent, "wanted": workload.wanted}
+    yield symptom("pods-pending", sentence, operator, **numbers)
+
+
+def _is_crashing(pod: Pod) -> bool:
+    return pod.reason.partition(":")[0] in _CRASHES
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= _REASON_LENGTH else f"{reason[: _REASON_LENGTH - 1]}…"

@@ -1,0 +1,338 @@
+"""Driver for Kubernetes workloads, scaled through their scale subresource.
+
+The pods run the TaskManagers of a Flink job in reactive mode, or a service, each of whose workloads is an operator.
+Each write is conditional on the version of the workload that was read just before, so a write that comes second is
+refused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+from weir_contracts import KubernetesTarget, Parallelism, Subject
+from weir_contracts.workloads import WorkloadRef
+
+from engines.kubernetes.api import ApiFailed
+from engines.kubernetes.discovery import KindUnknown
+from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
+from engines.scrape import Scrape
+from runtime.clock import Clock
+from services.executor.core.messages import changes
+from services.executor.core.observed import (
+    Accepted,
+    Refusal,
+    Rejected,
+    Snapshot,
+    TargetChanged,
+    Unanswered,
+    contested,
+)
+from services.executor.driver import Fence
+
+from . import kubernetes_state as state
+from .kubernetes_state import Found
+from .reactive import Cluster, ReactiveJob, unanswerable, unfit
+
+NAMESPACES = "WEIR_EXECUTOR_KUBERNETES_NAMESPACES"
+MAX_REASON_LENGTH = 130
+"""Characters of the API server's reason in a sentence."""
+MAX_OBSERVED = 10_000
+"""Services whose last state is kept; a forgotten one is observed from its beginning again."""
+_CONFLICT, _NOT_FOUND = 409, 404
+_REFUSED = frozenset({400, 403, 404, 405, 415, 422})
+"""Statuses that a repeated request would get again."""
+
+Answer = Accepted | Rejected | TargetChanged | Unanswered | Refusal
+
+
+class Workloads(Protocol):
+    """Workloads of a cluster. Calls raise `ApiFailed` and `KindUnknown`."""
+
+    async def read(self, namespace: str, refs: Sequence[WorkloadRef]) -> Mapping[str, Found]:
+        """Return the workloads by name as they are now; one that does not exist is missing."""
+        ...
+
+    async def scale(self, found: Found, replicas: int) -> None:
+        """Set the replicas of the version that was read; `ApiFailed` with status 409 if it changed since."""
+        ...
+
+    async def lower_cost(self, found: Found, pod: str) -> None:
+        """Mark a pod as the first to be deleted."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """State of a service that was observed since `since`."""
+
+    state: tuple[object, ...]
+    since: datetime
+
+
+class KubernetesDriver:
+    """Driver for workloads of the listed namespaces. Without any every call reports the setting."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        cluster: Cluster,
+        workloads: Workloads | None,
+        namespaces: Iterable[str] = (),
+        *,
+        checkpoint_seconds: float = 5.0,
+    ) -> None:
+        self._clock = clock
+        self._job = ReactiveJob(cluster, clock, checkpoint_seconds=checkpoint_seconds)
+        self._workloads = workloads
+        self._namespaces = frozenset(namespaces)
+        self._observed: dict[str, _Observed] = {}
+        self._log = structlog.get_logger("executor")
+
+    async def close(self) -> None:
+        if self._workloads is not None:
+            await self._workloads.close()
+
+    # -- observe --------------------------------------------------------------------------------------------------
+
+    async def observe(self, subject: Subject) -> Snapshot:
+        forbidden = self._forbidden(subject)
+        if forbidden is not None:
+            return Snapshot(self._clock.now(), reachable=False, reason=forbidden.sentence, refusal=forbidden)
+        try:
+            found = await self._read(subject)
+        except KindUnknown as error:
+            refusal = Refusal("unsupported", str(error))
+            return Snapshot(self._clock.now(), reachable=False, reason=str(error), refusal=refusal)
+        except ApiFailed as error:
+            reason = _reason(error)
+            refused = Refusal("forbidden", reason) if error.is_denied else None
+            return Snapshot(self._clock.now(), reachable=False, reason=reason, refusal=refused)
+        if isinstance(found, str):
+            return Snapshot(self._clock.now(), reachable=True, reason=found)
+        if subject.application.flink is None:
+            snapshot = self._service(subject, found)
+        else:
+            snapshot = await self._flink(subject, found)
+        return replace(
+            snapshot, version=state.version(found), refusal=state.refusal(found), progress=state.progress(found)
+        )
+
+    async def _flink(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the job's snapshot, in which the pods are the request."""
+        (pods,) = found
+        observed = await self._job.observe(subject)
+        unit = _target(subject).unit
+        if observed.deployment is None or observed.topology is None or unit is None:
+            return observed
+        scrape = Scrape("running", "", deployment=observed.deployment, topology=observed.topology)
+        deployment = merged(scrape, state.as_reading(found), _target(subject), subject.namespace).deployment
+        if deployment is None:
+            return observed
+        deployment = deployment.model_copy(update={"requested_lower": observed.deployment.requested_lower})
+        waits = deployment.observed != deployment.requested
+        slots = pods.reading.status.wanted * unit.slots
+        return replace(
+            observed,
+            deployment=deployment,
+            all_running=observed.all_running and pods.is_settled,
+            resourced_at=await self._job.resourced_at(subject, slots, waits=waits),
+            writers={} if pods.writer is None else dict.fromkeys(observed.topology.names, pods.writer),
+        )
+
+    def _service(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        now = self._clock.now()
+        scrape = scrape_of(state.as_reading(found), _target(subject), subject.namespace)
+        if scrape.deployment is None:
+            return Snapshot(now, reachable=True, reason=scrape.message)
+        running = all(each.is_settled for each in found)
+        restarts = sum(each.pod.restarts or 0 for one in found for each in one.replicas)
+        deployment = scrape.deployment.model_copy(update={"restarts": restarts})
+        previous = self._observed.get(subject.id)
+        present = (deployment.job_id, running, restarts, *deployment.observed.values())
+        if previous is None or previous.state != present:
+            if len(self._observed) >= MAX_OBSERVED:
+                self._observed.clear()
+            previous = self._observed[subject.id] = _Observed(present, now)
+        return Snapshot(
+            at=now,
+            reachable=True,
+            deployment=deployment,
+            all_running=running,
+            steady_since=previous.since,
+            topology=scrape.topology,
+            writers=state.writers(found),
+        )
+
+    # -- request --------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Answer:
+        forbidden = self._forbidden(subject)
+        if forbidden is not None:
+            return forbidden
+        try:
+            found = await self._read(subject)
+        except KindUnknown as error:
+            return Rejected(str(error))
+        except ApiFailed as error:
+            return _failed(error)
+        if isinstance(found, str):
+            return Rejected(found)
+        observed = (
+            self._service(subject, found) if subject.application.flink is None else await self._job.observe(subject)
+        )
+        missing = unanswerable(job_id, observed)
+        if missing is not None:
+            return missing
+        problem = _unfit(subject, parallelism, observed)
+        if problem:
+            return Rejected(problem)
+        before, replicas = (_replicas(subject, vector, observed) for vector in (expected, parallelism))
+        there = state.wanted(found)
+        if there == replicas:
+            return Accepted(self._clock.now())
+        foreign = {name: p for name, p in there.items() if p not in (before[name], replicas[name])}
+        if foreign and _parallelism(subject, there, observed) not in (expected, parallelism):
+            by = next(each.writer for each in found if each.name in foreign)
+            return contested(changes(before, there), by or "")
+        if version is not None and version != state.version(found):
+            return TargetChanged(f"{found[0].label} changed since it was observed")
+        held = await fence.begin()
+        if held is not None:
+            return held
+        if observed.can_trigger_checkpoint and sum(replicas.values()) < sum(there.values()):
+            await self._job.complete_checkpoint(subject, job_id, observed)
+        return await self._write(found, replicas, fence)
+
+    async def _write(self, found: Sequence[Found], replicas: Mapping[str, int], fence: Fence) -> Answer:
+        """Scale the workloads in topological order. A failure names the workload, and what was written before it."""
+        before = state.wanted(found)
+        written: dict[str, int] = {}
+        for each in found:
+            wanted = replicas[each.name]
+            if each.reading.status.wanted == wanted:
+                continue
+            held = await self._prefer(each, wanted, fence) or await fence.go_on()
+            if held is not None:
+                return held
+            try:
+                await self._workloads_api.scale(each, wanted)
+            except ApiFailed as error:
+                done = f"; {changes(before, {**before, **written})} was written before" if written else ""
+                return _failed(error, done)
+            written[each.name] = wanted
+        self._log.info("workloads-scaled", before=before, replicas=dict(replicas))
+        return Accepted(self._clock.now())
+
+    async def _prefer(self, found: Found, replicas: int, fence: Fence) -> Unanswered | None:
+        """Mark the youngest pods, which have little state, as the first to go, where the role allows it."""
+        for pod in state.victims(found, replicas):
+            held = await fence.go_on()
+            if held is not None:
+                return held
+            try:
+                await self._workloads_api.lower_cost(found, pod)
+            except ApiFailed as error:
+                if error.status == _NOT_FOUND:
+                    continue
+                self._log.info("deletion-cost-not-set", workload=found.label, reason=_reason(error))
+                return None
+        return None
+
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        if subject.application.flink is None:
+            return "a service has no checkpoints"
+        return await self._job.trigger_checkpoint(subject, job_id)
+
+    # -- the workloads ---------------------------------------------------------------------------------------------
+
+    @property
+    def _workloads_api(self) -> Workloads:
+        if self._workloads is None:
+            raise ValueError("the kubernetes driver is off")
+        return self._workloads
+
+    async def _read(self, subject: Subject) -> list[Found] | str:
+        """Return all workloads in topological order, or which one is missing."""
+        refs, namespace = _target(subject).refs, subject.namespace
+        read = await self._workloads_api.read(namespace, refs)
+        for ref in refs:
+            if ref.name not in read:
+                return f"namespace {namespace} has no {ref.kind} {ref.name}"
+            if read[ref.name].reading.status.wanted == 0:
+                return f"{ref.kind} {ref.name} has 0 replicas: scale it to 1 by hand"
+        return [read[ref.name] for ref in refs]
+
+    def _forbidden(self, subject: Subject) -> Refusal | None:
+        namespace = subject.namespace
+        if self._workloads is None or not self._namespaces:
+            return Refusal("namespace-forbidden", f"the kubernetes driver is off: {NAMESPACES} names no namespace")
+        if namespace not in self._namespaces:
+            return Refusal("namespace-forbidden", f"namespace {namespace!r} is not among those of {NAMESPACES}")
+        return None
+
+
+def _target(subject: Subject) -> KubernetesTarget:
+    if subject.target.kubernetes is None:
+        raise ValueError("target: the kubernetes driver was given a target without kubernetes")
+    return subject.target.kubernetes
+
+
+def _unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
+    """Return why no number of replicas gives this parallelism; empty if one does."""
+    unit, topology = _target(subject).unit, observed.topology
+    if subject.application.flink is not None and unit is not None:
+        return unfit(parallelism, unit, observed)
+    names = [] if topology is None else topology.names
+    odd = sorted(set(parallelism) ^ set(names))
+    if odd:
+        return f"workloads and request differ in: {', '.join(odd[:5])}"
+    highest = max(parallelism.values())
+    return f"{highest} replicas are more than {MAX_REPLICAS}" if highest > MAX_REPLICAS else ""
+
+
+def _replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
+    """Return the replicas of each workload for a parallelism."""
+    target, topology = _target(subject), observed.topology
+    if subject.application.flink is None or topology is None or target.unit is None:
+        return dict(parallelism)
+    return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
+
+
+def _parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
+    """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
+    target, topology = _target(subject), observed.topology
+    if subject.application.flink is None or topology is None or target.unit is None:
+        return dict(replicas)
+    level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
+    return topology.uniform(min(MAX_REPLICAS, level))
+
+
+def _reason(error: ApiFailed) -> str:
+    """Return a short reason: a denial's names verb, resource and namespace, an outage's the address."""
+    text = str(error)
+    if error.is_denied:
+        text = text.partition(": ")[0]
+    elif error.status is None:
+        text = text.partition(": ")[2] or text
+    return text if len(text) <= MAX_REASON_LENGTH else f"{text[: MAX_REASON_LENGTH - 1]}…"
+
+
+def _failed(error: ApiFailed, done: str = "") -> Rejected | TargetChanged | Unanswered:
+    """Return the answer for a failed call to a workload."""
+    if error.status == _CONFLICT:
+        return TargetChanged(f"{error.call.resource} {error.call.name} changed since it was read{done}")
+    reason = _reason(error) + done
+    return Rejected(reason) if error.status in _REFUSED else Unanswered(reason)

@@ -1,0 +1,173 @@
+"""State of Kubernetes workloads as an action sees it: ready or not and why, who scales them, which pods go first. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from weir_contracts import Parallelism
+
+from engines.kubernetes.cluster import Replicas, WorkloadsReading
+from engines.kubernetes.pods import PodReading
+from engines.kubernetes.workloads import WorkloadReading
+from services.executor.core.observed import PROGRESS_CODES, Progress, Refusal
+
+MANAGER = "weir"
+"""Field manager of the executor's writes."""
+MAX_REASON_LENGTH = 50
+MAX_VICTIMS = 50
+"""Pods that are marked one after another before a write; of the others, as without marks, the youngest go first."""
+_NEVER, _FAR = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
+_IMAGE = ("ErrImage", "ImagePull", "InvalidImage", "ErrImageNeverPull", "RegistryUnavailable")
+_CRASHED = ("CrashLoopBackOff", "Error", "StartError", "ContainerCannotRun")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One workload and its pods."""
+
+    own: Replicas
+    autoscaler: str = ""
+    """Other autoscaler with the same target, such as `HorizontalPodAutoscaler orders`; empty: none."""
+
+    @property
+    def reading(self) -> WorkloadReading:
+        return self.own.workload
+
+    @property
+    def pods(self) -> tuple[PodReading, ...]:
+        return self.own.pods
+
+    @property
+    def name(self) -> str:
+        return self.reading.status.name
+
+    @property
+    def label(self) -> str:
+        """Kind and name for sentences."""
+        return f"{self.reading.status.kind} {self.name}"
+
+    @property
+    def replicas(self) -> list[PodReading]:
+        """Pods that are not being deleted."""
+        return [pod for pod in self.pods if pod.counts]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the controller has acted on the newest generation and exactly the requested replicas exist and are
+        ready."""
+        status = self.reading.status
+        exactly = self.own.ready == status.wanted and status.current in (None, status.wanted)
+        return self.reading.is_observed and exactly and not status.rolling_out
+
+    @property
+    def writer(self) -> str | None:
+        """Client that last set the replicas, empty for Weir; None if none is recorded."""
+        writers = self.reading.writers
+        if any(each.manager == MANAGER for each in writers):
+            return ""
+        return max(writers, key=lambda each: each.at or _NEVER).manager if writers else None
+
+
+def version(found: Iterable[Found]) -> str:
+    """Return the version of all workloads, which changes with each change of one of them."""
+    return ",".join(each.reading.version for each in found)
+
+
+def writers(found: Iterable[Found]) -> dict[str, str]:
+    """Return the client that last set the replicas of each workload for which one is recorded."""
+    return {each.name: each.writer for each in found if each.writer is not None}
+
+
+def wanted(found: Iterable[Found]) -> Parallelism:
+    """Return the requested replicas by workload."""
+    return {each.name: each.reading.status.wanted for each in found}
+
+
+def refusal(found: Iterable[Found]) -> Refusal | None:
+    """Return why no request may be sent to the workloads, or None."""
+    return next((refused for each in found if (refused := _refusal(each)) is not None), None)
+
+
+def _refusal(found: Found) -> Refusal | None:
+    status = found.reading.status
+    if found.autoscaler:
+        return Refusal("other-autoscaler", f"{found.autoscaler} scales {found.label}, too: delete it, or the policy")
+    if status.paused:
+        return Refusal("paused-workload", f"the rollout of {found.label} is paused: resume it")
+    if status.rolling_out:
+        return Refusal("rollout", f"{found.label} is rolling out: {status.updated} of {status.wanted} pods are updated")
+    if not found.reading.selector:
+        return Refusal("selector", f"the scale subresource of {found.label} has no selector, so its pods are unknown")
+    if status.current and not found.pods and found.reading.is_observed:
+        return Refusal("selector", f"the selector of {found.label} matches none of its {status.current} pods")
+    return None
+
+
+def progress(found: Iterable[Found]) -> Progress | None:
+    """Return the most severe reason for which requested pods do not run, or None."""
+    reasons = [reason for each in found if not each.is_settled for reason in _reasons(each)]
+    return max(reasons, key=lambda reason: PROGRESS_CODES.index(reason.code), default=None)
+
+
+def _reasons(found: Found) -> Iterable[Progress]:
+    status = found.reading.status
+    total = f"of {status.wanted} pods of {_short(found.name, 40)}"
+    missing = status.wanted - len(found.replicas)
+    if missing > 0:
+        is_quota = "quota" in status.reason
+        detail = f": {_short(_after(status.reason, 'quota: ' if is_quota else ''))}" if status.reason else ""
+        denied = "are denied by a quota" if is_quota else "are not created"
+        yield Progress("quota" if is_quota else "pods-pending", f"{missing} {total} {denied}{detail}")
+    by_code: dict[str, list[str]] = {}
+    for each in found.replicas:
+        if each.pod.ready is not True:
+            by_code.setdefault(_code(each), []).append(each.pod.reason)
+    for code, reasons in by_code.items():
+        detail = f": {_short(reasons[0])}" if reasons[0] and code != "out-of-memory" else ""
+        yield Progress(code, f"{len(reasons)} {total} {_PHRASES[code]}{detail}")
+
+
+_PHRASES = {
+    "pods-pending": "are not ready",
+    "unschedulable": "cannot be scheduled",
+    "image": "have no image",
+    "pods-crashing": "crash",
+    "out-of-memory": "exceeded their memory limit",
+}
+
+
+def _code(reading: PodReading) -> str:
+    pod = reading.pod
+    if pod.out_of_memory:
+        return "out-of-memory"
+    if pod.restarts or pod.reason.startswith(_CRASHED):
+        return "pods-crashing"
+    if pod.reason.startswith(_IMAGE):
+        return "image"
+    return "unschedulable" if pod.reason.startswith("Unschedulable") else "pods-pending"
+
+
+def _after(text: str, mark: str) -> str:
+    """Return the part behind `mark`, the complete text without it."""
+    return text.partition(mark)[2] or text if mark else text
+
+
+def _short(text: str, length: int = MAX_REASON_LENGTH) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def victims(found: Found, replicas: int) -> Sequence[str]:
+    """Return the pods of a Deployment that are to go first: not ready or the youngest, which have little state.
+
+    Of a StatefulSet the last ones go, whatever their cost; of another kind its controller decides.
+    """
+    if found.reading.kind.group != "apps" or found.reading.kind.kind not in ("Deployment", "ReplicaSet"):
+        return ()
+    youngest = sorted(found.replicas, key=lambda each: each.pod.started_at or _FAR, reverse=True)
+    first = sorted(youngest, key=lambda each: each.pod.ready is True)
+    return [each.pod.name for each in first[: min(MAX_VICTIMS, max(0, len(first) - replicas))]]
+
+
+def as_reading(found: Iterable[Found]) -> WorkloadsReading:
+    """Return the workloads in the form of the monitor's readings, so that both describe a deployment in the same way."""
+    return WorkloadsReading({each.name: each.own for each in found})

@@ -1,0 +1,83 @@
+"""Collectors of Kubernetes workloads: of a service, and of the TaskManagers of a Flink job."""
+
+import asyncio
+from dataclasses import replace
+
+from weir_contracts import Problem, Subject
+from weir_contracts.workloads import KubernetesTarget
+
+from engines.kubernetes.api import ApiFailed
+from engines.kubernetes.cluster import WorkloadReader, WorkloadsReading
+from engines.kubernetes.discovery import KindUnknown
+from engines.kubernetes.service import merged, scrape_of
+from engines.scrape import Scrape
+
+from .flink import FlinkCollector
+
+SETTING = "WEIR_MONITOR_KUBERNETES_NAMESPACES"
+
+
+class _Workloads:
+    """Workloads of one subject, if the settings allow their namespace."""
+
+    def __init__(self, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]) -> None:
+        if subject.target.kubernetes is None:
+            raise ValueError(f"{subject.id} has no kubernetes target")
+        self.target: KubernetesTarget = subject.target.kubernetes
+        self.namespace = subject.namespace
+        self._reader = reader
+        self._is_allowed = self.namespace in namespaces
+
+    async def read(self) -> WorkloadsReading | Scrape:
+        """Return the workloads, or the scrape without topology that says why they cannot be read."""
+        if self._reader is None or not self._is_allowed:
+            what = f"the setting {SETTING} does not list the namespace {self.namespace}"
+            return _failed("unreachable", what)
+        try:
+            return await self._reader.read(self.namespace, self.target.refs, usage=True)
+        except KindUnknown as error:
+            return _failed("not_found", str(error))
+        except ApiFailed as error:
+            return _failed("unreachable", str(error))
+
+
+def _failed(status: str, what: str) -> Scrape:
+    problem = Problem(where="target.kubernetes", what=what)
+    return Scrape("not_found" if status == "not_found" else "unreachable", what, problems=(problem,))
+
+
+class ServiceCollector:
+    """Collector of a service: its workloads are the operators. It reports failures and does not raise them."""
+
+    def __init__(self, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]) -> None:
+        self._workloads = _Workloads(subject, reader, namespaces)
+
+    async def close(self) -> None:
+        """Do nothing: the watches are shared, and end when they are not read."""
+
+    async def scrape(self) -> Scrape:
+        """Return the service as its workloads report it now."""
+        found = await self._workloads.read()
+        if isinstance(found, Scrape):
+            return found
+        return scrape_of(found, self._workloads.target, self._workloads.namespace)
+
+
+class FlinkPodsCollector:
+    """Collector of a Flink job whose TaskManagers are pods of a workload: Flink's scrape with replicas and pods."""
+
+    def __init__(
+        self, flink: FlinkCollector, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]
+    ) -> None:
+        self._flink = flink
+        self._workloads = _Workloads(subject, reader, namespaces)
+
+    async def close(self) -> None:
+        await self._flink.close()
+
+    async def scrape(self) -> Scrape:
+        """Return the job as Flink reports it, with its workload. Without the workload its readings are still usable."""
+        scrape, found = await asyncio.gather(self._flink.scrape(), self._workloads.read())
+        if isinstance(found, Scrape):
+            return replace(scrape, problems=(*scrape.problems, *found.problems))
+        return merged(scrape, found, self._workloads.target, self._workloads.namespace)

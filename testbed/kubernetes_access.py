@@ -1,0 +1,146 @@
+"""Certificates, tokens and kubeconfig files: how the parts of a test cluster and its users reach the API server."""
+
+import ssl
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from .process import TestbedError
+
+REQUEST_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate and its key, both as PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """A certificate authority of one cluster, made with openssl. Its files are kept from one start to the next."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.certificate = folder / "ca.crt"
+        self._key = folder / "ca.key"
+
+    def create(self) -> None:
+        """Make the authority's own certificate and the key pair of service account tokens, if they do not exist."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.certificate.exists():
+            return
+        _key(self._key)
+        _key(self.service_account_key)
+        _openssl("ec", "-in", self.service_account_key, "-pubout", "-out", self.service_account_public_key)
+        subject = ("-subj", "/CN=weir-testbed", "-days", "365")
+        _openssl("req", "-x509", "-new", "-key", self._key, "-sha256", *subject, "-out", self.certificate)
+
+    @property
+    def service_account_key(self) -> Path:
+        return self.folder / "service-accounts.key"
+
+    @property
+    def service_account_public_key(self) -> Path:
+        return self.folder / "service-accounts.pub"
+
+    def issue(self, name: str, *, names: Sequence[str] = (), groups: Sequence[str] = ()) -> Certificate:
+        """Return a certificate for server and client use with common name `name`, made on first use.
+
+        `names`: alternative names as openssl writes them (`IP:127.0.0.1`, `DNS:localhost`). `groups`: organizations,
+        which Kubernetes takes for the user's groups.
+        """
+        file = name.replace(":", "-")
+        issued = Certificate(self.folder / f"{file}.crt", self.folder / f"{file}.key")
+        if issued.certificate.exists():
+            return issued
+        _key(issued.key)
+        request = self.folder / f"{file}.csr"
+        subject = "".join(f"/O={group}" for group in groups) + f"/CN={name}"
+        _openssl("req", "-new", "-key", issued.key, "-subj", subject, "-out", request)
+        extensions = self.folder / f"{file}.ext"
+        lines = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
+        if names:
+            lines.append(f"subjectAltName={','.join(names)}")
+        extensions.write_text("\n".join(lines) + "\n")
+        signer = ("-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial", "-days", "365", "-sha256")
+        _openssl("x509", "-req", "-in", request, *signer, "-extfile", extensions, "-out", issued.certificate)
+        return issued
+
+
+def _key(path: Path) -> None:
+    _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
+    path.chmod(0o600)
+
+
+def _openssl(*arguments: object) -> None:
+    try:
+        done = subprocess.run(
+            ["openssl", *(str(argument) for argument in arguments)], capture_output=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TestbedError(f"openssl {arguments[0]}: {error}; install openssl") from None
+    if done.returncode:
+        raise TestbedError(f"openssl {arguments[0]}: {done.stderr.decode(errors='replace').strip()[-300:]}")
+
+
+@dataclass(frozen=True)
+class Access:
+    """How one user reaches the API server: address, the authority's certificate, a token in a file, a kubeconfig."""
+
+    user: str
+    url: str
+    ca_file: Path
+    token_file: Path
+    kubeconfig: Path
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text()
+
+    def client(self, timeout_seconds: float = REQUEST_SECONDS) -> httpx.Client:
+        """Return an HTTP client with this user's token, to be closed by the caller."""
+        return httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.token}"},
+            verify=ssl.create_default_context(cafile=str(self.ca_file)),
+            timeout=timeout_seconds,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),  # the API server may be restarted between requests
+        )
+
+
+def create_access(folder: Path, user: str, token: str, url: str, ca_file: Path) -> Access:
+    """Write a user's token and kubeconfig into `folder`, readable by their owner alone.
+
+    A later token replaces the file at once: who reads it at that moment gets the old or the new one.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = user.replace(":", "-")
+    access = Access(user, url, ca_file, folder / f"{file}.token", folder / f"{file}.kubeconfig")
+    new = access.token_file.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_text(token)
+    new.replace(access.token_file)
+    # The token is named by its file, so that no kubeconfig holds a secret.
+    credentials = {"tokenFile": str(access.token_file.resolve())}
+    access.kubeconfig.write_text(yaml.safe_dump(kubeconfig(url, ca_file, credentials)))
+    return access
+
+
+def kubeconfig(url: str, ca_file: Path, credentials: Mapping[str, str]) -> dict[str, Any]:
+    """Return a kubeconfig of one cluster and one user; `credentials` as in its field `user`."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "weir", "cluster": {"server": url, "certificate-authority": str(ca_file.resolve())}}],
+        "users": [{"name": "weir", "user": dict(credentials)}],
+        "contexts": [{"name": "weir", "context": {"cluster": "weir", "user": "weir"}}],
+        "current-context": "weir",
+    }

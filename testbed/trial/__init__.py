@@ -1,0 +1,1 @@
+"""The trial: the complete loop around a real job on this machine, sampled and judged."""

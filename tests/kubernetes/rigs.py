@@ -1,0 +1,145 @@
+"""Workloads of a real API server and the executor's driver, with the rights of its role."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from weir_contracts import Parallelism, Subject
+
+from engines.kubernetes.api import Access, KubernetesApi
+from runtime.clock import SystemClock
+from services.executor.adapters.kubernetes import Answer, KubernetesDriver
+from services.executor.adapters.kubernetes_api import ApiWorkloads
+from services.executor.core.observed import Snapshot
+from services.executor.driver import Fence, Unfenced
+from testbed.kubernetes import KubernetesCluster
+from testbed.kubernetes_access import Access as UserAccess
+from testbed.process import free_port
+from tests.kubernetes.workers import GROUP, worker
+from tests.kubernetes.workloads import deployment
+from tests.unit.executor.kubernetes_rig import chain_subject, service_subject
+from tests.unit.executor.memory_cluster import MemoryDriver
+
+DEADLINE_SECONDS = 60.0
+KINDS = ["deployments", "statefulsets"]
+RULES: list[dict[str, Any]] = [
+    {"apiGroups": ["apps"], "resources": KINDS, "verbs": ["get"]},
+    {"apiGroups": ["apps"], "resources": [f"{kind}/scale" for kind in KINDS], "verbs": ["update"]},
+    {"apiGroups": [GROUP], "resources": ["workers"], "verbs": ["get"]},
+    {"apiGroups": [GROUP], "resources": ["workers/scale"], "verbs": ["get", "update"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "patch"]},
+    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
+    {"apiGroups": ["keda.sh"], "resources": ["scaledobjects"], "verbs": ["list"]},
+]
+"""Rights of the executor in a namespace of workloads."""
+_numbers = count(1)
+
+
+def api(access: UserAccess, *, url: str = "", timeout_seconds: float = 5.0) -> KubernetesApi:
+    """Return the client of a user."""
+    return KubernetesApi(Access(url or access.url, access.ca_file, access.token_file), timeout_seconds=timeout_seconds)
+
+
+class Elsewhere(KubernetesDriver):
+    """The driver, with an API server that does not answer for the namespace `away`."""
+
+    def __init__(self, access: UserAccess, namespace: str, *, timeout_seconds: float = 5.0) -> None:
+        clock = SystemClock()
+        workloads = ApiWorkloads(api(access, timeout_seconds=timeout_seconds))
+        super().__init__(clock, MemoryDriver(clock), workloads, [namespace])  # type: ignore[arg-type]
+        closed = ApiWorkloads(api(access, url=f"https://127.0.0.1:{free_port()}"))
+        self._other = KubernetesDriver(clock, MemoryDriver(clock), closed, ["away"])  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        await super().close()
+        await self._other.close()
+        await asyncio.sleep(0.1)  # TLS connections end in later cycles of the event loop
+
+    async def observe(self, subject: Subject) -> Snapshot:
+        return await (self._other.observe(subject) if subject.namespace == "away" else super().observe(subject))
+
+    async def request(self, subject: Subject, *given: Any, **named: Any) -> Answer:
+        if subject.namespace == "away":
+            return await self._other.request(subject, *given, **named)
+        return await super().request(subject, *given, **named)
+
+
+class ApiRig:
+    """Workloads of two pods each."""
+
+    job_id: str
+
+    def __init__(
+        self, cluster: KubernetesCluster, access: UserAccess, namespace: str, kind: str, workloads: int = 1
+    ) -> None:
+        self.cluster, self.kind, self.namespace = cluster, kind, namespace
+        self.names = [f"orders-{next(_numbers)}" for _ in range(workloads)]
+        self.driver = Elsewhere(access, namespace)
+        self.subject = self._subject(self.names, namespace)
+        version = f"{GROUP}/v1" if kind == "Worker" else "apps/v1"
+        single = workloads == 1
+        self.by_id = service_subject(kind, self.names[0], namespace=namespace, apiVersion=version)
+        self.by_id = self.by_id if single else self.subject
+        self.nobody, self.away = (
+            self._subject(["nobody", *self.names[1:]], namespace),
+            self._subject(self.names, "away"),
+        )
+        self.before, self.wanted = dict.fromkeys(self.names, 2), dict.fromkeys(self.names, 4)
+        self.too_much = dict.fromkeys(self.names, 40_000)
+
+    def _subject(self, names: Sequence[str], namespace: str) -> Subject:
+        made = (
+            service_subject(self.kind, names[0], namespace=namespace)
+            if len(names) == 1
+            else chain_subject(self.kind, names, namespace=namespace)
+        )
+        return replace(made, id=f"shop/{names[0]}")
+
+    def create(self, replicas: int = 2, **behaviour: str) -> None:
+        """Create the workloads."""
+        made = [
+            worker(name, replicas) if self.kind == "Worker" else deployment(name, replicas, kind=self.kind, **behaviour)
+            for name in self.names
+        ]
+        self.cluster.apply(*made, namespace=self.namespace)
+
+    async def begin(self, **behaviour: str) -> "ApiRig":
+        """Create the workloads and wait until their pods are ready."""
+        await asyncio.to_thread(lambda: self.create(**behaviour))
+        found = await self.until(lambda s: s.runs(self.before) and s.refusal is None)
+        assert found.deployment is not None
+        self.job_id = found.deployment.job_id
+        return self
+
+    async def until(self, condition: Callable[[Snapshot], bool], *, seconds: float = DEADLINE_SECONDS) -> Snapshot:
+        found = None
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition(found := await self.driver.observe(self.subject)):  # noqa: ASYNC110 - no event signals it
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"not within {seconds} s: {found}") from None
+        return found
+
+    async def ask(self, wanted: Parallelism, fence: Fence | None = None) -> Answer:
+        """Send one request for the replicas that are there."""
+        found = await self.driver.observe(self.subject)
+        assert found.deployment is not None and found.deployment.requested is not None, found.reason
+        expected, job_id = found.deployment.requested, found.deployment.job_id
+        return await self.driver.request(
+            self.subject, job_id, wanted, expected, fence or Unfenced(), version=found.version
+        )
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments)
+
+    def writes(self) -> list[tuple[str, int]]:
+        """Return name and status of each write through a scale subresource by the executor, oldest first."""
+        user = f"system:serviceaccount:{self.namespace}:weir-executor"
+        return [
+            (event.name, event.code)
+            for event in self.cluster.audit(user)
+            if event.resource.endswith("/scale") and event.verb == "update" and event.name in self.names
+        ]

@@ -1,0 +1,347 @@
+"""An executor whose application is a Deployment of a real API server: outages, other writers, quotas and kills."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from weir_contracts import Outcome, Plan
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+
+from runtime.clock import SystemClock
+from runtime.envelope import encode
+from runtime.loop import Stop
+from runtime.memory_bus import MemoryBus
+from services.executor.adapters.memory import MemoryKnowledge
+from services.executor.core.rules import Rules
+from services.executor.service import Executor
+from testbed.kubernetes import KubernetesCluster
+from testbed.kubernetes_access import Access
+from tests.kubernetes.rigs import RULES as RIGHTS
+from tests.kubernetes.rigs import ApiRig, Elsewhere
+from tests.kubernetes.workloads import deployment
+from tests.unit.executor.builders import plan
+from tests.unit.executor.kubernetes_rig import kubernetes_policy
+
+APP = "shop/orders"
+RULES = Rules(
+    settle_seconds=2.0,
+    deadline_floor_seconds=10.0,
+    container_start_seconds=0.0,
+    restart_estimate_seconds=1.0,
+    capacity_watch_seconds=0,
+    unobserved_limit_seconds=30.0,
+)
+
+
+class Shop:
+    """A Deployment of two pods, and executors with bus and knowledge in memory."""
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        access: Access,
+        namespace: str,
+        rules: Rules = RULES,
+        *,
+        kind: str = "Deployment",
+    ) -> None:
+        self.rig = ApiRig(cluster, access, namespace, kind)
+        self.name = self.rig.names[0]
+        self.cluster, self.access, self.namespace, self.rules = cluster, access, namespace, rules
+        self.clock = SystemClock()
+        self.bus = MemoryBus()
+        self.knowledge = MemoryKnowledge()
+        target = {"kind": kind, "name": self.name, "namespace": namespace}
+        self.knowledge.policies[APP] = self.policy = kubernetes_policy(target)
+        self.executors: list[tuple[Executor, Stop, asyncio.Task[None], Elsewhere]] = []
+
+    async def begin(self, **behaviour: str) -> None:
+        await self.rig.begin(**behaviour)
+        body, headers = encode(self.policy, type=POLICIES.type, source="test", id=uuid4(), time=self.clock.now())
+        await self.bus.publish(POLICIES.name, APP, body, headers)
+        self.start()
+
+    def start(self) -> None:
+        """Start one more executor, with its own connection."""
+        driver, stop = Elsewhere(self.access, self.namespace, timeout_seconds=2.0), Stop()
+        executor = Executor(
+            self.bus, {"kubernetes": driver}, self.knowledge, self.clock, self.rules, attempt_id=uuid4()
+        )
+        self.executors.append((executor, stop, asyncio.create_task(executor.run(stop)), driver))
+
+    async def kill(self) -> None:
+        """End the executor abruptly: it does nothing more."""
+        executor, stop, task, driver = self.executors.pop()
+        for app in executor.applications.own.values():
+            if app.task is not None:
+                app.task.cancel()
+        stop.request("killed")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await driver.close()
+
+    async def end(self) -> None:
+        for _, stop, task, driver in self.executors:
+            stop.request("the test is over")
+            await task
+            await driver.close()
+        await self.rig.driver.close()
+
+    async def wants(self, replicas: int) -> Plan:
+        """Publish a plan for the workload as it is now."""
+        found = await self.rig.driver.observe(self.policy.subject)
+        assert found.deployment is not None, found.reason
+        made = plan(
+            {self.name: replicas},
+            at=self.clock.now(),
+            id=uuid4(),
+            deployment=found.deployment.ref(),
+            current=found.deployment.observed,
+        )
+        body, headers = encode(made, type=PLANS.type, source="test", id=made.id, time=self.clock.now())
+        await self.bus.publish(PLANS.name, APP, body, headers)
+        return made
+
+    def published(self) -> list[Outcome]:
+        return [Outcome.model_validate_json(r.value or b"") for r in self.bus.records(OUTCOMES.name)]
+
+    def phases(self) -> list[str]:
+        return [outcome.phase for outcome in self.published()]
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():  # noqa: ASYNC110 - no event signals it
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            reported = [(o.phase, o.code, o.sentence) for o in self.published()]
+            raise AssertionError(f"not within {seconds} s: {reported}") from None
+
+    async def until_ended(self, made: Plan, seconds: float = 60.0) -> Outcome:
+        """Return the outcome that ends a plan's action."""
+        await self.until(lambda: any(o.plan_id == made.id and o.terminal for o in self.published()), seconds)
+        assert all(len(outcome.sentence) <= 160 for outcome in self.published() if outcome.code != "verified")
+        return next(o for o in self.published() if o.plan_id == made.id and o.terminal)
+
+    async def until_phase(self, phase: str) -> None:
+        await self.until(lambda: phase in self.phases())
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments)
+
+    def replicas(self) -> int:
+        return int(self.kubectl("get", self.rig.kind, self.name, "-o", "jsonpath={.spec.replicas}"))
+
+    def writes(self) -> int:
+        """Return the number of accepted writes by Weir."""
+        return [code for _, code in self.rig.writes()].count(200)
+
+
+@pytest.fixture
+async def shop(cluster: KubernetesCluster, namespace: str) -> AsyncIterator[Shop]:
+    access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    made = Shop(cluster, access, namespace)
+    await made.begin()
+    yield made
+    await made.end()
+
+
+async def test_out_and_in(shop: Shop) -> None:
+    """Both verified, each written once."""
+    out = await shop.until_ended(await shop.wants(5))
+    assert (out.phase, out.observed) == ("verified", {shop.name: 5})
+    into = await shop.until_ended(await shop.wants(1))
+    assert (into.phase, into.observed, shop.replicas()) == ("verified", {shop.name: 1}, 1)
+    assert shop.writes() == 2
+
+
+async def test_a_quota_denies_two_of_five_pods(shop: Shop) -> None:
+    """Reported with its reason once, and rolled back after the deadline."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "few"},
+        "spec": {"hard": {"pods": "3"}},
+    }
+    await asyncio.to_thread(lambda: shop.cluster.apply(quota, namespace=shop.namespace))
+    listed = f"/api/v1/namespaces/{shop.namespace}/resourcequotas/few"
+    await shop.until(lambda: shop.cluster.request("GET", listed).get("status", {}).get("hard") is not None)
+    ended = await shop.until_ended(await shop.wants(5))
+    assert (ended.phase, shop.replicas()) == ("rolled-back", 2)
+    reported = [outcome for outcome in shop.published() if outcome.code == "quota"]
+    assert len(reported) == 1 and "2 of 5 pods" in reported[0].sentence and "few" in reported[0].sentence
+    assert any(o.phase == "rolling-back" and "denied by a quota" in o.sentence for o in shop.published())
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "text"),
+    [
+        ("crash-loop", "pods-crashing", "crash"),
+        ("out-of-memory", "out-of-memory", "exceeded their memory limit"),
+        ("image-missing", "image", "have no image"),
+    ],
+)
+async def test_pods_that_do_not_run(
+    cluster: KubernetesCluster, namespace: str, behaviour: str, code: str, text: str
+) -> None:
+    """The reason is reported, and named again by the rollback."""
+    access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    shop = Shop(cluster, access, namespace, kind="StatefulSet")
+    await shop.begin()
+    template = {"metadata": {"annotations": {"testbed.weir.dev/behaviour": behaviour}}}
+    # Existing pods stay as they are, new ones are of this version.
+    spec = {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}, "template": template}
+    await asyncio.to_thread(
+        shop.kubectl, "patch", "statefulset", shop.name, "--type=merge", "-p", json.dumps({"spec": spec})
+    )
+    await shop.rig.until(lambda s: s.runs(shop.rig.before) and s.refusal is None)
+    ended = await shop.until_ended(await shop.wants(3))
+    assert (ended.phase, shop.replicas()) == ("rolled-back", 2)
+    assert code in [outcome.code for outcome in shop.published() if outcome.phase == "verifying"]
+    assert any(
+        o.phase == "rolling-back" and f"1 of 3 pods of {shop.name} {text}" in o.sentence for o in shop.published()
+    )
+    await shop.end()
+
+
+async def test_a_person_scales_meanwhile(shop: Shop) -> None:
+    """`kubectl scale` between request and verification: the action ends, and the next plan is held."""
+    made = await shop.wants(4)
+    await shop.until_phase("verifying")
+    await asyncio.to_thread(shop.kubectl, "scale", "deployment", shop.name, "--replicas=3")
+    ended = await shop.until_ended(made)
+    assert (ended.phase, ended.code) == ("failed", "contested")
+    assert ended.sentence.startswith("kubectl set the requirements")
+    await shop.rig.until(lambda s: s.runs({shop.name: 3}))
+    held = await shop.until_ended(await shop.wants(5))
+    assert (held.phase, held.code, shop.replicas(), shop.writes()) == ("refused", "contested", 3, 1)
+    assert "kubectl" in held.sentence
+
+
+async def test_a_gitops_tool_writes_back(shop: Shop) -> None:
+    """Every second, by server-side apply: Weir writes once, reports it once, and holds."""
+    ended = asyncio.Event()
+
+    async def tool() -> None:
+        text = json.dumps(deployment(shop.name, 2))
+        apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=argocd", "-f", "-")
+        while not ended.is_set():
+            await asyncio.to_thread(lambda: shop.cluster.kubectl("-n", shop.namespace, *apply, stdin=text))
+            await asyncio.sleep(1.0)
+
+    made = await shop.wants(4)
+    await shop.until_phase("verifying")
+    writer = asyncio.create_task(tool())
+    try:
+        first = await shop.until_ended(made)
+        assert (first.phase, first.code) == ("failed", "contested") and first.sentence.startswith("argocd")
+        for _ in range(3):
+            await shop.rig.until(lambda s: s.runs(shop.rig.before))
+            held = await shop.until_ended(await shop.wants(4))
+            assert (held.phase, held.code) == ("refused", "contested") and "argocd" in held.sentence
+    finally:
+        ended.set()
+        await writer
+    assert (shop.replicas(), shop.writes()) == (2, 1)
+    assert [o.phase for o in shop.published() if o.code == "contested"] == ["failed", "refused", "refused", "refused"]
+
+
+async def test_a_workload_that_is_created_again(shop: Shop) -> None:
+    """Another uid is another deployment: the action ends, and the next plan is welcome."""
+    made = await shop.wants(4)
+    await shop.until_phase("verifying")
+    await asyncio.to_thread(shop.kubectl, "delete", "deployment", shop.name, "--cascade=foreground")
+    await asyncio.to_thread(shop.rig.create)
+    ended = await shop.until_ended(made)
+    assert (ended.phase, ended.code) == ("failed", "job-gone"), ended.sentence
+    await shop.rig.until(lambda s: s.runs(shop.rig.before) and s.refusal is None)
+    assert (await shop.until_ended(await shop.wants(3))).phase == "verified"
+
+
+async def test_a_token_that_expires_in_mid_action(cluster: KubernetesCluster, namespace: str, tmp_path: Path) -> None:
+    """The action waits until the file holds a valid one, and goes on."""
+    issued = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    token = tmp_path / "token"
+    token.write_text(issued.token)
+    shop = Shop(cluster, replace(issued, token_file=token), namespace)
+    await shop.begin(ready_after="6s")
+    made = await shop.wants(4)
+    await shop.until_phase("verifying")
+    token.write_text("expired")
+    found = await shop.rig.driver.observe(shop.policy.subject)
+    assert not found.reachable and "(401): the API server does not accept the token" in found.reason
+    await asyncio.sleep(8.0)  # longer than the pods need
+    assert shop.phases()[-1] == "verifying"
+    token.write_text(issued.token)
+    assert (await shop.until_ended(made)).phase == "verified"
+    await shop.end()
+
+
+@pytest.mark.parametrize("phase", ["intended", "applying", "verifying", "rolling-back"])
+async def test_an_executor_is_killed(cluster: KubernetesCluster, namespace: str, phase: str) -> None:
+    """Another one ends the action: nothing is written twice."""
+    access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    shop = Shop(cluster, access, namespace)
+    await shop.begin()
+    wanted = 4
+    if phase == "rolling-back":
+        wanted = 5
+        quota: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few"},
+            "spec": {"hard": {"pods": "3"}},
+        }
+        await asyncio.to_thread(lambda: cluster.apply(quota, namespace=namespace))
+    made = await shop.wants(wanted)
+    await shop.until_phase(phase)
+    await shop.kill()
+    shop.start()
+    ended = await shop.until_ended(made, seconds=90.0)
+    rolled_back = phase == "rolling-back"
+    # An intent that was taken over may have expired meanwhile.
+    assert ended.phase == ("rolled-back" if rolled_back else "verified"), ended.sentence
+    assert (shop.replicas(), shop.writes()) == ((2, 2) if rolled_back else (4, 1))
+    await shop.end()
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A cluster whose API server the tests stop."""
+    with KubernetesCluster(tmp_path_factory.mktemp("kubernetes-own") / "cluster") as running:
+        yield running
+
+
+@pytest.mark.parametrize(("seconds", "phase"), [(8.0, "verified"), (None, "failed")])
+async def test_the_api_server_is_away(own_cluster: KubernetesCluster, seconds: float | None, phase: str) -> None:
+    """Killed in mid-action and started again: the action goes on; away for longer than it waits: it ends, with the
+    reason."""
+    namespace = f"shop-{uuid4().hex[:8]}"
+    await asyncio.to_thread(own_cluster.create_namespace, namespace)
+    access = await asyncio.to_thread(lambda: own_cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    # Controllers and simulated nodes need a while to find the API server again.
+    rules = RULES.model_copy(
+        update={"deadline_floor_seconds": 120.0, **({} if seconds else {"unobserved_limit_seconds": 5.0})}
+    )
+    shop = Shop(own_cluster, access, namespace, rules)
+    await shop.begin(ready_after="4s")
+    made = await shop.wants(4)
+    await shop.until_phase("verifying")
+    await asyncio.to_thread(own_cluster.api_server.kill)
+    if seconds is not None:
+        await asyncio.sleep(seconds)
+        assert shop.phases()[-1] == "verifying"
+        await asyncio.to_thread(own_cluster.start_api_server)
+    ended = await shop.until_ended(made, seconds=150.0)
+    assert ended.phase == phase, ended.sentence
+    if seconds is None:
+        assert ended.code == "unreachable" and "cannot be reached" in ended.sentence
+        await asyncio.to_thread(own_cluster.start_api_server)
+    await shop.rig.until(lambda s: s.runs({shop.name: 4}) and s.refusal is None, seconds=150.0)
+    assert (await shop.until_ended(await shop.wants(3), seconds=150.0)).phase == "verified"
+    await shop.end()

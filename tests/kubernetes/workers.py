@@ -1,0 +1,109 @@
+"""A custom resource with a scale subresource, and the controller that keeps its pods."""
+
+import asyncio
+import contextlib
+import ssl
+from typing import Any
+
+import httpx
+
+from testbed.kubernetes import NODE, KubernetesCluster
+
+GROUP, PLURAL = "shop.example", "workers"
+PAUSE_SECONDS = 0.2
+
+
+def worker(name: str, replicas: int) -> dict[str, Any]:
+    """Return a Worker, whose selector its controller writes into its status."""
+    return {"apiVersion": f"{GROUP}/v1", "kind": "Worker", "metadata": {"name": name}, "spec": {"replicas": replicas}}
+
+
+def definition(group: str = GROUP, *, scalable: bool = True) -> dict[str, Any]:
+    """Return the definition of the kind Worker in a group."""
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    status = {"type": "object", "properties": {"replicas": {"type": "integer"}, "selector": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}}, "status": status},
+    }
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, **({"scale": scale} if scalable else {})},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": PLURAL, "singular": "worker", "kind": "Worker"},
+            "versions": [version],
+        },
+    }
+
+
+def define(cluster: KubernetesCluster, *definitions: dict[str, Any]) -> None:
+    """Create definitions and wait until their kinds are served."""
+    cluster.apply(*definitions)
+    for each in definitions:
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{each['metadata']['name']}")
+
+
+class WorkerController:
+    """Keeps as many pods of each Worker of a namespace as it requests, the highest numbers removed first."""
+
+    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._workers = f"/apis/{GROUP}/v1/namespaces/{namespace}/{PLURAL}"
+        self._client = httpx.AsyncClient(
+            base_url=cluster.url,
+            headers={"Authorization": f"Bearer {cluster.admin.token}"},
+            verify=ssl.create_default_context(cafile=str(cluster.admin.ca_file)),
+            trust_env=False,
+        )
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._client.aclose()
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                for each in (await self._get(self._workers))["items"]:
+                    await self._keep(each)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _keep(self, worker: dict[str, Any]) -> None:
+        name, wanted = worker["metadata"]["name"], worker["spec"]["replicas"]
+        listed = (await self._get(f"{self._pods}?labelSelector=app%3D{name}"))["items"]
+        there = {pod["metadata"]["name"] for pod in listed if "deletionTimestamp" not in pod["metadata"]}
+        numbered = {f"{name}-{i}" for i in range(wanted)}
+        for pod in numbered - there:
+            metadata = {"name": pod, "labels": {"app": name}}
+            spec = {"nodeName": NODE, "containers": [{"name": "main", "image": "example/main:1"}]}
+            await self._client.post(self._pods, json={"metadata": metadata, "spec": spec})
+        for pod in there - numbered:
+            await self._client.delete(f"{self._pods}/{pod}")
+        status = {"replicas": len(there), "selector": f"app={name}"}
+        if worker.get("status") != status:
+            await self._client.patch(
+                f"{self._workers}/{name}/status",
+                json={"status": status},
+                headers={"Content-Type": "application/merge-patch+json"},
+            )
+
+    async def _get(self, path: str) -> Any:
+        response = await self._client.get(path)
+        response.raise_for_status()
+        return response.json()

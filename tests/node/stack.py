@@ -1,0 +1,114 @@
+"""The demo overlay on the node, with images that are built here: `kubectl apply -k deploy/k8s/overlays/demo`."""
+
+import base64
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import yaml
+
+from testbed.bootstrap import PROJECT
+from testbed.node import KubernetesNode
+from testbed.process import TestbedError, wait_until
+
+from .images import provide
+
+OVERLAY = PROJECT / "deploy" / "k8s" / "overlays" / "demo"
+WEIR, SAMPLE = "weir", "demo"
+"""The overlay's namespaces: the loop, and what it scales."""
+READY_SECONDS = 600
+GONE_SECONDS = 180
+
+
+class NodeStack:
+    """The demo on one node, controlled by kubectl as its user would."""
+
+    def __init__(self, node: KubernetesNode) -> None:
+        self.node = node
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """Return the overlay's objects as kubectl renders them."""
+        return list(yaml.safe_load_all(self.node.cluster.kubectl("kustomize", str(OVERLAY))))
+
+    def images(self) -> list[str]:
+        """Return the images that the overlay's pods name."""
+        specs = [each["spec"]["template"]["spec"] for each in self.manifests() if "template" in each.get("spec", {})]
+        return sorted({c["image"] for s in specs for c in (*s["containers"], *s.get("initContainers", ()))})
+
+    def up(self, report: Callable[[str], None] = lambda _: None) -> float:
+        """Apply the overlay and wait until every deployment is available; return the seconds that took."""
+        provide(self.node, self.images(), report)
+        report("kubectl apply -k deploy/k8s/overlays/demo")
+        began = time.monotonic()
+        self.node.cluster.kubectl("apply", "--server-side", "-k", str(OVERLAY), timeout_seconds=READY_SECONDS)
+        for namespace in (WEIR, SAMPLE):
+            self.node.wait_available(namespace, READY_SECONDS)
+        return time.monotonic() - began
+
+    def down(self) -> None:
+        """Delete all that the overlay has made."""
+        command = ("delete", "-k", str(OVERLAY), "--ignore-not-found", f"--timeout={GONE_SECONDS}s")
+        self.node.cluster.kubectl(*command, timeout_seconds=GONE_SECONDS + 30)
+
+    def left(self) -> list[str]:
+        """Return the overlay's objects that still exist."""
+        found = []
+        for each in self.manifests():
+            kind, meta = each["kind"].lower(), each["metadata"]
+            place = ["-n", meta["namespace"]] if "namespace" in meta else []
+            name = self.node.cluster.kubectl("get", kind, meta["name"], *place, "--ignore-not-found", "-o", "name")
+            found += name.split()
+        return found
+
+    def containers_left(self) -> list[str]:
+        """Return the ids of containers of the overlay's pods."""
+        return [each for namespace in (WEIR, SAMPLE) for each in self.node.containerd.containers(namespace)]
+
+    def exec(self, service: str, *command: str) -> str:
+        """Return the output of a command in one of a deployment's pods."""
+        return self.node.cluster.kubectl(
+            "exec", "-n", self._namespace(service), f"deployment/{service}", "--", *command
+        )
+
+    def kill(self, service: str) -> Sequence[str]:
+        """Delete all pods of a deployment at once, without a chance to end in order; return their names."""
+        names = [pod["metadata"]["name"] for pod in self.pods(service)]
+        arguments = ("delete", "pod", *names, "-n", self._namespace(service), "--grace-period=1", "--wait=true")
+        self.node.cluster.kubectl(*arguments, timeout_seconds=GONE_SECONDS)
+        return names
+
+    def healthy(self, service: str) -> bool:
+        """Return whether all pods of a deployment are ready."""
+        path = f"/apis/apps/v1/namespaces/{self._namespace(service)}/deployments/{service}"
+        found = self.node.cluster.request("GET", path)
+        return bool(found["status"].get("readyReplicas", 0) == found["spec"]["replicas"])
+
+    def pods(self, service: str) -> list[dict[str, Any]]:
+        """Return the pods of a deployment."""
+        return self.node.pods(self._namespace(service), f"app.kubernetes.io/name={service}")
+
+    def logs(self, *services: str, lines: int = 40) -> str:
+        """Return the last lines of deployments' logs, and the pods of both namespaces."""
+        found = [self.node.cluster.kubectl("get", "pods", "-A")]
+        for service in services:
+            try:
+                chosen = ("-l", f"app.kubernetes.io/name={service}", "-n", self._namespace(service))
+                found.append(self.node.cluster.kubectl("logs", *chosen, "--prefix", f"--tail={lines}"))
+            except TestbedError as error:
+                found.append(str(error))
+        return "\n".join(found)
+
+    def operator_token(self) -> str:
+        """Return the token of the first start."""
+        path = f"/api/v1/namespaces/{WEIR}/secrets/tokens"
+        wait_until(lambda: self._has(path), timeout_seconds=READY_SECONDS, what="the tokens' secret")
+        return base64.b64decode(self.node.cluster.request("GET", path)["data"]["operator"]).decode()
+
+    def _has(self, path: str) -> bool:
+        try:
+            return bool(self.node.cluster.request("GET", path))
+        except TestbedError:
+            return False
+
+    def _namespace(self, service: str) -> str:
+        return SAMPLE if service in {"load", "sample-job", "jobmanager", "taskmanager"} else WEIR

@@ -1,0 +1,82 @@
+"""`kubectl apply -k deploy/k8s/overlays/demo` on a real node: the loop acts, follows a load step, survives the death of
+each service's pods, and leaves nothing behind."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from testbed.node import KubernetesNode
+from testbed.process import wait_until
+from tests.containers.compose import WEIR as SERVICES
+from tests.containers.loop import Loop, slowest
+
+from .stack import SAMPLE, WEIR, NodeStack
+
+LOW, HIGH = 700, 2000
+"""Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
+
+
+@pytest.fixture(scope="module")
+def loop(node: KubernetesNode) -> Iterator[Loop]:
+    """The overlay applied, with the images of this tree and what stands in for official ones."""
+    stack = NodeStack(node)
+    try:
+        stack.up()
+        loop = Loop(stack, 8080, host=node.service_address(WEIR, "knowledge"))
+        loop.set_load(rate=LOW)
+        yield loop
+        loop.client.close()
+    finally:
+        stack.down()
+
+
+def test_the_loop_acts_by_itself(loop: Loop) -> None:
+    """No user acts after `apply`: the load exceeds the capacity of the job's initial single subtask."""
+    loop.until("a verified rescale", lambda s: s.get("action_phase") == "verified" and slowest(s) >= 2, 600)
+
+
+def test_pods_run_as_the_manifests_say(loop: Loop) -> None:
+    """Two of each service but the analyzer, none restarted more than once while it waited for others, all restricted."""
+    node = loop.stack.node
+    for namespace in (WEIR, SAMPLE):
+        labels = node.cluster.request("GET", f"/api/v1/namespaces/{namespace}")["metadata"]["labels"]
+        assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    pods = [pod for pod in node.pods(WEIR) if pod["status"]["phase"] == "Running"]
+    names = [pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in pods]
+    assert {name: names.count(name) for name in SERVICES} == {name: 1 if name == "analyzer" else 2 for name in SERVICES}
+
+
+def test_a_load_step_is_followed(loop: Loop) -> None:
+    """×3, through the API: more is planned, requested and then observed."""
+    # What waited while everything started took more than the load does.
+    loop.until("what the low load takes", lambda s: 2 <= slowest(s) <= 4 and s.get("action_phase") == "verified")
+    before = slowest(loop.summary())
+    loop.set_load(rate=HIGH)
+    loop.until("more parallelism", lambda s: slowest(s) > before and s.get("action_phase") == "verified")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_whose_pods_are_deleted_comes_back_into_the_loop(loop: Loop, service: str) -> None:
+    """All pods of one service at once; no user does anything more."""
+    deleted = set(loop.stack.kill(service))
+    killed = datetime.now(UTC)
+    loop.until(f"a plan after {service}'s death", lambda s: loop.decided_since(s, killed, service))
+    running = {pod["metadata"]["name"] for pod in loop.stack.pods(service)}
+    assert running and not running & deleted
+
+
+def test_after_all_that_the_loop_still_acts(loop: Loop) -> None:
+    """Down again: every service has died once."""
+    loop.set_load(rate=LOW / 2)
+    loop.until("less parallelism", lambda s: 0 < slowest(s) <= 2 and s.get("action_phase") == "verified")
+
+
+def test_delete_leaves_nothing(loop: Loop) -> None:
+    """No object of the overlay and no container of its pods."""
+    assert loop.stack.left()
+    loop.stack.down()
+    assert loop.stack.left() == []
+    wait_until(
+        lambda: not loop.stack.containers_left(), timeout_seconds=120, what="end of the containers", poll_seconds=1.0
+    )

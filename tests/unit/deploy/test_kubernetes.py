@@ -1,0 +1,374 @@
+"""The manifests of deploy/k8s as kubectl renders them: every pod is restricted, every setting exists, every right has a
+reason."""
+
+import json
+import os
+import re
+import runpy
+import threading
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+from weir_contracts import parse_policy
+
+from runtime.settings import variable
+from runtime.topics import TopicsSettings
+from services.analyzer.settings import AnalyzerSettings
+from services.executor.settings import Settings as ExecutorSettings
+from services.knowledge.settings import KnowledgeSettings
+from services.monitor.settings import MonitorSettings
+from services.planner.settings import PlannerSettings
+
+from .answers import Answers
+from .manifests import (
+    FOLDER,
+    PROJECT,
+    WEIR,
+    WORKLOADS,
+    Manifest,
+    allowed,
+    containers,
+    environment,
+    manifests,
+    named,
+    of_kind,
+    pods,
+)
+
+DEMO, EXTERNAL = "overlays/demo", "overlays/external"
+OVERLAYS = (DEMO, EXTERNAL)
+COMPOSE = FOLDER.parent / "compose"
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "monitor": MonitorSettings,
+    "analyzer": AnalyzerSettings,
+    "planner": PlannerSettings,
+    "executor": ExecutorSettings,
+    "knowledge": KnowledgeSettings,
+}
+ANY_TOKENS = '{"a-token-of-some-length": {"name": "nobody", "role": "read"}}'
+ALLOWED_VOLUMES = {"emptyDir", "configMap", "secret", "projected", "persistentVolumeClaim"}
+
+
+def variables(model: type[BaseSettings]) -> set[str]:
+    return {variable(model, name, info) for name, info in model.model_fields.items()}
+
+
+def each_workload(overlay: str) -> dict[str, Manifest]:
+    return {each["metadata"]["name"]: each for each in of_kind(overlay, *WORKLOADS)}
+
+
+EACH = pytest.mark.parametrize("overlay", OVERLAYS)
+
+
+@EACH
+def test_an_overlay_has_all_of_weir(overlay: str) -> None:
+    """Two replicas of all but the analyzer, each with its account, Service and, where there are two, disruption budget."""
+    replicas = {name: named(overlay, "Deployment", name)["spec"]["replicas"] for name in WEIR}
+    assert replicas == {**dict.fromkeys(WEIR, 2), "analyzer": 1}
+    for name in WEIR:
+        pod = named(overlay, "Deployment", name)["spec"]["template"]["spec"]
+        assert pod["serviceAccountName"] == named(overlay, "ServiceAccount", name)["metadata"]["name"]
+        service = named(overlay, "Service", name)["spec"]
+        assert service["ports"][0]["port"] == pod["containers"][0]["ports"][0]["containerPort"]
+        assert service["ports"][0]["port"] == SETTINGS[name].model_fields["http_port"].default
+    budgets = {each["metadata"]["name"] for each in of_kind(overlay, "PodDisruptionBudget")}
+    assert budgets == set(WEIR) - {"analyzer"}
+    assert named(overlay, "Deployment", "analyzer")["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@EACH
+def test_every_pod_is_restricted(overlay: str) -> None:
+    """As Pod Security wants it, and with a root file system that nothing writes to."""
+    for workload in of_kind(overlay, *WORKLOADS):
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert all((volume.keys() - {"name"}) <= ALLOWED_VOLUMES for volume in pod.get("volumes", []))
+        for container in containers(workload):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        namespace = named(overlay, "Namespace", workload["metadata"]["namespace"])
+        assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@EACH
+def test_no_services_variables_reach_a_pod(overlay: str) -> None:
+    """Kubernetes would set KAFKA_PORT for the Service kafka, which Kafka's image takes for a setting."""
+    for name, workload in each_workload(overlay).items():
+        assert workload["spec"]["template"]["spec"]["enableServiceLinks"] is False, name
+
+
+@EACH
+def test_every_container_has_requests_and_limits(overlay: str) -> None:
+    """Memory and processor; a request is no more than its limit."""
+    for workload in of_kind(overlay, *WORKLOADS):
+        for container in containers(workload):
+            requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+            assert requests.keys() == limits.keys() == {"cpu", "memory"}
+            assert mebibytes(requests["memory"]) <= mebibytes(limits["memory"])
+            assert millicores(requests["cpu"]) <= millicores(limits["cpu"])
+
+
+@EACH
+def test_every_pod_that_stays_has_probes(overlay: str) -> None:
+    """A Job ends instead. The sample job's submission is not restarted for a job that is missing."""
+    for name, workload in each_workload(overlay).items():
+        if workload["kind"] == "Job":
+            continue
+        container = workload["spec"]["template"]["spec"]["containers"][0]
+        wanted = {"startupProbe", "readinessProbe", "livenessProbe"}
+        assert wanted - container.keys() == ({"startupProbe", "livenessProbe"} if name == "sample-job" else set())
+        if name in WEIR:
+            assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
+            assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
+
+
+@EACH
+def test_only_who_uses_the_kubernetes_api_has_a_token_for_it(overlay: str) -> None:
+    """Monitor, executor and the Job that creates the tokens."""
+    for name, workload in each_workload(overlay).items():
+        pod = workload["spec"]["template"]["spec"]
+        mounts = pod.get("automountServiceAccountToken")
+        if mounts is None:
+            mounts = named(overlay, "ServiceAccount", pod["serviceAccountName"])["automountServiceAccountToken"]
+        assert mounts is (name in ("monitor", "executor", "tokens"))
+
+
+def test_requests_fit_two_cores_and_8_gb() -> None:
+    """The demonstration's, on one node next to the control plane."""
+    kept = [each for each in of_kind(DEMO, "Deployment") for _ in range(each["spec"]["replicas"])]
+    requests = [each["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] for each in kept]
+    cores = sum(millicores(each["cpu"]) for each in requests) / 1000
+    gibibytes = sum(mebibytes(each["memory"]) for each in requests) / 1024
+    assert cores <= 1.6
+    assert gibibytes <= 5.5
+    page = (PROJECT / "docs" / "how-to" / "kubernetes.md").read_text()
+    assert f"Requests are {cores:.1f} cores and {gibibytes:.1f} GiB." in re.sub(r"\s+", " ", page)
+
+
+@EACH
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_exists(overlay: str, name: str) -> None:
+    """One that is misspelt would be ignored."""
+    every = set.union(*(variables(model) for model in SETTINGS.values()))
+    given = set(environment(overlay, named(overlay, "Deployment", name)))
+    assert given <= every
+    prefix = f"WEIR_{name.upper()}_"
+    assert {each for each in given if each.startswith(prefix)} <= variables(SETTINGS[name])
+
+
+@EACH
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_value_is_taken(overlay: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the pod will be started, but for the folder of tokens, which stands for one here."""
+    for key, value in environment(overlay, named(overlay, "Deployment", name)).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("WEIR_TOKENS", ANY_TOKENS)
+    settings = SETTINGS[name]()
+    if name in ("monitor", "executor"):
+        scaled = {each["metadata"]["namespace"] for each in of_kind(overlay, "Role")} - {"weir"}
+        assert settings.namespaces == scaled
+
+
+def test_the_topics_jobs_settings_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a listener it needs no tokens."""
+    for key, value in environment(DEMO, named(DEMO, "Job", "topics")).items():
+        monkeypatch.setenv(key, value)
+    assert TopicsSettings().kafka_bootstrap_servers == "kafka.weir.svc:9092"
+
+
+def test_the_password_of_your_redis_is_a_file() -> None:
+    """In no variable and no ConfigMap."""
+    pod = named(EXTERNAL, "Deployment", "knowledge")["spec"]["template"]["spec"]
+    sources = pod["volumes"][0]["projected"]["sources"]
+    assert [source["secret"]["name"] for source in sources] == ["tokens", "redis"]
+    assert "WEIR_KNOWLEDGE_REDIS_URL" in variables(KnowledgeSettings)
+    assert all("REDIS" not in str(each["data"]) for each in of_kind(EXTERNAL, "ConfigMap"))
+
+
+def test_each_service_gets_its_own_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mounted keys, written as the kubelet writes them, are read as settings; executor and knowledge are let in."""
+    content: dict[str, str] = runpy.run_path(str(FOLDER / "base" / "tokens.py"))["tokens"]()
+    used: set[str] = set()
+    found: dict[str, Any] = {}
+    for service, model in SETTINGS.items():
+        deployment = named(DEMO, "Deployment", service)
+        items = deployment["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"][0]["secret"]["items"]
+        folder = tmp_path / service
+        folder.mkdir()
+        for item in items:
+            (folder / item["path"]).write_text(content[item["key"]])
+            used.add(item["key"])
+        for key, value in environment(DEMO, deployment).items():
+            monkeypatch.setenv(key, value)
+        found[service] = model(_secrets_dir=folder)
+    assert used == content.keys()
+    executors = found["executor"].knowledge_token.get_secret_value()
+    assert found["knowledge"].callers().caller(executors).role == "write"
+    knowledges = found["knowledge"].planner_token.get_secret_value()
+    assert found["planner"].callers().caller(knowledges).role == "read"
+    assert found["planner"].callers().caller(executors) is None
+    assert found["knowledge"].callers().caller(content["operator"]).role == "write"
+    assert all(
+        found[each].callers().caller(content["operator"]) is None for each in ("monitor", "analyzer", "executor")
+    )
+    assert json.loads(content["no-callers"])
+
+
+def test_every_verb_has_its_reason() -> None:
+    """In a comment on its line, in every Role of the tree."""
+    lines = [
+        (path.name, line)
+        for path in sorted(FOLDER.rglob("*.yaml"))
+        for block in re.findall(r"verbs:\n((?: {6,}- .*\n?)+)", path.read_text())
+        for line in block.splitlines()
+    ]
+    assert len(lines) >= 13
+    assert [each for each in lines if not re.search(r"- [a-z]+ +# \w", each[1])] == []
+    assert not any(re.search(r"verbs: *\[", path.read_text()) for path in FOLDER.rglob("*.yaml"))
+
+
+def test_rights_are_minimal() -> None:
+    """The monitor reads; the executor writes `/scale` alone; nothing is cluster-wide, nothing is a wildcard."""
+    roles = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in of_kind(DEMO, "Role")}
+    assert roles.keys() == {("demo", "weir-monitor"), ("demo", "weir-executor"), ("weir", "tokens")}
+    assert of_kind(DEMO, "ClusterRole", "ClusterRoleBinding") == []
+    reads = {"get", "list", "watch"}
+    for rule in roles["demo", "weir-monitor"]["rules"]:
+        assert set(rule["verbs"]) <= reads
+    for rule in roles["demo", "weir-executor"]["rules"]:
+        assert set(rule["verbs"]) <= reads or all(each.endswith("/scale") for each in rule["resources"])
+    assert "*" not in str([role["rules"] for role in roles.values()])
+
+
+def test_images_are_those_of_make_images_and_compose() -> None:
+    """Named in one place each, so that an overlay can put a registry before them."""
+    dotenv = dict(re.findall(r"^(WEIR_\w+_IMAGE)=(.+)$", (COMPOSE / ".env").read_text(), re.MULTILINE))
+    found = {container["image"] for each in of_kind(DEMO, *WORKLOADS) for container in containers(each)}
+    assert found <= set(dotenv.values())
+    assert found >= {dotenv[f"WEIR_{name.upper()}_IMAGE"] for name in (*WEIR, "kafka", "redis", "flink", "load")}
+    assert not re.search(r"image: \S+:\S", "".join(path.read_text() for path in FOLDER.rglob("*.yaml")))
+
+
+def test_the_sample_is_that_of_compose() -> None:
+    """The same Flink settings but for the checkpoints, and the same policy but for the addresses."""
+    compose = yaml.safe_load(re.sub(r"\$\{\w+\}", "x", (COMPOSE / "compose.yaml").read_text()))["x-flink"]
+    ours = (FOLDER / DEMO / "sample" / "flink.properties").read_text()
+    assert {line.split(":")[0] for line in compose["FLINK_PROPERTIES"].splitlines()} ^ {
+        line.split(":")[0] for line in ours.splitlines()
+    } == {
+        "execution.checkpointing.dir",
+        "execution.checkpointing.externalized-checkpoint-retention",
+        "execution.checkpointing.storage",
+    }
+    policy = parse_policy(yaml.safe_load((FOLDER / DEMO / "loop" / "policy.yaml").read_text()))
+    theirs = parse_policy(yaml.safe_load((COMPOSE / "jobs" / "policy.yaml").read_text()))
+    assert policy.spec.behavior == theirs.spec.behavior
+    assert (policy.application, policy.spec.mode, policy.spec.bounds) == ("demo/orders", "act", theirs.spec.bounds)
+
+
+CONNECTIONS = {
+    *((name, "kafka", 9092) for name in (*WEIR, "topics", "kafka", "jobmanager", "taskmanager", "load")),
+    ("executor", "knowledge", 8080),
+    ("policy", "knowledge", 8080),
+    ("knowledge", "planner", 8093),
+    ("knowledge", "redis", 6379),
+    *((name, "jobmanager", 8081) for name in ("monitor", "executor", "sample-job")),
+    *(
+        (source, target, port)
+        for source in ("jobmanager", "taskmanager")
+        for target, ports in (("jobmanager", (8081, 6123, 6124)), ("taskmanager", (6122,)))
+        for port in ports
+    ),
+}
+"""All that may be connected to in the demonstration."""
+
+
+def test_network_policies_allow_what_is_needed_and_nothing_else() -> None:
+    """Every pair of pods and every port, by the rules of NetworkPolicy."""
+    found = {
+        (source.name, target.name, port)
+        for source in pods(DEMO)
+        for target in pods(DEMO)
+        for port in target.ports.values()
+        if allowed(DEMO, source, target, port)
+    }
+    assert found == CONNECTIONS
+
+
+def test_every_object_has_a_namespace_of_its_overlay() -> None:
+    """So that deleting the overlay leaves nothing."""
+    for overlay in OVERLAYS:
+        own = {each["metadata"]["name"] for each in of_kind(overlay, "Namespace")}
+        places = {each["metadata"].get("namespace") for each in manifests(overlay) if each["kind"] != "Namespace"}
+        assert places - own <= ({"shop"} if overlay == EXTERNAL else set())
+
+
+def test_pod_deletion_cost_is_optional(tmp_path: Path) -> None:
+    """Its component alone lets the executor patch pods."""
+    target, component = (
+        os.path.relpath(FOLDER / each, tmp_path) for each in ("target", "components/pod-deletion-cost")
+    )
+    (tmp_path / "kustomization.yaml").write_text(f"namespace: shop\nresources: [{target}]\ncomponents: [{component}]\n")
+    added = named(str(tmp_path), "Role", "weir-executor")["rules"]
+    assert added == [
+        *named(DEMO, "Role", "weir-executor")["rules"],
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
+    ]
+    assert "patch" not in str([r for r in added[:-1] if "pods" in r["resources"]])
+
+
+def mebibytes(text: str) -> int:
+    """Return a quantity such as 896Mi."""
+    assert text.endswith("Mi")
+    return int(text.removesuffix("Mi"))
+
+
+def millicores(text: str) -> int:
+    """Return a quantity such as 50m or 2."""
+    return int(text.removesuffix("m")) if text.endswith("m") else 1000 * int(text)
+
+
+class Knowledge(ThreadingHTTPServer):
+    """Accepts a policy once, after failures."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.statuses = [503, 201, 409]
+        self.received: list[tuple[str, str | None, str | None, bytes]] = []
+
+
+class _Answers(Answers):
+    server: Knowledge
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        given = self.headers.get("If-None-Match"), self.headers.get("Authorization")
+        self.server.received.append((self.path, *given, body))
+        self.respond(self.server.statuses.pop(0), b"planner is away")
+
+
+def test_the_first_policy_is_put_once() -> None:
+    """As soon as knowledge accepts it, and never over another: the request itself forbids that."""
+    put = runpy.run_path(str(FOLDER / DEMO / "loop" / "policy.py"))["put"]
+    with Knowledge() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1/policies/demo/orders"
+        answers = [put(url, b"spec", "secret") for _ in range(3)]
+        server.shutdown()
+        thread.join()
+    assert answers == [(False, "503 planner is away"), (True, "stored (201)"), (True, "409 planner is away")]
+    assert server.received == [("/v1/policies/demo/orders", "*", "Bearer secret", b"spec")] * 3
+    done, sentence = put(url, b"spec", "secret")
+    assert not done
+    assert "refused" in sentence

@@ -1,0 +1,363 @@
+"""Client and watches against a server that answers as no API server should, or as one does in an outage."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from engines.kubernetes import api as module
+from engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi
+from engines.kubernetes.discovery import PODS
+from engines.kubernetes.pods import PodReading, pod_of
+from engines.kubernetes.watches import Pauses, Watch
+from tests.unit.engines.kubernetes_objects import pod
+
+LIST = Call("list", "pods", "shop")
+PATH = PODS.path("shop")
+PATIENCE_SECONDS = 30.0
+QUICK = Pauses(first_seconds=0.01, max_seconds=0.05, denied_seconds=0.05)
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Server:
+    """Server on loopback; `answer` decides what it says, `requests` has the queries so far."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = self._nothing
+        self.requests: list[dict[str, str]] = []
+        self.tokens: list[str] = []
+        self.url = ""
+
+    async def _nothing(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({})
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(dict(request.query))
+        self.tokens.append(request.headers.get("Authorization", ""))
+        return await self.answer(request)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[_Server]:
+    found = _Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", found.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield found
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def client(server: _Server, tmp_path: Path) -> AsyncIterator[KubernetesApi]:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    found = KubernetesApi(Access.of(server.url, None, token), timeout_seconds=2.0)
+    yield found
+    await found.close()
+
+
+def _fixed(content: str | bytes, status: int = 200, content_type: str = "application/json", **headers: str) -> Answer:
+    body = content.encode() if isinstance(content, str) else content
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, status=status, content_type=content_type, headers=headers)
+
+    return answer
+
+
+def _status(code: int, reason: str, message: str = "said so") -> str:
+    return json.dumps({"kind": "Status", "code": code, "reason": reason, "message": message})
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "content_type", "words"),
+    [
+        (_status(403, "Forbidden"), 403, "application/json", r"may not list pods in namespace shop \(403\): said so"),
+        (_status(401, "Unauthorized"), 401, "application/json", r"\(401\): the API server does not accept the token"),
+        (_status(500, "Internal"), 500, "application/json", r"cannot list pods in namespace shop \(500\): said so"),
+        ("<html>log in</html>", 200, "text/html", "answered text/html instead of JSON: check WEIR_KUBERNETES_URL"),
+        ("<html>none</html>", 404, "text/html", "not of a Kubernetes API: check WEIR_KUBERNETES_URL"),
+        ("{", 200, "application/json", "instead of JSON"),
+        (b"\xff\xfe", 200, "application/json", "instead of JSON"),
+    ],
+)
+async def test_answers_that_are_errors(  # noqa: PLR0917 - parametrized
+    server: _Server, client: KubernetesApi, content: str | bytes, status: int, content_type: str, words: str
+) -> None:
+    server.answer = _fixed(content, status, content_type)
+    with pytest.raises(ApiFailed, match=words) as error:
+        await client.get(LIST, PATH)
+    assert error.value.where == "list pods in namespace shop"
+
+
+async def test_a_redirect_is_not_followed(server: _Server, client: KubernetesApi) -> None:
+    server.answer = _fixed("", 302, Location=f"{server.url}/elsewhere")
+    with pytest.raises(ApiFailed, match="redirect"):
+        await client.get(LIST, PATH)
+    assert len(server.requests) == 1
+
+
+async def test_a_huge_answer_is_not_read(
+    server: _Server, client: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+    server.answer = _fixed(json.dumps({"items": ["x" * 2000]}))
+    with pytest.raises(AnswerTooLarge, match="more than 1000 bytes"):
+        await client.get(LIST, PATH)
+
+
+async def test_a_slow_answer_ends_in_time(server: _Server, client: KubernetesApi) -> None:
+    client._timeout_seconds = 0.1
+    over = asyncio.Event()
+
+    async def never(_request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.json_response({})
+
+    server.answer = never
+    with pytest.raises(ApiFailed, match=r"no answer within 0\.1 s"):
+        await client.get(LIST, PATH)
+    over.set()
+
+
+async def test_calls_that_wait_for_each_other_end_in_time_too(server: _Server, client: KubernetesApi) -> None:
+    """One connection, which a silent server keeps busy: the calls behind it do not add up their times."""
+    client._timeout_seconds, client._calls = 0.5, asyncio.Semaphore(1)
+    over = asyncio.Event()
+
+    async def never(_request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.json_response({})
+
+    server.answer = never
+    await client._prepare()
+    async with asyncio.timeout(2.5):
+        found = await asyncio.gather(*(client.get(LIST, PATH) for _ in range(8)), return_exceptions=True)
+    assert [type(each) for each in found] == [ApiFailed] * 8
+    over.set()
+
+
+async def test_a_token_of_two_lines_is_an_error_that_does_not_show_it(
+    server: _Server, client: KubernetesApi, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret\nX-Other: secret\n")
+    with pytest.raises(ApiFailed, match=r"the token in .* cannot be read") as error:
+        await client.get(LIST, PATH)
+    assert "secret" not in str(error.value)
+    assert server.requests == []
+
+
+async def test_the_token_is_read_again_when_its_file_changes(
+    server: _Server, client: KubernetesApi, tmp_path: Path
+) -> None:
+    await client.get(LIST, PATH)
+    new = tmp_path / "new"
+    new.write_text("second")
+    new.replace(tmp_path / "token")
+    await client.get(LIST, PATH)
+    (tmp_path / "token").unlink()
+    with pytest.raises(ApiFailed, match=r"the token in .* cannot be read"):
+        await client.get(LIST, PATH)
+    assert server.tokens == ["Bearer first", "Bearer second"]
+
+
+def test_access_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    token = tmp_path / "token"
+    token.write_text("t")
+    with pytest.raises(ValueError, match="does not run in a pod"):
+        Access.of("", None, None)
+    with pytest.raises(ValueError, match="must begin with https"):
+        Access.of("http://kubernetes.example.org", None, token)
+    with pytest.raises(ValueError, match="WEIR_KUBERNETES_CA_FILE: cannot read"):
+        Access.of("https://kubernetes.example.org", tmp_path / "none", token)
+    assert Access.of("https://a.example.org/", None, token).url == "https://a.example.org"
+
+
+class _Script:
+    """API server with pods: lists them, then sends each watch the events that the test queues."""
+
+    def __init__(self, server: _Server) -> None:
+        self.items = [_versioned(pod("a"), "5")]
+        self.events: asyncio.Queue[str | None] = asyncio.Queue()
+        self.refusals: list[tuple[int, str]] = []
+        self.page_bytes = 0
+        self._server = server
+        server.answer = self.answer
+
+    @property
+    def lists(self) -> int:
+        return sum(1 for query in self._server.requests if "watch" not in query)
+
+    @property
+    def watches(self) -> list[str]:
+        return [query["resourceVersion"] for query in self._server.requests if "watch" in query]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self.refusals:
+            code, reason = self.refusals.pop(0)
+            return web.Response(text=_status(code, reason), status=code, content_type="application/json")
+        if "watch" not in request.query:
+            limit = int(request.query["limit"])
+            start = int(request.query.get("continue", "0"))
+            items = self.items[start : start + limit]
+            metadata = {"resourceVersion": "9"} | (
+                {"continue": str(start + limit)} if start + limit < len(self.items) else {}
+            )
+            return web.json_response({"metadata": metadata, "items": items})
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        while (event := await self.events.get()) is not None:
+            try:
+                await response.write(event.encode())
+            except ConnectionResetError:  # the client has closed this watch: the event is the next one's
+                self.events.put_nowait(event)
+                break
+        return response
+
+    def send(self, kind: str, found: dict[str, Any]) -> None:
+        self.events.put_nowait(json.dumps({"type": kind, "object": found}) + "\n")
+
+
+def _versioned(found: dict[str, Any], version: str) -> dict[str, Any]:
+    return {**found, "metadata": {**found["metadata"], "resourceVersion": version}}
+
+
+@pytest.fixture
+def script(server: _Server) -> _Script:
+    return _Script(server)
+
+
+@pytest.fixture
+async def watch(script: _Script, client: KubernetesApi) -> AsyncIterator[Watch[PodReading]]:
+    found = Watch(client, PODS, "shop", pod_of, pauses=QUICK)
+    yield found
+    await found.close()
+
+
+async def _until(fits: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not fits():  # noqa: ASYNC110 - a condition of the watch's task
+            await asyncio.sleep(0.01)
+
+
+async def test_a_watch_follows_changes_after_one_list(watch: Watch[PodReading], script: _Script) -> None:
+    await watch.synced(PATIENCE_SECONDS)
+    assert set(watch.objects) == {"a"}
+    script.send("ADDED", _versioned(pod("b"), "10"))
+    script.send("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "20"}})
+    script.send("SURPRISE", {"metadata": {"name": "c"}})
+    script.send("DELETED", _versioned(pod("a"), "21"))
+    await _until(lambda: set(watch.objects) == {"b"})
+    script.send("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "30"}})
+    script.events.put_nowait(None)  # the API server ends each watch after some minutes
+    await _until(lambda: len(script.watches) == 2)
+    assert (script.lists, script.watches) == (1, ["9", "30"])
+    assert watch.failure is None
+
+
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_an_expired_version_lists_again(watch: Watch[PodReading], script: _Script, as_event: bool) -> None:
+    await watch.synced(PATIENCE_SECONDS)
+    await _until(lambda: len(script.watches) == 1)
+    script.items = [_versioned(pod("z"), "40")]
+    if as_event:
+        script.send("ERROR", json.loads(_status(410, "Expired")))
+    else:
+        script.refusals = [(410, "Gone")]
+        script.events.put_nowait(None)
+    await _until(lambda: set(watch.objects) == {"z"})
+    assert script.lists == 2
+    assert watch.failure is None
+
+
+async def test_an_outage_keeps_the_objects_and_says_so(watch: Watch[PodReading], script: _Script) -> None:
+    await watch.synced(PATIENCE_SECONDS)
+    script.refusals = [(500, "Internal")] * 3
+    script.events.put_nowait(None)
+    await _until(lambda: watch.failure is not None)
+    assert set(watch.objects) == {"a"}
+    assert "cannot watch pods in namespace shop (500)" in str(watch.failure)
+    await _until(lambda: watch.failure is None)
+    assert script.lists == 1
+
+
+async def test_a_denied_list_is_an_error_at_once_and_heals(watch: Watch[PodReading], script: _Script) -> None:
+    script.refusals = [(403, "Forbidden")]
+    with pytest.raises(ApiFailed, match="may not list pods"):
+        await watch.synced(PATIENCE_SECONDS)
+    await _until(lambda: bool(watch.objects))
+    await watch.synced(0.1)
+
+
+async def test_a_long_list_comes_in_pages(
+    script: _Script, client: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages above the limit are requested again with fewer objects."""
+    script.items = [_versioned(pod(f"p{i:04}"), "5") for i in range(120)]
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 20_000)
+    watch = Watch(client, PODS, "shop", pod_of, pauses=QUICK)
+    try:
+        await watch.synced(PATIENCE_SECONDS)
+        assert len(watch.objects) == 120
+        assert script.lists > 2
+    finally:
+        await watch.close()
+
+
+async def test_an_event_that_is_too_large_breaks_the_watch_only(
+    watch: Watch[PodReading], script: _Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watch.synced(PATIENCE_SECONDS)
+    await _until(lambda: len(script.watches) == 1)
+    monkeypatch.setattr(module, "MAX_EVENT_BYTES", 5000)
+    script.events.put_nowait("x" * 10_000)
+    await _until(lambda: len(script.watches) == 2)
+    script.send("ADDED", _versioned(pod("b"), "10"))
+    await _until(lambda: set(watch.objects) == {"a", "b"})
+
+
+async def test_an_object_that_cannot_be_read_any_more_is_not_shown_as_it_was(
+    script: _Script, client: KubernetesApi
+) -> None:
+    def strict(document: dict[str, Any]) -> PodReading | None:
+        if document["metadata"].get("labels", {}).get("app") == "odd":
+            raise ValueError("out of bounds")
+        return pod_of(document)
+
+    watch = Watch(client, PODS, "shop", strict, pauses=QUICK)
+    await watch.synced(PATIENCE_SECONDS)
+    assert set(watch.objects) == {"a"}
+    script.send("MODIFIED", _versioned(pod("a", "odd"), "10"))
+    await _until(lambda: not watch.objects)
+    await watch.close()
+
+
+async def test_a_watch_that_nobody_reads_ends(script: _Script, client: KubernetesApi) -> None:
+    watch = Watch(client, PODS, "shop", pod_of, unused_seconds=0.05, pauses=QUICK)
+    await watch.synced(PATIENCE_SECONDS)
+    for _ in range(100):  # each watch is ended, also those that are opened before the time has passed
+        script.events.put_nowait(None)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(watch._task)
+    assert watch.is_over
+
+
+def test_pauses_grow_and_are_spread() -> None:
+    class Even:
+        def random(self) -> float:
+            return 1.0
+
+    pauses = Pauses(first_seconds=0.5, max_seconds=30, denied_seconds=60)
+    found = [pauses.after(n, denied=False, random=Even()) for n in (0, 1, 5, 20)]
+    assert found == [0.5, 1.0, 16.0, 30]
+    assert pauses.after(1, denied=True, random=Even()) == 60

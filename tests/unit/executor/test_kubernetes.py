@@ -1,0 +1,96 @@
+"""The kubernetes driver: its suites in memory."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from services.executor.adapters.kubernetes import KubernetesDriver
+from services.executor.core.deadlines import rescale_limit
+from services.executor.core.observed import Accepted, Refusal
+from services.executor.core.rules import Rules
+from tests.unit.executor.builders import TOPOLOGY
+from tests.unit.executor.driver_suite import OPEN, DriverSuite
+from tests.unit.executor.kubernetes_rig import FlinkRig, MemoryRig
+from tests.unit.executor.workload_suite import ServiceSuite
+
+
+class TestServices(ServiceSuite):
+    @pytest.fixture(params=["Deployment", "StatefulSet", "Worker"])
+    async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[MemoryRig]:
+        rig = MemoryRig(request.param)
+        yield await rig.begin()
+        await rig.driver.close()
+
+
+class TestSeveralWorkloads(ServiceSuite):
+    @pytest.fixture
+    async def rig(self) -> AsyncIterator[MemoryRig]:
+        rig = MemoryRig(names=("orders", "payments", "shipping"))
+        yield await rig.begin()
+        await rig.driver.close()
+
+
+class TestFlinkJob(DriverSuite):
+    @pytest.fixture(params=[1, 2])
+    async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[FlinkRig]:
+        rig = FlinkRig(slots=request.param)
+        yield rig
+        await rig.driver.close()
+
+
+@pytest.mark.parametrize("names", [("orders",), ("orders", "payments")])
+async def test_no_default_of_flink_enters_a_deadline(names: tuple[str, ...]) -> None:
+    """The limit is the floor and the start of pods, for one workload and for several."""
+    rig = MemoryRig(names=names)
+    found = await rig.driver.observe(rig.subject)
+    assert found.deployment is not None
+    rules = Rules(deadline_floor_seconds=5.0, container_start_seconds=60.0, restart_estimate_seconds=7.0)
+    assert rescale_limit(found.deployment, None, rules) == timedelta(seconds=67)
+
+
+async def test_without_namespaces_the_driver_is_off() -> None:
+    """Nothing is requested, and the setting is named."""
+    rig = MemoryRig()
+    driver = KubernetesDriver(rig.clock, rig.cluster, None)
+    found = await driver.observe(rig.subject)
+    assert found.refusal is not None and found.refusal.code == "namespace-forbidden" and not found.reachable
+    answer = await driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
+    assert isinstance(answer, Refusal) and "WEIR_EXECUTOR_KUBERNETES_NAMESPACES" in answer.sentence
+    await driver.close()
+
+
+async def test_foreign_writers_of_several_workloads_are_named() -> None:
+    """Each operator has its own."""
+    rig = MemoryRig(names=("orders", "payments"))
+    await rig.ask(rig.wanted)
+    rig.kubernetes.change("Deployment", "payments", manager="argocd", replicas=3)
+    found = await rig.driver.observe(rig.subject)
+    assert found.writers == {"orders": "", "payments": "argocd"}
+
+
+async def test_pods_beyond_the_largest_parallelism_are_not_another_clients_write() -> None:
+    """130 pods give a job of 120 key groups a parallelism of 120, as 120 pods do: the request counts from there."""
+    rig = FlinkRig()
+    rig.kubernetes.change("StatefulSet", "orders", replicas=130)
+    rig.clock.advance(10)
+    answer = await rig.ask(TOPOLOGY.uniform(100))
+    assert isinstance(answer, Accepted), answer
+    assert rig.kubernetes.writes == [("orders", 100)]
+
+
+async def test_few_pods_are_marked_before_a_large_step() -> None:
+    """Each mark is a separate request, and the write waits for all of them."""
+    rig = MemoryRig()
+    rig.kubernetes.change("Deployment", "orders", replicas=300)
+    await rig.until(lambda found: found.all_running)
+    assert isinstance(await rig.ask({"orders": 10}), Accepted)
+    assert len(rig.kubernetes.costs["orders"]) == 50
+
+
+async def test_states_of_services_that_are_gone_do_not_pile_up() -> None:
+    """Policies come and go for years."""
+    rig = MemoryRig()
+    rig.driver._observed = dict.fromkeys(map(str, range(10_000)))  # type: ignore[arg-type]
+    await rig.driver.observe(rig.subject)
+    assert list(rig.driver._observed) == [rig.subject.id]

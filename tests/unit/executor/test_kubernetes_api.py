@@ -1,0 +1,89 @@
+"""Workloads through an API that answers as a real one does not, or no longer does."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from weir_contracts.workloads import WorkloadRef
+
+from engines.kubernetes.api import ApiFailed, Call
+from services.executor.adapters.kubernetes_api import ApiWorkloads
+
+DEPLOYMENT = WorkloadRef(kind="Deployment", name="orders")
+KINDS = {
+    "kind": "APIGroupDiscoveryList",
+    "items": [
+        {
+            "metadata": {"name": "apps"},
+            "versions": [
+                {
+                    "version": "v1",
+                    "resources": [
+                        {
+                            "resource": "deployments",
+                            "responseKind": {"kind": "Deployment"},
+                            "scope": "Namespaced",
+                            "subresources": [{"subresource": "scale"}],
+                        }
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+class _Api:
+    """API whose reads fail as `failures` say, by resource."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failures: dict[str, tuple[int, str]] = {}
+        self.silent = False
+
+    async def get(self, call: Call, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        self.calls.append(path)
+        await asyncio.sleep(0)
+        if self.silent:
+            raise ApiFailed(call, f"cannot {call}: no answer within 5 s")
+        if call.resource in self.failures:
+            status, reason = self.failures[call.resource]
+            raise ApiFailed(call, f"cannot {call} ({status})", status, reason)
+        return KINDS if call.verb == "discover" else {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    async def watch(self, *_: Any) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+        yield "OPENED", {}
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        return None
+
+
+@pytest.fixture
+def api() -> _Api:
+    return _Api()
+
+
+@pytest.fixture
+async def workloads(api: _Api) -> AsyncIterator[ApiWorkloads]:
+    found = ApiWorkloads(api)  # type: ignore[arg-type]
+    yield found
+    await found.close()
+
+
+async def test_a_proxys_404_does_not_mean_that_the_workload_is_gone(api: _Api, workloads: ApiWorkloads) -> None:
+    """Else an action would end as if its workload had been deleted."""
+    api.failures["deployments"] = (404, "")
+    with pytest.raises(ApiFailed):
+        await workloads.read("shop", [DEPLOYMENT])
+    api.failures["deployments"] = (404, "NotFound")
+    assert await workloads.read("shop", [DEPLOYMENT]) == {}
+
+
+async def test_many_readers_of_a_silent_api_server_wait_once(api: _Api, workloads: ApiWorkloads) -> None:
+    """Else each policy's discovery would wait for its own timeout, one after another."""
+    api.silent = True
+    found = await asyncio.gather(*(workloads.read("shop", [DEPLOYMENT]) for _ in range(50)), return_exceptions=True)
+    assert {str(each) for each in found} == {"cannot discover the kinds of the cluster: no answer within 5 s"}
+    assert api.calls == ["/apis"]

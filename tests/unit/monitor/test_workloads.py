@@ -1,0 +1,167 @@
+"""Collectors of Kubernetes workloads, from the API's objects to the observation and the analysis of it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from weir_contracts import Observation, ScalingPolicy, parse_policy
+
+from engines.kubernetes.usage import PodUsage
+from runtime.clock import FakeClock
+from services.analyzer.core import advance
+from services.monitor.adapters.application import ApplicationCollector, Collectors
+from services.monitor.adapters.prometheus import PrometheusCollector
+from services.monitor.adapters.workloads import ServiceCollector
+from services.monitor.core import observe
+from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, pod, workload
+from tests.unit.engines.memory_cluster import MemoryCluster
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def _policy(target: dict[str, Any] | None = None, **spec: Any) -> ScalingPolicy:
+    queries = {"url": "http://127.0.0.1:9090", "queries": {"done": "sum(done_total)", "queued": "sum(queued)"}}
+    return parse_policy(
+        {
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "ScalingPolicy",
+            "metadata": {"namespace": NAMESPACE, "name": "orders"},
+            "spec": {
+                "target": {"kubernetes": target or {"kind": "Deployment", "name": "orders"}},
+                "application": {"service": {"processed": "done", "waiting": "queued"}},
+                "signals": {"prometheus": queries},
+                "objective": {"maxLag": "30s"},
+                "interval": "5s",
+                "mode": "advise",
+                **spec,
+            },
+        }
+    )
+
+
+def _service(found: MemoryCluster | None, policy: ScalingPolicy, namespaces: tuple[str, ...] = (NAMESPACE,)) -> Any:
+    return ServiceCollector(policy.subject, found, frozenset(namespaces))
+
+
+async def test_a_namespace_that_the_settings_do_not_list_is_not_read() -> None:
+    found = cluster()
+    scrape = await _service(found, _policy(), ("other",)).scrape()
+    expected = "the setting WEIR_MONITOR_KUBERNETES_NAMESPACES does not list the namespace shop"
+    assert (scrape.status, scrape.message, scrape.topology) == ("unreachable", expected, None)
+    assert scrape.problems[0].what == expected
+    assert (await _service(None, _policy(), ()).scrape()).message == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "message"),
+    [
+        ({"kind": "Wrker", "name": "orders"}, "not_found", "the API server has no kind Wrker"),
+        ({"kind": "Job", "name": "orders"}, "not_found", "has no scale subresource"),
+        ({"kind": "Deployment", "name": "gone"}, "not_found", "Deployment gone does not exist in namespace shop"),
+    ],
+)
+async def test_workloads_that_cannot_be_found(target: dict[str, Any], status: str, message: str) -> None:
+    scrape = await _service(cluster(), _policy(target)).scrape()
+    assert scrape.status == status
+    assert message in scrape.message
+
+
+async def test_a_denied_right_and_an_outage_are_named() -> None:
+    found = cluster()
+    found.deny("pods")
+    scrape = await _service(found, _policy()).scrape()
+    assert (scrape.status, scrape.message) == ("unreachable", "may not list pods in namespace shop (403): forbidden")
+    found = cluster()
+    found.break_down()
+    assert (await _service(found, _policy()).scrape()).status == "unreachable"
+    found.mend()
+    assert (await _service(found, _policy()).scrape()).status == "running"
+
+
+class _Service:
+    """Service of a given capacity per replica behind a queue, its signals, and the monitor that watches it."""
+
+    def __init__(self, capacity: float, arrivals: float, replicas: int) -> None:
+        self.clock = FakeClock(START)
+        self.cluster = cluster(replicas)
+        self.capacity, self.arrivals, self.replicas = capacity, arrivals, replicas
+        self.done = self.queued = 0.0
+        self.policy = _policy()
+        transport = httpx.MockTransport(self._answer)
+        signals = self.policy.spec.signals.prometheus
+        assert signals is not None
+        collectors = Collectors(self.clock, 2.0, workloads=self.cluster, namespaces=frozenset({NAMESPACE}))
+        self.collector: ApplicationCollector = collectors.new(self.policy)
+        self.collector._signals = PrometheusCollector(signals, 2.0, httpx.AsyncClient(transport=transport))
+        self.state = None
+        self.previous: Observation | None = None
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        value = self.done if "done" in request.url.params["query"] else self.queued
+        sample = {"metric": {}, "value": [0, str(value)]}
+        return httpx.Response(200, json={"status": "success", "data": {"resultType": "vector", "result": [sample]}})
+
+    async def pass_time(self, seconds: int) -> Any:
+        """Serve for a while with a scrape every 5 s; return the last analysis."""
+        analysis = None
+        for _ in range(seconds // 5):
+            self.clock.advance(5)
+            served = min(self.queued + 5 * self.arrivals, 5 * self.capacity * self.replicas)
+            self.queued += 5 * self.arrivals - served
+            self.done += served
+            busy = served / (5 * self.capacity * self.replicas)
+            self.cluster.usage = {f"orders-{i}": PodUsage(busy, 1) for i in range(self.replicas)}
+            readings = await self.collector.read(self.policy)
+            self.previous = observe(readings, self.clock.now())
+            self.state, analysis = advance(self.state, self.previous)
+        return analysis
+
+    def scale(self, replicas: int) -> None:
+        self.replicas = replicas
+        self.cluster.put(workload("orders", replicas))
+        for i in range(replicas):
+            self.cluster.put(pod(f"orders-{i}"))
+
+
+async def test_the_analyzer_learns_demand_lag_and_capacity_of_a_service() -> None:
+    service = _Service(capacity=100.0, arrivals=150.0, replicas=2)
+    analysis = await service.pass_time(90)
+    (source,), (operator,) = analysis.sources, analysis.operators
+    assert source.arrival_rate.value == pytest.approx(150, rel=0.05)
+    assert source.lag_records.value == 0
+    assert operator.true_processing_rate.value == pytest.approx(200, rel=0.1)
+    service.arrivals = 300.0
+    analysis = await service.pass_time(60)
+    (source,), (operator,) = analysis.sources, analysis.operators
+    assert source.arrival_rate.value == pytest.approx(300, rel=0.05)
+    assert source.lag_records.value == pytest.approx(service.queued, abs=2)
+    assert source.lag_seconds.value == pytest.approx(service.queued / 300, rel=0.35)
+    assert operator.true_processing_rate.value == pytest.approx(200, rel=0.05)
+    service.scale(4)
+    analysis = await service.pass_time(90)
+    (operator,) = analysis.operators
+    assert {point.parallelism: point.records_per_second for point in operator.capacities} == {
+        2: pytest.approx(200, rel=0.05),
+        4: pytest.approx(400, rel=0.1),
+    }
+    observation = service.previous
+    assert observation is not None
+    assert observation.signals == {"done": service.done, "queued": service.queued}
+    assert observation.problems == []
+    assert observation.deployment is not None
+    assert (observation.deployment.requested, observation.deployment.replicas) == ({"orders": 4}, 4)
+    assert observation.topology is not None
+    assert observation.topology.operator("orders").source_partitions is None
+
+
+async def test_a_service_without_signals_has_a_symptom_that_says_what_lacks() -> None:
+    clock, policy = FakeClock(START), _policy(application={"service": {}}, signals={})
+    collectors = Collectors(clock, 2.0, workloads=cluster(), namespaces=frozenset({NAMESPACE}))
+    collector, state, analysis = collectors.new(policy), None, None
+    for _ in range(3):
+        clock.advance(5)
+        state, analysis = advance(state, observe(await collector.read(policy), clock.now()))
+    assert analysis is not None
+    sentence = "orders: arrival rate unknown, application.service needs its signals processed and waiting for it."
+    assert sentence in [symptom.evidence for symptom in analysis.symptoms if symptom.code == "metric-missing"]
