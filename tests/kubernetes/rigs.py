@@ -12,7 +12,7 @@ from engines.kubernetes.api import Access, KubernetesApi
 from runtime.clock import SystemClock
 from services.executor.adapters.kubernetes import Answer, KubernetesDriver
 from services.executor.adapters.kubernetes_api import ApiWorkloads
-from services.executor.core.observed import Snapshot
+from services.executor.core.observed import Snapshot, TargetChanged
 from services.executor.driver import Fence, Unfenced
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access as UserAccess
@@ -63,7 +63,11 @@ class Elsewhere(KubernetesDriver):
     async def request(self, subject: Subject, *given: Any, **named: Any) -> Answer:
         if subject.namespace == "away":
             return await self._other.request(subject, *given, **named)
-        return await super().request(subject, *given, **named)
+        answer = await super().request(subject, *given, **named)
+        if isinstance(answer, TargetChanged) and named.get("version") is None:
+            # A controller wrote the status between reading and writing: the executor decides again.
+            return await super().request(subject, *given, **named)
+        return answer
 
 
 class ApiRig:
@@ -124,16 +128,28 @@ class ApiRig:
         return found
 
     async def ask(self, wanted: Parallelism, fence: Fence | None = None) -> Answer:
-        """Send one request for the replicas that are there."""
+        """Send one request for the replicas that are there.
+
+        Without a fence it is decided again, as by the executor, while the object changes: controllers write its status.
+        """
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                answer = await self._ask(wanted, fence or Unfenced())
+                if fence is not None or not isinstance(answer, TargetChanged):
+                    return answer
+
+    async def _ask(self, wanted: Parallelism, fence: Fence) -> Answer:
         found = await self.driver.observe(self.subject)
         assert found.deployment is not None and found.deployment.requested is not None, found.reason
         expected, job_id = found.deployment.requested, found.deployment.job_id
-        return await self.driver.request(
-            self.subject, job_id, wanted, expected, fence or Unfenced(), version=found.version
-        )
+        return await self.driver.request(self.subject, job_id, wanted, expected, fence, version=found.version)
 
     def kubectl(self, *arguments: str) -> str:
         return self.cluster.kubectl("-n", self.namespace, *arguments)
+
+    def written(self) -> int:
+        """Return the number of accepted writes."""
+        return [code for _, code in self.writes()].count(200)
 
     def writes(self) -> list[tuple[str, int]]:
         """Return name and status of each write through a scale subresource by the executor, oldest first."""

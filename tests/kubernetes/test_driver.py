@@ -71,7 +71,7 @@ async def test_the_write_is_named_and_conditional(rig: ApiRig) -> None:
     assert '"manager": "weir"' in managed and '"subresource": "scale"' in managed
     with pytest.raises(Exception, match="409"):
         await rig.driver._workloads_api.scale(read[rig.names[0]], 9)
-    assert [code for _, code in rig.writes()] == [200, 409]
+    assert [code for _, code in rig.writes()][-2:] == [200, 409]
 
 
 async def test_a_write_that_comes_second_is_decided_again(rig: ApiRig) -> None:
@@ -87,7 +87,8 @@ async def test_a_write_that_comes_second_is_decided_again(rig: ApiRig) -> None:
     answer = await rig.ask(rig.wanted, Meanwhile())
     assert isinstance(answer, TargetChanged) and rig.names[0] in answer.reason, answer
     assert isinstance(await rig.ask(rig.wanted), Accepted)
-    assert [code for _, code in rig.writes()] == [409, 200]
+    *refused, accepted = [code for _, code in rig.writes()]
+    assert accepted == 200 and set(refused) == {409}
 
 
 async def test_the_youngest_pods_go_first(rig: ApiRig) -> None:

@@ -94,6 +94,10 @@ class MemoryRig:
         self._several = found.deployment.job_id if found.deployment else ""
         return self
 
+    def written(self) -> int:
+        """Return the number of writes."""
+        return len(self.kubernetes.writes)
+
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(100):
             found = await self.driver.observe(self.subject)
