@@ -29,10 +29,10 @@ environment:
 	@$(BOOTSTRAP) environment
 
 kubernetes: environment  ## builds the Kubernetes API server of the tests with Go, once (about ten minutes)
-	@$(BOOTSTRAP) kubernetes
+	@$(BIN)/python -m testbed.kubernetes_programs
 
 kubernetes-node: environment  ## besides that what runs pods on this machine, once (five minutes more)
-	@$(BOOTSTRAP) kubernetes-node
+	@$(BIN)/python -m testbed.kubernetes_programs node
 
 demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root)
 	@$(BIN)/python -m tests.node.demo || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
@@ -76,7 +76,7 @@ test-node: means kubernetes-node  ## on a Kubernetes node of this machine, where
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
-	-@$(BOOTSTRAP) $(if $(findstring node,$(WEIR_REQUIRE)),kubernetes-node,kubernetes)
+	-@$(BIN)/python -m testbed.kubernetes_programs $(if $(findstring node,$(WEIR_REQUIRE)),node)
 	@$(BIN)/pytest -q --thorough $(FAST) tests/e2e tests/containers tests/kubernetes tests/node tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)

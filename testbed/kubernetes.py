@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
-from .bootstrap import KUBERNETES_FOLDER, kubernetes_program, missing_etcd, missing_for_kubernetes
+from . import kubernetes_programs as programs
 from .kubernetes_access import Access, Authority, create_access
 from .kubernetes_audit import AuditEvent, audit_policy, read_events
 from .kubernetes_flags import (
@@ -44,7 +44,7 @@ _OWN_USERS = (KWOK, METRICS_SERVER, *_PARTS)
 
 def binary(name: str) -> str:
     """Return a program's path: from KUBEBUILDER_ASSETS, else built by `make kubernetes`, and etcd also from the PATH."""
-    if program := kubernetes_program(name):
+    if program := programs.program(name):
         return str(program)
     if name == "etcd" and (found := shutil.which("etcd")):
         return found
@@ -53,10 +53,10 @@ def binary(name: str) -> str:
 
 def missing() -> str | None:
     """Return which program a cluster lacks and the remedy; None if it could start."""
-    absent = [name for name in REQUIRED if kubernetes_program(name) is None]
+    absent = [name for name in REQUIRED if programs.program(name) is None]
     if absent:
-        return missing_for_kubernetes() or f"no {absent[0]} in {KUBERNETES_FOLDER}: run `make kubernetes`"
-    return missing_etcd()
+        return programs.missing() or f"no {absent[0]} in {programs.FOLDER}: run `make kubernetes`"
+    return programs.missing_etcd()
 
 
 class KubernetesCluster(Launcher):
