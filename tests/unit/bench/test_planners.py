@@ -10,6 +10,8 @@ from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elastici
 from replay.score import Point
 from tests.effort import some
 
+pytestmark = pytest.mark.thorough
+
 STEP = Situation("step", "chain")
 
 
