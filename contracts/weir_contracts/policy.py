@@ -272,6 +272,8 @@ class PolicySpec(Document):
     @model_validator(mode="after")
     def _one_application(self) -> Self:
         target, application = self.target, self.application
+        if application is not None and application.group_id is not None:
+            return self._one_group(application)
         if target.kubernetes is None:
             if application is not None and application.flink is None:
                 raise ValueError(f"application.{application.engine}: needs a kubernetes target")
@@ -284,6 +286,19 @@ class PolicySpec(Document):
                 raise ValueError("target.kubernetes.workloads: the TaskManagers of a Flink job are one workload")
         elif target.kubernetes.slots != 1:
             raise ValueError("target.kubernetes.slots: a service has no slots")
+        return self
+
+    def _one_group(self, application: Application) -> Self:
+        """Check a group: it is read from the brokers, and only its number of instances can be scaled."""
+        target, kafka = self.target, self.signals.kafka
+        if target.flink is not None or target.docker is not None:
+            raise ValueError(f"application.{application.field}: needs a target that scales instances: kubernetes")
+        if target.kubernetes is not None and target.kubernetes.workloads is not None:
+            raise ValueError("target.kubernetes.workloads: the instances of a consumer group are one workload")
+        if kafka is None:
+            raise ValueError(f"application.{application.field}: needs signals.kafka, the brokers of its group")
+        if kafka.group_id is not None and kafka.group_id != application.group_id:
+            raise ValueError(f"signals.kafka.groupId: must not name another group than application.{application.field}")
         return self
 
     @model_validator(mode="after")

@@ -330,7 +330,7 @@ def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> No
         ({"target": {"flink": {"url": "http://a:1"}}}, "spec.target.flink: job is required"),
         ({"application": {}}, "spec.application: name exactly one engine"),
         ({"application": {"flink": FLINK}, "target": {"flink": FLINK}}, "must not name a job where application does"),
-        ({"application": {"kafkaStreams": {}}}, "spec.application.kafkaStreams: is not a field"),
+        ({"application": {"storm": {}}}, "spec.application.storm: is not a field"),
         ({"application": {"flink": {**FLINK, "url": "http://a:0"}}}, "spec.application.flink.url: its port"),
     ],
 )
