@@ -160,8 +160,12 @@ async def test_out_and_in(shop: Shop) -> None:
     assert shop.writes() == 2
 
 
-async def test_a_quota_denies_two_of_five_pods(shop: Shop) -> None:
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_a_quota_denies_two_of_five_pods(cluster: KubernetesCluster, namespace: str, kind: str) -> None:
     """Reported with its reason once, and rolled back after the deadline."""
+    access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    shop = Shop(cluster, access, namespace, kind=kind)
+    await shop.begin()
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -176,6 +180,7 @@ async def test_a_quota_denies_two_of_five_pods(shop: Shop) -> None:
     reported = [outcome for outcome in shop.published() if outcome.code == "quota"]
     assert len(reported) == 1 and "2 of 5 pods" in reported[0].sentence and "few" in reported[0].sentence
     assert any(o.phase == "rolling-back" and "denied by a quota" in o.sentence for o in shop.published())
+    await shop.end()
 
 
 @pytest.mark.parametrize(

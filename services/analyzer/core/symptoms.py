@@ -24,7 +24,7 @@ def symptoms_of(
     found = [
         *_status(context),
         *_gap(context),
-        *workload_symptoms(context.observation.deployment),
+        *workload_symptoms(context.observation.deployment, context.observation.observed_at),
         *_warming_up(context, settings),
         *(s for source in context.sources.values() for s in _source(context, source)),
         *(s for operator in context.operators.values() for s in _operator(context, operator, curves)),
