@@ -171,6 +171,24 @@ class DockerTarget(FlinkTarget):
         return Unit(self.slots, "container")
 
 
+class EndpointTarget(Document):
+    """HTTP endpoint that reads and sets the number of a consumer group's instances; docs/reference/endpoint.openapi.json
+    describes it."""
+
+    url: RestUrl
+    """Address of the endpoint, without credentials, query or fragment."""
+    credentials: Name | None = None
+    """Name of an entry of the executor's setting `WEIR_EXECUTOR_ENDPOINT_CREDENTIALS`, whose token is sent to its own
+    origin only. Default: none, no token. The policy never contains a secret."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads of one instance, each a member of the group: `num.stream.threads` of Kafka Streams. Default 1."""
+
+    @property
+    def unit(self) -> Unit:
+        """Parallelism that one instance adds."""
+        return Unit(self.slots)
+
+
 class Target(Document):
     """The driver that scales the application, exactly one, and what it scales."""
 
@@ -179,12 +197,14 @@ class Target(Document):
     docker: DockerTarget | None = None
     """Containers of a compose service, for a Flink job in reactive mode."""
     kubernetes: KubernetesTarget | None = None
-    """Replicas of Kubernetes workloads, for a service or a Flink job in reactive mode."""
+    """Replicas of Kubernetes workloads, for a service, a consumer group or a Flink job in reactive mode."""
+    endpoint: EndpointTarget | None = None
+    """Instances behind an HTTP endpoint, for a consumer group."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if sum(each is not None for each in (self.flink, self.docker, self.kubernetes)) != 1:
-            raise ValueError("name exactly one driver; this version supports flink, docker and kubernetes")
+        if sum(each is not None for each in (self.flink, self.docker, self.kubernetes, self.endpoint)) != 1:
+            raise ValueError("name exactly one driver; this version supports flink, docker, kubernetes and endpoint")
         return self
 
     @property
@@ -194,16 +214,18 @@ class Target(Document):
         return None if own is None else own.application
 
     @property
-    def driver(self) -> Literal["flink", "docker", "kubernetes"]:
+    def driver(self) -> Literal["flink", "docker", "kubernetes", "endpoint"]:
         """Name of the driver that scales this application."""
         if self.kubernetes is not None:
             return "kubernetes"
+        if self.endpoint is not None:
+            return "endpoint"
         return "flink" if self.docker is None else "docker"
 
     @property
     def unit(self) -> Unit | None:
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
-        instances = self.docker or self.kubernetes
+        instances = self.docker or self.kubernetes or self.endpoint
         return None if instances is None else instances.unit
 
 
@@ -271,7 +293,7 @@ class Subject:
     @property
     def cluster(self) -> str:
         """Key of the cluster whose slots the application shares with others; only Flink jobs share any."""
-        return f"kubernetes/{self.id}" if self.application.flink is None else self.flink.cluster
+        return f"{self.target.driver}/{self.id}" if self.application.flink is None else self.flink.cluster
 
     @property
     def namespace(self) -> str:

@@ -22,10 +22,13 @@ def document(**spec: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("which", ["kafka-streams", "consumer-group"])
-def test_the_examples_are_what_a_user_may_write(which: str) -> None:
+@pytest.mark.parametrize(
+    ("which", "engine"),
+    [("kafka-streams", "kafka-streams"), ("consumer-group", "consumer-group"), ("endpoint", "kafka-streams")],
+)
+def test_the_examples_are_what_a_user_may_write(which: str, engine: str) -> None:
     policy = parse_policy(example("policy", which))
-    assert policy.subject.application.engine == which
+    assert policy.subject.application.engine == engine
     assert policy.subject.application.group_id in ("orders", "mailer")
 
 
@@ -38,9 +41,33 @@ def test_a_group_is_named_by_its_application_id_or_group_id() -> None:
     assert (plain.application.engine, plain.application.group_id) == ("consumer-group", "mail er")
 
 
+def test_an_endpoint_scales_the_threads_of_a_group_alone() -> None:
+    """It shares no slots with other applications, and its address obeys the rules of all addresses of policies."""
+    policy = parse_policy(document(target={"endpoint": {"url": "http://supervisor:8070/scale/orders", "slots": 2}}))
+    subject = policy.subject
+    assert (subject.target.driver, subject.cluster) == ("endpoint", "endpoint/shop/orders")
+    assert subject.unit is not None and (subject.unit.slots, subject.unit.instance) == (2, "instance")
+    assert [(field, str(url)) for field, url in policy.urls] == [
+        ("spec.target.endpoint.url", "http://supervisor:8070/scale/orders")
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
+        (
+            {"application": {"service": {}}, "target": {"endpoint": {"url": "http://a/"}}},
+            "target.endpoint: needs an application that is a consumer group",
+        ),
+        ({"target": {"endpoint": {"url": "http://ada:secret@a/"}}}, "must not contain credentials"),
+        ({"target": {"endpoint": {"url": "ftp://a/"}}}, "target.endpoint.url"),
+        ({"target": {"endpoint": {"url": "http://a/", "credentials": "Bearer x"}}}, "target.endpoint.credentials"),
+        ({"target": {"endpoint": {"url": "http://a/", "slots": 0}}}, "target.endpoint.slots"),
+        ({"target": {"endpoint": {"url": "http://a/"}, "flink": {}}}, "name exactly one driver"),
+        (
+            {"target": {"endpoint": {"url": "http://a:0/"}}},
+            "target.endpoint.url: its port must lie between 1 and 65535",
+        ),
         ({"signals": None}, "application.kafkaStreams: needs signals.kafka"),
         ({"target": None}, "application.kafkaStreams: needs a target that scales instances"),
         (

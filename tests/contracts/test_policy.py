@@ -82,7 +82,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.objective.maxLag", 30, "spec.objective.maxLag", "duration with a unit"),
         ("spec.objective.maxLag", "0s", "spec.objective", "at least 1s"),
         ("spec.target", {}, "spec.target", "exactly one driver"),
-        ("spec.target", {"endpoint": {}}, "spec.target.endpoint", "not a field"),
+        ("spec.target", {"nomad": {}}, "spec.target.nomad", "not a field"),
         ("spec.target", {"flink": FLINK, "docker": DOCKER}, "spec.target", "exactly one driver"),
         ("spec.target", {"docker": FLINK}, "spec.target.docker.project", "required"),
         ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "match"),
