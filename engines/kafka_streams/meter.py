@@ -30,6 +30,9 @@ class GroupMeter:
     _commits: dict[Place, _Commit] = field(default_factory=dict)
     _distances: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_COMMITS))
     _processed: int = 0
+    _last: dict[str, float] = field(default_factory=dict)
+    _source: str = ""
+    _counted: float = 0.0
 
     def run(self, key: str, at: datetime) -> Run:
         """Return the run of an assignment: it began when the assignment was first seen."""
@@ -52,6 +55,18 @@ class GroupMeter:
                     self._distances.append((at - last.changed_at).total_seconds())
                 self._commits[place] = _Commit(offset, at)
         return min(self._processed, MAX_COUNT)
+
+    def counted(self, committed: int, by_threads: float | None) -> int:
+        """Return the records processed, by the threads' own counters where they are known, else by commits.
+
+        The two count at different times, so that the first reading after a switch between them counts nothing.
+        """
+        source, value = ("commits", float(committed)) if by_threads is None else ("threads", by_threads)
+        if source == self._source:
+            self._counted += max(0.0, value - self._last[source])
+        self._source = source
+        self._last[source] = value
+        return min(int(self._counted), MAX_COUNT)
 
     @property
     def commit_interval_seconds(self) -> float | None:

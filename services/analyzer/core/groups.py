@@ -66,18 +66,18 @@ def _offsets(context: AnalysisContext) -> Iterator[Symptom]:
 
 
 def _is_expired(p: PartitionReading) -> bool:
-    known = p.committed_offset is not None and p.log_start_offset is not None
-    return known and (p.committed_offset or 0) < (p.log_start_offset or 0)
+    is_readable = p.committed_offset is not None and p.log_start_offset is not None
+    return is_readable and (p.committed_offset or 0) < (p.log_start_offset or 0)
 
 
 def _brokers_bound(deployment: Deployment, source: SourceContext, operator: OperatorContext) -> Iterator[Symptom]:
     """Yield what says that threads wait for brokers while lag grows: more threads would wait, too."""
     shares = [each.blocked_share for each in deployment.instances]
-    known = [share for share in shares if share is not None]
+    read = [share for share in shares if share is not None]
     growth, lag, taken = source.lag.growth.value, source.lag.records.value, operator.input_rate.value
-    if not known or len(known) < len(shares) or growth is None or lag is None or taken is None:
+    if not read or len(read) < len(shares) or growth is None or lag is None or taken is None:
         return
-    blocked = sum(known) / len(known)
+    blocked = sum(read) / len(read)
     if blocked >= _BLOCKED_SHARE and growth > 0.05 * taken and lag > BACKLOG_SECONDS * taken:
         sentence = messages.brokers_bound(source.name, blocked, growth)
         yield symptom("brokers-bound", sentence, source.name, blocked_share=blocked, lag_growth=growth, lag_records=lag)

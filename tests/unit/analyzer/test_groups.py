@@ -267,6 +267,6 @@ def test_records_that_expired_unread_are_counted() -> None:
         ({"consumerGroup": {"groupId": NAME}}, "without metrics of its consumers"),
     ],
 )
-def test_unknown_busy_time_names_what_would_tell(application: dict[str, Any], words: str) -> None:
+def test_unknown_busy_time_names_its_remedy(application: dict[str, Any], words: str) -> None:
     app = App([25.0] * PARTITIONS, policy=policy(**application))
     assert words in found(app.run_for(60), "metric-missing").evidence
