@@ -32,7 +32,7 @@ CACHE = Path(os.environ.get("WEIR_CACHE") or PROJECT / ".cache").absolute()
 VENV = Path(os.environ.get("WEIR_VENV") or PROJECT / ".venv").absolute()
 PYTHONS = ("python3.12", "python3.11", "python3")
 SUPPORTED = ((3, 11), (3, 12))
-JARS = ("kafka", "flink", "spark")
+JARS = ("kafka", "flink", "spark", "jmx-exporter")
 MIN_JAVA = 17
 MIN_MEMORY_MEGABYTES = 4096
 MIN_DISK_MEGABYTES = 2500
@@ -309,6 +309,17 @@ def _build_sample_job(source: Path, step: Step) -> None:
     shutil.copy2(build / "target" / step.result.name, step.result)
 
 
+def _build_sample_streams(sources: list[Path], step: Step) -> None:
+    """Build the Kafka Streams sample; `sources` are its folder and the Flink job's, which share classes."""
+    build = CACHE / "build" / "kafka-streams"
+    shutil.rmtree(build, ignore_errors=True)
+    for source in sources:
+        shutil.copytree(source, build / source.name, ignore=shutil.ignore_patterns("target"))
+    _maven(step, build / "kafka-streams" / "pom.xml", "package")
+    shutil.rmtree(step.result, ignore_errors=True)
+    shutil.copytree(build / "kafka-streams" / "target" / "run", step.result)
+
+
 def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callable[[Step], None]]]:
     """Yield the steps of set-up in order, each with the function that performs it."""
     lock = [PROJECT / "requirements.lock", PROJECT / "pyproject.toml"]
@@ -321,6 +332,10 @@ def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callab
     source = PROJECT / "workloads" / "flink-job"
     jar = CACHE / "jars" / "job" / "weir-sample-job.jar"
     yield Step("sample-job", [source / "pom.xml", source / "src"], jar), partial(_build_sample_job, source)
+    streams = PROJECT / "workloads" / "kafka-streams"
+    inputs = [streams / "pom.xml", streams / "src", source / "src" / "main"]
+    step = Step("sample-streams", inputs, CACHE / "jars" / "kafka-streams")
+    yield step, partial(_build_sample_streams, [streams, source])
 
 
 def _print(text: str) -> None:

@@ -16,7 +16,7 @@ def java() -> str:
 
 
 def jars(part: str) -> list[Path]:
-    """Return the jars of `kafka`, `flink`, `spark` or `job`; raises `TestbedError` if they are missing."""
+    """Return the jars of a part, a folder in the cache's `jars`; raises `TestbedError` if they are missing."""
     found = sorted((CACHE / "jars" / part).glob("*.jar"))
     if not found:
         raise TestbedError(f"no jars of {part} in {CACHE / 'jars' / part}: run `make setup`")
@@ -32,3 +32,8 @@ def class_path(part: str) -> str:
 def sample_job_jar() -> Path:
     """Return the sample job, built by `make setup`."""
     return jars("job")[0]
+
+
+def jmx_exporter_jar() -> Path:
+    """Return the Java agent that serves a JVM's metrics as Prometheus text."""
+    return jars("jmx-exporter")[0]

@@ -55,6 +55,7 @@ class Member:
     """Member with its decoded assignment. None is unknown."""
 
     id: str
+    client_id: str
     process: str
     """Process that it belongs to."""
     host: str
@@ -97,6 +98,11 @@ class Membership:
         """Return a hash of which member processes what; standby tasks and warm-ups do not change it."""
         lines = [f"{m.id}\t{sorted(m.tasks.active if m.tasks else m.places or ())}" for m in self.members]
         return f"group {hashlib.sha256(chr(10).join(sorted(lines)).encode()).hexdigest()[:32]}"
+
+    def process_of_thread(self, thread: str) -> str | None:
+        """Return the process of a stream thread by its id; None if it is no member."""
+        client_id = f"{thread}-consumer"
+        return next((member.process for member in self.members if member.client_id == client_id), None)
 
     def owners(self) -> dict[Place, str]:
         """Return the process of each assigned partition."""
@@ -148,7 +154,17 @@ def _member(described: DescribedMember, *, is_streams: bool) -> tuple[Member, li
         problems.append(f"tasks, warm-ups and the next probing rebalance are unknown: {error}")
     host = described.host.removeprefix("/")[:300]
     static_id = described.static_id[:300]
-    return Member(described.id[:400], (process or described.id)[:300], host, static_id, places, topics, tasks), problems
+    member = Member(
+        described.id[:400],
+        described.client_id[:300],
+        (process or described.id)[:300],
+        host,
+        static_id,
+        places,
+        topics,
+        tasks,
+    )
+    return member, problems
 
 
 def _instance(process: str, members: Sequence[Member]) -> Instance:

@@ -22,6 +22,14 @@ def not_streams(group: str, assignor: str) -> str:
     return f"{group[:60]!r} is not a Kafka Streams application: its assignor is {assignor[:40]!r}"
 
 
+def metrics_missing(missing: int, total: int) -> str:
+    return f"{missing} of {total} instances report no metrics: busy time is unknown"
+
+
+def threads_without_metrics(found: int, total: int) -> str:
+    return f"metrics of {found} of {total} threads are known: busy time is unknown"
+
+
 def no_topics(group: str) -> str:
     return f"the topics of {group[:60]!r} are unknown until it has members: name them in spec.signals.kafka.topics"
 

@@ -15,6 +15,7 @@ from .control import WorkloadBoard, create_app
 from .generator import Generator, run
 from .load import Load, LoadChange
 from .output import KafkaOutput, OutputError
+from .pairs import PairedOutput
 from .records import DEFAULT_KEYS
 from .trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
 
@@ -28,7 +29,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--bootstrap", required=True, help="Kafka's bootstrap servers")
     parser.add_argument("--topic", required=True, help="topic to write to")
-    parser.add_argument("--partitions", type=int, help="create a missing topic with this many")
+    parser.add_argument("--payments-topic", help="write a payment for each order to this topic (Kafka Streams sample)")
+    parser.add_argument("--partitions", type=int, help="create missing topics with this many")
     parser.add_argument("--trace", default="step", help="step, sine, spike, a bundled recording's stem or a CSV file")
     parser.add_argument("--levels", help="levels of the step trace as seconds:level,… (its default: 0:1,40:3)")
     parser.add_argument("--peak-rate", type=float, default=2400.0, help="records/s at the trace's highest point")
@@ -45,6 +47,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("argument --keys: must lie between 1 and 1000000")
     if options.partitions is not None and not 1 <= options.partitions <= 10_000:
         parser.error("argument --partitions: must lie between 1 and 10000")
+    if options.payments_topic == options.topic:
+        parser.error("argument --payments-topic: must differ from --topic")
     if not 1 <= options.port <= 65_535:
         parser.error("argument --port: must lie between 1 and 65535")
     try:
@@ -108,7 +112,12 @@ def control_server(generator: Generator) -> uvicorn.Server:
 
 
 def _generate(options: argparse.Namespace, listener: socket.socket) -> int:
-    output = KafkaOutput(options.bootstrap, options.topic)
+    paired = options.payments_topic
+    output = (
+        PairedOutput(options.bootstrap, options.topic, paired)
+        if paired
+        else KafkaOutput(options.bootstrap, options.topic)
+    )
     try:
         output.wait_topic(BROKER_TIMEOUT_SECONDS, options.partitions)
     except OutputError as error:

@@ -68,17 +68,20 @@ class KafkaOutput:
 
         Raises `OutputError` after the timeout, or sooner if the topic is missing and must not be created.
         """
+        return self._wait(self.topic, timeout_seconds, partitions)
+
+    def _wait(self, topic: str, timeout_seconds: float, partitions: int | None) -> int:
         admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
         began = time.monotonic()
         problem = "no answer"
         while (elapsed := time.monotonic() - began) < timeout_seconds:
             try:
-                found = admin.list_topics(timeout=min(5.0, timeout_seconds)).topics.get(self.topic)
+                found = admin.list_topics(timeout=min(5.0, timeout_seconds)).topics.get(topic)
                 if found is not None and found.error is None and found.partitions:
                     return len(found.partitions)
-                problem = f"topic {self.topic!r} does not exist"
+                problem = f"topic {topic!r} does not exist"
                 if partitions is not None:
-                    self._create(admin, partitions)
+                    self._create(admin, topic, partitions)
                 elif elapsed > _NEW_TOPIC_SECONDS:
                     break
             except KafkaException as error:
@@ -86,8 +89,8 @@ class KafkaOutput:
             admin.poll(0.2)
         raise OutputError(f"{self._bootstrap_servers}: {problem}")
 
-    def _create(self, admin: AdminClient, partitions: int) -> None:
-        made = admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic]
+    def _create(self, admin: AdminClient, topic: str, partitions: int) -> None:
+        made = admin.create_topics([NewTopic(topic, partitions, 1)])[topic]
         try:
             made.result(_ADMIN_TIMEOUT_SECONDS)
         except KafkaException as error:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir_contracts import ScalingPolicy
+from weir_contracts import ScalingPolicy, Subject
 
 from engines.kubernetes.cluster import WorkloadReader
 from engines.kubernetes.signals import ServiceMeter
@@ -14,9 +14,10 @@ from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from services.monitor.core import Readings
 
-from . import prometheus
+from . import instance_metrics, prometheus
 from .flink import FlinkCollector, new_client
 from .groups import GroupCollector
+from .instance_metrics import InstanceMetricsCollector
 from .kafka import BrokersPool, KafkaBrokers
 from .partitions import Brokers, KafkaReadings, PartitionCollector
 from .prometheus import PrometheusCollector, SignalReadings
@@ -112,10 +113,18 @@ class Collectors:
             flink = subject.flink
             collector = FlinkCollector(flink, self.call_timeout_seconds, client, reads_task_managers=not on_pods)
         elif brokers is not None:
-            collector = GroupCollector(subject, brokers, self.clock)
+            collector = GroupCollector(subject, brokers, self.clock, self._metrics(subject))
         else:
             raise ValueError(f"{subject.id}: a consumer group needs signals.kafka")
         return InstancePodsCollector(collector, subject, self.workloads, self.namespaces) if on_pods else collector
+
+    def _metrics(self, subject: Subject) -> InstanceMetricsCollector | None:
+        streams = subject.application.kafka_streams
+        if streams is None or streams.metrics is None:
+            return None
+        client = instance_metrics.new_client(self.call_timeout_seconds, self.allowed)
+        target = subject.target.endpoint
+        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, client)
 
     def _signals(self, policy: ScalingPolicy) -> PrometheusCollector | None:
         signals = policy.spec.signals.prometheus

@@ -1,5 +1,6 @@
 """Collector of a consumer group from its brokers: the coordinator's view of the group, and offsets of its topics."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ from weir_contracts import KafkaSignals, PartitionReading, Problem, Subject
 
 from engines.kafka_streams import messages
 from engines.kafka_streams.assignment import partition_time
+from engines.kafka_streams.busy import BusyMeter, merged
 from engines.kafka_streams.group import DescribedGroup, Membership, membership
 from engines.kafka_streams.meter import GroupMeter
 from engines.kafka_streams.readings import DEFAULT_COMMIT_SECONDS, STREAMS, GroupReadings, scrape_of
@@ -14,6 +16,7 @@ from engines.scrape import Positions, Scrape
 from runtime.clock import Clock
 from services.monitor.core import PartitionOffsets
 
+from .instance_metrics import InstanceMetricsCollector, MetricsReadings
 from .partitions import Brokers, BrokersAway, PartitionCollector
 
 _INTERNAL = ("-repartition", "-changelog")
@@ -52,7 +55,9 @@ class GroupPartitions(PartitionCollector):
 class GroupCollector:
     """Collector of one group. It reports failures as problems in the scrape and does not raise them."""
 
-    def __init__(self, subject: Subject, brokers: Brokers, clock: Clock) -> None:
+    def __init__(
+        self, subject: Subject, brokers: Brokers, clock: Clock, metrics: InstanceMetricsCollector | None = None
+    ) -> None:
         kafka, group_id = subject.signals.kafka, subject.application.group_id
         if kafka is None or group_id is None:
             raise ValueError(f"{subject.id} is no consumer group with brokers")
@@ -62,11 +67,15 @@ class GroupCollector:
         self._brokers = brokers
         self._clock = clock
         self._partitions = GroupPartitions(kafka, brokers, group_id)
+        self._metrics = metrics
         self._meter = GroupMeter()
+        self._busy = BusyMeter()
         self._membership = Membership()
 
     async def close(self) -> None:
-        """Do nothing: the brokers are shared."""
+        """End the connections to the metrics endpoints; the brokers are shared."""
+        if self._metrics is not None:
+            await self._metrics.close()
 
     async def scrape(self) -> Scrape:
         """Return the group as its brokers report it now."""
@@ -84,12 +93,12 @@ class GroupCollector:
         self._remember(group)
         now = self._clock.now()
         self._partitions.topics = self._topics()
-        offsets = await self._partitions.scrape({self._id: {}}, now)
+        metrics, offsets = await asyncio.gather(self._read_metrics(), self._partitions.scrape({self._id: {}}, now))
         read = [partition for _, partition in offsets.partitions]
         committed = {(p.topic, p.partition): p.committed_offset for p in read if p.committed_offset is not None}
         owners = self._membership.owners()
         lost = any(problem.where.startswith("commit") for problem in offsets.problems) or not read
-        return replace(
+        readings = replace(
             empty,
             group=group,
             membership=self._membership,
@@ -100,6 +109,38 @@ class GroupCollector:
             has_commits=bool(committed),
             problems=(*self._unknown(read), *offsets.problems),
         )
+        return readings if self._metrics is None else self._measured(readings, metrics)
+
+    async def _read_metrics(self) -> MetricsReadings:
+        if self._metrics is None:
+            return MetricsReadings()
+        return await self._metrics.read(member.host for member in self._membership.members)
+
+    def _measured(self, readings: GroupReadings, metrics: MetricsReadings) -> GroupReadings:
+        """Return the readings with what the instances report."""
+        self._busy.add(metrics.found, self._clock.monotonic())
+        measured = merged(readings.membership, metrics.found, self._busy)
+        problems = (*readings.problems, *metrics.problems)
+        if measured.busy is None and not metrics.problems and readings.membership.members:
+            what = messages.threads_without_metrics(measured.threads, len(readings.membership.members))
+            problems = (*problems, Problem(where="metrics", what=what))
+        processed = readings.processed
+        if processed is not None:
+            by_threads = None if measured.busy is None or self._has_inner_topics else self._busy.processed
+            processed = self._meter.counted(processed, by_threads)
+        return replace(
+            readings,
+            instances=measured.instances,
+            busy=measured.busy,
+            restores=measured.restores,
+            processed=processed,
+            problems=problems,
+        )
+
+    @property
+    def _has_inner_topics(self) -> bool:
+        """Whether records are processed more than once: the threads' counters are then no records of the input."""
+        return any(self._is_internal(topic) for topic in self._membership.topics)
 
     def _remember(self, group: DescribedGroup) -> None:
         """Keep the members. While the group rebalances their assignments are empty, so the last ones stay."""

@@ -35,7 +35,7 @@ from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, connection, explain
 
-from .kafka_groups import described_group, group_of, raw_group
+from .kafka_groups import described_group, group_of, metadata_of, raw_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
 TOPICS_KEPT_SECONDS = 30.0
@@ -172,7 +172,7 @@ class KafkaBrokers:
             tuple(
                 Problem(where=f"commit of {group} at {p.topic}/{p.partition}", what=p.error.str()) for p in failed[:5]
             ),
-            {(p.topic, p.partition): p.metadata for p in answer if (p.topic, p.partition) in found and p.metadata},
+            {place: text for p in answer if (place := (p.topic, p.partition)) in found and (text := metadata_of(p))},
         )
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:

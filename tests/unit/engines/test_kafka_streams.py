@@ -98,6 +98,7 @@ def test_user_data_beyond_the_limit_is_not_read() -> None:
     [
         ("AgAAAYvP5Wvn", 1_700_000_000_999),
         ("AgAAAYvP5WvnAAAAAQAAAAVhZ2ctMQAAAAAAAAAq", 1_700_000_000_999),
+        ("AgAAAYvP5Wvn\x01garbage", 1_700_000_000_999),
         ("Av//////////", None),
         ("AwAAAYvP5Wvn", None),
         ("AgAAAYvP5W==", None),

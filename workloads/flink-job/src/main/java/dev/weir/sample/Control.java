@@ -1,8 +1,6 @@
 package dev.weir.sample;
 
 import java.io.IOException;
-import java.io.InputStream;
-import java.net.HttpURLConnection;
 import java.net.URI;
 import java.util.function.BiConsumer;
 import org.slf4j.Logger;
@@ -12,16 +10,12 @@ import org.slf4j.LoggerFactory;
  * Asks the control endpoint once a second what records are to cost, on one daemon thread for all subtasks of the job in
  * this JVM. While the endpoint cannot be reached, or answers nonsense, the last values stay.
  *
- * <p>A class loader of the job holds one of these; the thread ends when Flink releases that class loader. {@link
- * HttpURLConnection} and not java.net.http, whose own threads would keep the class loader of every past attempt alive
- * for a while, which a job that is rescaled every minute notices.
+ * <p>A class loader of the job holds one of these; the thread ends when Flink releases that class loader.
  */
 final class Control implements Runnable {
 
   private static final Logger LOG = LoggerFactory.getLogger(Control.class);
-  private static final int TIMEOUT_MILLIS = 1000;
   private static final int PAUSE_MILLIS = 1000;
-  private static final int MOST_BYTES = 64 * 1024;
 
   private static Control shared;
 
@@ -70,7 +64,7 @@ final class Control implements Runnable {
 
   private void ask() {
     try {
-      CostChanges answer = CostChanges.read(get());
+      CostChanges answer = CostChanges.read(HttpDocument.get(url));
       if (!answer.equals(latest)) {
         LOG.info("{} says: {}", url, answer);
         latest = answer;
@@ -82,26 +76,6 @@ final class Control implements Runnable {
         problem = error.toString();
         LOG.warn("keeping the last costs: {}: {}", url, problem);
       }
-    }
-  }
-
-  private byte[] get() throws IOException {
-    HttpURLConnection connection = (HttpURLConnection) url.toURL().openConnection();
-    connection.setConnectTimeout(TIMEOUT_MILLIS);
-    connection.setReadTimeout(TIMEOUT_MILLIS);
-    connection.setUseCaches(false);
-    connection.setInstanceFollowRedirects(false);
-    try (InputStream body = connection.getInputStream()) {
-      if (connection.getResponseCode() != HttpURLConnection.HTTP_OK) {
-        throw new IOException("HTTP " + connection.getResponseCode());
-      }
-      byte[] document = body.readNBytes(MOST_BYTES + 1);
-      if (document.length > MOST_BYTES) {
-        throw new IOException("more than " + MOST_BYTES + " bytes");
-      }
-      return document;
-    } finally {
-      connection.disconnect();
     }
   }
 }

@@ -19,7 +19,7 @@ public record Order(long producedAtMillis, String key, byte[] payload) {
    *
    * @return empty if the line has no such form: no positive timestamp, no key, or too few fields
    */
-  static Optional<Order> read(byte[] line) {
+  public static Optional<Order> read(byte[] line) {
     int first = indexOf(line, 0);
     int second = first < 0 ? -1 : indexOf(line, first + 1);
     if (first < 1 || first > LONGEST_TIMESTAMP || second < first + 2) {

@@ -13,7 +13,7 @@ import java.util.function.LongSupplier;
  * What a sleep took too long is credit for the next records, so that the average is exact; the credit is bounded, so that
  * a long pause of the machine is not followed by a long burst. Used by one task thread.
  */
-final class ServiceTime {
+public final class ServiceTime {
 
   static final long SLEEP_FROM_NANOS = 1_000_000;
   static final long MOST_CREDIT_NANOS = 50_000_000;
@@ -29,16 +29,16 @@ final class ServiceTime {
   private long debtNanos;
   private long doneNanos;
 
-  ServiceTime() {
+  public ServiceTime() {
     this(System::nanoTime, LockSupport::parkNanos);
   }
 
-  ServiceTime(LongSupplier nanoClock, LongConsumer sleep) {
+  public ServiceTime(LongSupplier nanoClock, LongConsumer sleep) {
     this.nanoClock = nanoClock;
     this.sleep = sleep;
   }
 
-  long now() {
+  public long now() {
     return nanoClock.getAsLong();
   }
 
@@ -48,7 +48,7 @@ final class ServiceTime {
    * @param serviceNanos what it is to take
    * @param startedNanos {@link #now()} when the operator took it up
    */
-  void pay(long serviceNanos, long startedNanos) {
+  public void pay(long serviceNanos, long startedNanos) {
     long before = nanoClock.getAsLong();
     long between = startedNanos - doneNanos;
     long ownWork = Math.min(Math.max(0, before - startedNanos), MOST_OWN_WORK_NANOS);

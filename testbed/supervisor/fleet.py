@@ -1,0 +1,187 @@
+"""Instances of an application as processes: started, ended, and started again after a failure."""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from testbed.process import TestbedError
+
+from .scale import End, Forget, Phase, Scale, Slot, Start, Step, backoff_seconds, steps
+
+TICK_SECONDS = 0.2
+MAX_ENDED = 100
+"""Ids of ended instances that are reported."""
+
+
+class Instance(Protocol):
+    """One process of the application."""
+
+    id: str
+    metrics_url: str | None
+
+    def start(self) -> object:
+        """Start the process; raises `TestbedError` if it cannot run."""
+
+    def stop(self) -> None:
+        """End the process, by SIGKILL after a deadline; blocks until it has ended."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+
+    def ready(self) -> bool:
+        """Return whether the instance processes records or is ready to; takes a second at most."""
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """Requested and actual instances."""
+
+    scale: Scale
+    instances: tuple[Instance, ...]
+    """Instances whose process has not ended, oldest first."""
+    ready: int
+    ended: tuple[str, ...]
+    """Ids of the last instances that have ended, oldest first."""
+
+
+@dataclass
+class _Member:
+    instance: Instance
+    phase: Phase = Phase.RUNNING
+    ready: bool = False
+    failures: int = 0
+    """Since it was ready for the last time."""
+    retry_at_seconds: float = 0.0
+    ending: threading.Thread | None = field(default=None, repr=False)
+
+
+class Fleet:
+    """Keeps the requested number of instances running. `tick` may be called by one thread, the rest by any."""
+
+    def __init__(
+        self,
+        make: Callable[[int], Instance],
+        replicas: int,
+        *,
+        report: Callable[[str], None] = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._report = report
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._scale = Scale(replicas, secrets.token_hex(4))
+        self._members: dict[int, _Member] = {}
+        self._ended: deque[str] = deque(maxlen=MAX_ENDED)
+
+    def state(self) -> FleetState:
+        """Return the requested and actual instances."""
+        with self._lock:
+            living = [member for _, member in sorted(self._members.items()) if member.phase is not Phase.FAILED]
+            ready = sum(member.ready and member.phase is Phase.RUNNING for member in living)
+            return FleetState(self._scale, tuple(m.instance for m in living), ready, tuple(self._ended))
+
+    def scale(self, replicas: int, version: str) -> FleetState:
+        """Request so many instances; raises `StaleVersion`. Returns at once: `tick` starts and ends them."""
+        with self._lock:
+            before, self._scale = self._scale, self._scale.changed(replicas, version)
+            if self._scale != before:
+                self._report(f"{before.replicas} -> {replicas} instances requested")
+        return self.state()
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until `stop` is set, then end all instances."""
+        try:
+            while not stop.wait(TICK_SECONDS):
+                self.tick()
+        finally:
+            self.close()
+
+    def tick(self) -> None:
+        """Take in what has changed and take the steps that are due."""
+        self._look()
+        with self._lock:
+            slots = {ordinal: Slot(m.phase, m.retry_at_seconds) for ordinal, m in self._members.items()}
+            due = steps(self._scale.replicas, slots, self._monotonic())
+        for step in due:
+            self._take(step)
+
+    def close(self) -> None:
+        """End all instances side by side."""
+        with self._lock:
+            running = [o for o, member in self._members.items() if member.phase is Phase.RUNNING]
+        for ordinal in running:
+            self._take(End(ordinal))
+        for member in list(self._members.values()):
+            if member.ending is not None:
+                member.ending.join()
+        self._look()
+
+    def _look(self) -> None:
+        for ordinal, member in list(self._members.items()):
+            # Without the lock: a response may take a second.
+            ready = member.phase is Phase.RUNNING and member.instance.running and member.instance.ready()
+            with self._lock:
+                self._note(ordinal, member, ready=ready)
+
+    def _note(self, ordinal: int, member: _Member, *, ready: bool) -> None:
+        if member.phase is Phase.FAILED:
+            return
+        if not member.instance.running:
+            self._note_end(ordinal, member)
+            return
+        if ready and not member.ready:
+            self._report(f"{member.instance.id} is ready")
+        member.ready = ready
+        member.failures = 0 if ready else member.failures
+
+    def _note_end(self, ordinal: int, member: _Member) -> None:
+        """Forget an instance that was to end; let one that failed wait for its next start."""
+        if member.phase is Phase.ENDING:
+            if member.ending is not None and member.ending.is_alive():
+                return  # what the process started may still run
+            del self._members[ordinal]
+            self._report(f"{member.instance.id} has ended")
+        else:
+            self._fail(member, "ended by itself")
+        self._ended.append(member.instance.id)
+
+    def _fail(self, member: _Member, reason: str) -> None:
+        member.phase, member.ready = Phase.FAILED, False
+        member.failures += 1
+        wait = backoff_seconds(member.failures)
+        member.retry_at_seconds = self._monotonic() + wait
+        self._report(f"{member.instance.id} {reason}: next start in {wait:g} s")
+
+    def _take(self, step: Step) -> None:
+        match step:
+            case Start(ordinal):
+                self._start(ordinal)
+            case End(ordinal):
+                with self._lock:
+                    member = self._members[ordinal]
+                    member.phase = Phase.ENDING
+                    member.ending = threading.Thread(target=member.instance.stop, name=f"end-{ordinal}", daemon=True)
+                    member.ending.start()
+            case Forget(ordinal):
+                with self._lock:
+                    del self._members[ordinal]
+
+    def _start(self, ordinal: int) -> None:
+        earlier = self._members.get(ordinal)
+        member = _Member(self._make(ordinal), failures=earlier.failures if earlier else 0)
+        if earlier is not None:
+            with contextlib.suppress(Exception):
+                earlier.instance.stop()  # whatever the failed process has started
+        try:
+            member.instance.start()
+        except TestbedError as error:
+            self._fail(member, f"cannot start ({error})")
+        with self._lock:
+            self._members[ordinal] = member
