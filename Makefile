@@ -97,7 +97,7 @@ bench-quality: environment  ## Weir and a reactive rule on the simulator, into b
 bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
 	@$(BIN)/python -m bench.planners $(ARGS)
 
-bench-kubernetes: setup kubernetes  ## measures actions on Kubernetes into bench/results/kubernetes.json (about 5 minutes)
+bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
