@@ -12,7 +12,7 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-loop bench-advance bench-compare bench-fleet bench-planners bench-quality \
+        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-compare bench-fleet bench-planners bench-quality \
         chaos schemas lock images clean
 
 help:  ## what can be made
@@ -34,8 +34,8 @@ kubernetes: environment  ## builds the Kubernetes API server of the tests with G
 kubernetes-node: environment  ## besides that what runs pods on this machine, once (five minutes more)
 	@$(BIN)/python -m testbed.kubernetes_programs node
 
-demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root)
-	@$(BIN)/python -m tests.node.demo || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
+demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root; ARGS=reactive)
+	@$(BIN)/python -m tests.node.demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
 # Without its means a tier is skipped and says what is missing, or fails where WEIR_REQUIRE names it.
 means: environment
@@ -99,6 +99,9 @@ bench-planners: environment  ## every built-in planner on the simulator, into be
 
 bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)
+
+bench-kubernetes-node: setup kubernetes-node  ## the same on a real node into bench/results/kubernetes_node.json (about 20 minutes, Debian, as root)
+	@$(BIN)/python -m bench.kubernetes.node $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)
