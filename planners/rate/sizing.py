@@ -36,10 +36,44 @@ class Demand(NamedTuple):
     curve: CapacityCurve | None
     load: float | None
     """Records/s that arrive; None: unknown."""
+    upper: float
+    """Records/s that arrive at most: the load's upper edge."""
     lasting: float
-    """Records/s over the target utilization."""
+    """`upper` over the target utilization."""
     catching_up: float
     """Records of the backlog and of a restart."""
+
+    def needed(self, drain_seconds: float | None) -> int | None:
+        """Return the smallest parallelism that is at the target utilization under the load's upper edge and works off
+        backlog and restart meanwhile; None if none does, and no backlog counts without `drain_seconds`."""
+        if self.curve is None:
+            return None
+        return self.curve.needed(self.lasting if drain_seconds is None else self.lasting + self.drained(drain_seconds))
+
+    def drained(self, seconds: float) -> float:
+        """Return the records/s beyond the load that work off backlog and restart in so many seconds."""
+        return self.catching_up / seconds
+
+    def least(self, drain_seconds: float) -> "Least":
+        """Return the smallest parallelism that is enough after a restart, each uncertainty counted once: at the target
+        utilization, with the restart worked off, and on the lower edge of capacity."""
+        if self.curve is None:
+            return Least(None, "nothing")
+        by_load = self.curve.needed(max(self.lasting, self.upper + self.drained(drain_seconds)))
+        by_capacity = self.curve.surely_needed(self.upper, self.useful)
+        if by_load is None or by_capacity is None:
+            return Least(None, "nothing")
+        return Least(
+            max(by_load, by_capacity),
+            "the load's upper edge" if by_load >= by_capacity else "the lower edge of capacity",
+        )
+
+
+class Least(NamedTuple):
+    """A parallelism, and which edge decided it."""
+
+    parallelism: int | None
+    decided_by: str
 
 
 def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Demand]:
@@ -54,7 +88,7 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
         useful = high if best is None else min(high, max(best, now))
         arriving = 0.0 if load is None else load * growth
         catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
-        found.append(Demand(name, now, low, high, useful, curve, load, arriving / utilization, catching_up))
+        found.append(Demand(name, now, low, high, useful, curve, load, arriving, arriving / utilization, catching_up))
     return found
 
 
@@ -63,11 +97,11 @@ def sized(comparison: Comparison, demands: Sequence[Demand], drain_seconds: floa
     None drains no backlog."""
     found = {}
     for each in demands:
-        name, now, low, high, useful, curve, load, lasting, catching_up = each
-        if curve is None or load is None:
+        name, now, low, high, useful = each[:5]
+        if each.curve is None or each.load is None:
             found[name] = _grown(comparison, each)
             continue
-        needed = curve.needed(lasting if drain_seconds is None else lasting + catching_up / drain_seconds)
+        needed = each.needed(drain_seconds)
         fitting = max(low, useful if needed is None or needed > useful else needed)
         found[name] = fitting if fitting > now else max(fitting, min(now, high))
     return found
@@ -78,14 +112,14 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
     becomes larger."""
     found = {}
     for each in demands_of(comparison, arrival_margin):
-        name, now, low, _, useful, curve, load, lasting, catching_up = each
-        if curve is None and name in comparison.lower_bounds:
+        name, now, low, _, useful = each[:5]
+        if each.curve is None and name in comparison.lower_bounds:
             # A lower bound suffices for fewer subtasks, and is no reason for more.
-            curve = CapacityCurve(now / comparison.lower_bounds[name])
-        if curve is None or load is None:
+            each = each._replace(curve=CapacityCurve(now / comparison.lower_bounds[name]))  # noqa: PLW2901
+        if each.curve is None or each.load is None:
             fitting = _grown(comparison, each)
         else:
-            needed = curve.needed(lasting + catching_up / drain_seconds)
+            needed = each.least(drain_seconds).parallelism
             fitting = max(low, useful if needed is None or needed > useful else needed)
         found[name] = min(fitting, now)
     return found
@@ -101,10 +135,11 @@ def _grown(comparison: Comparison, demand: Demand) -> int:
 def infeasible(demands: Sequence[Demand], drain_seconds: float) -> list[Infeasible]:
     """Return the operators whose demand exceeds their limits or every parallelism."""
     found = []
-    for name, _, _, _, useful, curve, load, lasting, catching_up in demands:
-        if curve is None or load is None:
+    for each in demands:
+        name, useful, curve = each.operator, each.useful, each.curve
+        if curve is None or each.load is None:
             continue
-        rate = lasting + catching_up / drain_seconds
+        rate = each.lasting + each.drained(drain_seconds)
         needed = curve.needed(rate)
         if needed is None:
             reason = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"
