@@ -45,7 +45,7 @@ class Assumptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target_utilization: float = Field(
-        default=0.8, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
+        default=0.85, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
     )
     max_utilization: float = Field(
         default=0.92,

@@ -5,7 +5,9 @@ arrivals through the edges' selectivities, and its parallelism the smallest whos
 
     target / target_utilization + (backlog + target · restart) / drain_seconds
 
-(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, it does not assume linear
+(the Flink autoscaler's terms for catching up and for the restart itself), and whose lower edge covers the target. Before
+scaling in the target may become `arrival_margin` higher, and the room that the target utilization leaves works off the
+restart. Unlike both, it does not assume linear
 capacity but uses the measurements at other parallelisms, and the formula does not decide: holding and each candidate
 are run on the predictor, and the cheapest that meets the objective wins, else the one with the smallest violation.
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
@@ -161,7 +163,7 @@ def _best(comparison: Comparison, options: Sequence[_Option], *, doubtful: bool)
 def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
-    vector = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
+    vector, decided_by = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
     if staying.max_utilization is not None:
         held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"
@@ -182,7 +184,8 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())
     sentence = (
-        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {hold.cost[0]} slots; "
+        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {hold.cost[0]} slots by "
+        f"{decided_by}; "
         f"lag peaks at {peak:.1f} s in a restart of {restart.seconds:.0f} s"
     )
     return _reply(situation, option, "over-provisioned", sentence)

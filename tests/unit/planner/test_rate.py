@@ -479,3 +479,18 @@ def test_any_numbers_that_a_request_may_hold_are_answered(plan_request: PlanRequ
     reply = ask(plan_request, "rate")
     assert is_whole(reply, plan_request)
     assert PlanReply.model_validate_json(reply.model_dump_json()) == reply
+
+
+@pytest.mark.parametrize(
+    ("seen", "fewest", "edge"),
+    [
+        ([point(p, 1000 * p, confidence=1.0) for p in (2, 3, 4)], 2, "the load's upper edge"),
+        ([point(8, 8000, confidence=0.2, saturated=False)], 3, "the lower edge of capacity"),
+    ],
+)
+def test_shrinking_counts_each_uncertainty_once(seen: list[Any], fewest: int, edge: str) -> None:
+    """1,600/s on 8 subtasks of about 1,000/s, with a restart of 4 s: 2 would be at 80 % and work the restart off. They
+    are enough where they were measured; a noisy point far away leaves room for one more, and the sentence says why."""
+    reply = answer(arrivals=1600, work=8, per_subtask=None, seen=seen)
+    assert (reply.kind, reply.code, reply.parallelism) == ("scale", "over-provisioned", {SOURCE: 1, WORK: fewest})
+    assert f"need {fewest} of 8 slots by {edge}" in reply.sentence
