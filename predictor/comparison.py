@@ -139,6 +139,11 @@ class Comparison:
             yield replace(self, model=replace(self.model, backlogs=backlogs))
 
     @cached_property
+    def without_restart(self) -> "Comparison":
+        """The comparison as if a restart cost nothing."""
+        return replace(self, restart=replace(self.restart, seconds=0.0, replay_seconds=0.0))
+
+    @cached_property
     def waiting(self) -> Mapping[str, float]:
         """Records that the backlogs bring to each operator with a known flow."""
         return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})

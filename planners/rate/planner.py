@@ -26,6 +26,7 @@ from weir_planner import Request, planner
 
 from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
 
+from .cold import first_step
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 
 
@@ -53,6 +54,9 @@ def plan_by_rate(request: Request) -> PlanReply:
     parameters = request.parameters(RateParameters)
     comparison = comparison_of(request, parameters)
     if isinstance(comparison, TooLittle):
+        step = first_step(request, parameters) if comparison.code == "warming-up" else None
+        if step is not None:
+            return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     demands = demands_of(comparison)
@@ -125,7 +129,7 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     if not options:
         return _reply(situation, None, "nothing-helps", f"{text}, and no allowed parallelism would help")
     best = _best(comparison, options, doubtful=code == "saturated")
-    if not comparison.suspects and not comparison.is_worth(best.outlook, [option.vector for option in options]):
+    if not comparison.suspects and not _is_worth(comparison, best, options):
         if is_overloaded(hold.outlook):
             much = " much" if comparison.gains(best.outlook) else ""
             sentence = f"{text}, and no allowed parallelism would help{much}"
@@ -137,6 +141,16 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     if not comparison.suspects:
         sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
     return _reply(situation, best, code, sentence, [option for option in options if option is not best])
+
+
+def _is_worth(comparison: Comparison, best: _Option, options: Sequence[_Option]) -> bool:
+    vectors = [option.vector for option in options]
+    if comparison.is_worth(best.outlook, vectors):
+        return True
+    if comparison.restart.measured:
+        return False
+    quick = comparison.without_restart
+    return quick.is_worth(quick.going([best.vector])[0], vectors)
 
 
 def _prospect(comparison: Comparison, outlook: Outlook) -> str:
@@ -177,10 +191,10 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     if saved == 0:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
         return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
-    if not comparison.is_good(option.outlook):
+    # A guess does not prevent the rescale that would correct it.
+    judged = option.outlook if restart.measured else comparison.without_restart.going([vector])[0]
+    if not comparison.is_good(judged):
         sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
-        if not restart.measured:
-            sentence += " (the parameter restart_seconds: no rescale was measured yet)"
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())
     sentence = (
@@ -188,6 +202,8 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
         f"{decided_by}; "
         f"lag peaks at {peak:.1f} s in a restart of {restart.seconds:.0f} s"
     )
+    if not restart.measured:
+        sentence += ", which is an estimate: no rescale was measured yet"
     return _reply(situation, option, "over-provisioned", sentence)
 
 

@@ -143,12 +143,22 @@ def test_a_restart_that_breaks_the_objective_is_not_worth_the_slots() -> None:
     assert reply.sentence.endswith("in a restart of 60 s")
 
 
-def test_an_unmeasured_restart_is_called_an_assumption() -> None:
-    """8 s are assumed and the objective is 6 s: the hold names the setting to change."""
+def test_a_guessed_restart_does_not_prevent_the_rescale_that_corrects_it() -> None:
+    """8 s are assumed and the objective is 6 s: it shrinks, and the sentence calls the restart an estimate."""
     reply = answer(arrivals=300, work=8, restart_seconds=None, spec={"objective": {"maxLag": "6s"}})
-    assert (reply.kind, reply.code) == ("hold", "restart-too-costly")
-    assert "no rescale was measured yet" in reply.sentence
-    assert "restart_seconds" in reply.sentence
+    assert (reply.kind, reply.code) == ("scale", "over-provisioned")
+    assert reply.sentence.endswith("in a restart of 8 s, which is an estimate: no rescale was measured yet")
+    measured = answer(arrivals=300, work=8, restart_seconds=8.0, spec={"objective": {"maxLag": "6s"}})
+    assert (measured.kind, measured.code) == ("hold", "restart-too-costly")
+
+
+def test_the_first_start_says_how_long_a_rescale_takes() -> None:
+    """The job was up 14 s after its start and a checkpoint takes 0.5 s. After a restart nobody knows."""
+    graph = {"arrivals": 300, "work": 2, "restart_seconds": None, "run": Run(running_since=after(-300))}
+    job = deployment({SOURCE: 1, WORK: 2}).model_copy(update={"started_at": after(-314), "restarts": 0})
+    assert answer(**graph, deployment=job).evidence["restart_seconds"] == 14.5
+    again = job.model_copy(update={"restarts": 1})
+    assert answer(**graph, deployment=again).evidence["restart_seconds"] == 8.0
 
 
 def test_a_backlog_that_is_gone_sooner_without_a_restart_is_waited_out() -> None:
@@ -264,6 +274,25 @@ def test_without_any_capacity_growing_lag_is_answered() -> None:
     assert answer(**of, run=Run(running_since=after(-60))).code == "warming-up"
     reply = answer(**of, run=Run(running_since=after(-600)))
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 2, WORK: 3})
+
+
+def cold(age_seconds: float, busy: float = 0.98, growth: float = 400.0, **of: Any) -> PlanReply:
+    """Return the reply in the first overload: no capacity is known, 800/s arrive, and work is `busy`."""
+    unread = [operator(SOURCE, 1, None, None), operator(WORK, 2, None, None, utilization=known(busy))]
+    warming = [Symptom(code="warming-up", evidence="the window is not full")]
+    run = Run(running_since=after(-age_seconds))
+    return answer(**lagging(6.0, growth=growth, operators=unread, symptoms=warming, run=run, **of))
+
+
+def test_the_first_overload_is_answered_by_one_bounded_step() -> None:
+    """Half of what arrives is left over while work is full: twice as many, and the sentence says that no curve is
+    known."""
+    reply = cold(20.0)
+    assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 1, WORK: 4})
+    assert "no capacity curve is known yet" in reply.sentence
+    assert cold(20.0, growth=100.0).parallelism == {SOURCE: 1, WORK: 3}, "a seventh more at 85 % needs half more"
+    for none in (cold(19.0), cold(20.0, busy=0.9), cold(20.0, growth=-10.0)):
+        assert (none.kind, none.code) == ("hold", "warming-up")
 
 
 def test_one_source_that_catches_up_does_not_hide_another_that_does_not() -> None:
