@@ -94,7 +94,7 @@ bench-compare: setup  ## Weir beside static parallelism and a reactive rule, int
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
 	@$(BIN)/python -m bench.quality $(ARGS)
 
-bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
+bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 25 minutes of one core)
 	@$(BIN)/python -m bench.planners $(ARGS)
 
 bench-capacity: environment  ## the predictor's capacity curves against published ones, into bench/results/capacity.json (some seconds)
