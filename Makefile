@@ -12,7 +12,8 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-compare bench-fleet bench-planners bench-quality \
+        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-capacity \
+        bench-compare bench-fleet bench-planners bench-quality \
         chaos schemas lock images clean
 
 help:  ## what can be made
@@ -94,8 +95,11 @@ bench-compare: setup  ## Weir beside static parallelism and a reactive rule, int
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
 	@$(BIN)/python -m bench.quality $(ARGS)
 
-bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
+bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 25 minutes of one core)
 	@$(BIN)/python -m bench.planners $(ARGS)
+
+bench-capacity: environment  ## the predictor's capacity curves against published ones, into bench/results/capacity.json (some seconds)
+	@$(BIN)/python -m bench.capacity $(ARGS)
 
 bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)

@@ -148,11 +148,19 @@ def _kubernetes(found: dict[str, Any]) -> Figures:
         )
 
 
+def _capacity(found: dict[str, Any]) -> Figures:
+    for name, fitted in (("triples", "three points"), ("single", "one point")):
+        reach = found[name]["within_reach"]
+        error = f"median {reach['median']:.1%}, p90 {reach['p90']:.1%}; {reach['inside']:.0%} inside the interval"
+        yield f"error of published capacity curves fitted on {fitted}, within reach", error
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
     "advance": _advance,
     "planner_requests": _requests,
+    "capacity": _capacity,
     "backlog": _backlog,
     "spark_cluster": _spark,
     "what_if": _what_if,

@@ -85,6 +85,19 @@ def test_an_under_provisioned_start_is_found_out_and_ended() -> None:
     assert world.lag < 5
 
 
+def test_the_first_overload_of_an_unknown_job_is_answered_within_seconds() -> None:
+    """Ten seconds of a warm run show a full operator and growing lag: one step, before any curve is known; the curve
+    then says how much more is needed."""
+    world = World(job(1), 1100.0, interval="2s").live(24)
+    assert world.moves() == [(1, 2)]
+    step = next(plan for plan in world.plans if plan.kind == "scale")
+    assert "no capacity curve is known yet" in step.sentence
+    assert (step.created_at - world.plans[0].created_at).total_seconds() <= 20
+    world.live(60)
+    assert world.moves()[1][0] == 2
+    assert world.p() >= 3
+
+
 @pytest.mark.thorough
 def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
     """Upstream is away for 5 minutes and then sends everything at once: there was no scale-down. If it stays away,
