@@ -172,13 +172,11 @@ def _settle(demonstration: Demonstration) -> None:
 def measure(node: KubernetesNode, steps: int) -> dict[str, Any]:
     """Install the overlay, change its load, and return times in seconds and memory in MB."""
     demonstration = Demonstration(node, "reactive")
-    try:
-        installed = demonstration.install()
-        log(f"installed: {installed}")
-        measured = _steps(demonstration, steps)
-        memory = demonstration.memory_megabytes()
-    finally:
-        demonstration.stack.down()
+    installed = demonstration.install()
+    log(f"installed: {installed}")
+    measured = _steps(demonstration, steps)
+    memory = demonstration.memory_megabytes()
+    log(f"memory: {memory}")
     stages = [name for name in measured[0] if name.endswith("_seconds")]
     return {
         "apply_to": installed,
