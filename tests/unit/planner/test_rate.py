@@ -523,3 +523,42 @@ def test_shrinking_counts_each_uncertainty_once(seen: list[Any], fewest: int, ed
     reply = answer(arrivals=1600, work=8, per_subtask=None, seen=seen)
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "over-provisioned", {SOURCE: 1, WORK: fewest})
     assert f"need {fewest} of 8 slots by {edge}" in reply.sentence
+
+
+def rising(arrivals: list[float], trend: float) -> PlanReply:
+    """Return the last reply to arrivals of cycle after cycle, each of which gets the memory of the one before."""
+    memory: dict[str, Any] = {}
+    for each in arrivals:
+        source = SourceAnalysis(
+            operator=SOURCE,
+            arrival_rate=known(each),
+            arrival_rate_trend=known(trend),
+            lag_records=known(0.0),
+            lag_growth=known(0.0),
+            lag_seconds=known(0.0),
+            expected_latency_seconds=known(0.0),
+        )
+        asked = request(of={"arrivals": each, "work": 2, "sources": [source]})
+        reply = ask(asked.model_copy(update={"memory": memory}), "rate")
+        memory = reply.memory
+    return reply
+
+
+def test_a_load_that_goes_on_to_rise_is_sized_for_what_it_will_be() -> None:
+    """Three rises in a row and a trend of 20 records/s per second: 1,300/s will be twice as many within restart and
+    drain. Noise, a single step and a fall are not extrapolated."""
+    steady = rising([1300.0], 20.0)
+    assert steady.parallelism is not None
+    grown = rising([800.0, 950.0, 1100.0, 1300.0], 20.0)
+    assert grown.parallelism is not None
+    assert grown.parallelism[WORK] > steady.parallelism[WORK]
+    assert "more expected until a restart is worked off" in grown.sentence
+    for no_rise in ([1270.0, 1280.0, 1290.0, 1300.0], [400.0, 400.0, 900.0, 1300.0], [400.0, 900.0, 1500.0, 1300.0]):
+        assert rising(no_rise, 20.0).parallelism == steady.parallelism
+    assert rising([800.0, 950.0, 1100.0, 1300.0], -20.0).parallelism == steady.parallelism
+
+
+def test_a_damaged_memory_is_an_empty_one() -> None:
+    """Another version's memory is not read."""
+    asked = request(of={"arrivals": 1300.0, "work": 2}).model_copy(update={"memory": {"arrivals": "many", "rises": -1}})
+    assert ask(asked, "rate").memory == {"arrivals": 1300.0, "rises": 0}
