@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Prior(NamedTuple):
-    """What is known of contention before an application was measured: ln s is normal."""
+    """Contention before an application was measured: ln s is normal."""
 
     serial_share: float
     """Median of s."""
@@ -97,8 +97,8 @@ def _posterior(rows: Sequence[tuple[int, float, float]], total: float, prior: Pr
         # Student's t: points that agree better than usual say more of the shape, those that disagree say less.
         cost = (NOISE_POINTS + len(rows) - 1) / 2 * math.log1p(squares / (NOISE_POINTS * NOISE**2))
         found.append((cost + deviations**2 / 2, math.log(share), squares))
-    least = min(cost for cost, _, _ in found)
-    likely = [(math.exp(least - cost), log_share, squares) for cost, log_share, squares in found]
+    minimum = min(cost for cost, _, _ in found)
+    likely = [(math.exp(minimum - cost), log_share, squares) for cost, log_share, squares in found]
     whole = sum(weight for weight, _, _ in likely)
     mean = sum(weight * log_share for weight, log_share, _ in likely) / whole
     variance = sum(weight * (log_share - mean) ** 2 for weight, log_share, _ in likely) / whole

@@ -3,8 +3,8 @@ others measured and published (`curves.py` names them), against the other points
 
     python -m bench.capacity
 
-Each curve counts the same. A point is within reach if its parallelism is at least half of the least and at most twice
-the greatest fitted one: the longest step that is ever taken. The prior of contention is learned from the other curves.
+Each curve counts the same. A point is within reach if its parallelism is at least half of the minimum and at most twice
+the maximum fitted one: the longest step that is ever taken. The prior of contention is learned from the other curves.
 The floor is the error of the same form fitted on all points of a curve: what is left is noise of the measurements.
 Takes some seconds; the same figures on every machine.
 """
@@ -32,7 +32,7 @@ MAX_POINTS = 12
 
 
 class Miss(NamedTuple):
-    """A prediction beside a measurement."""
+    """A prediction and the measurement next to it."""
 
     error: float
     inside: bool
@@ -105,7 +105,7 @@ def misses_of(points: Points, count: int, prior: Prior) -> list[Miss]:
         low, high = chosen[0][0] / 2, chosen[-1][0] * 2
         for p, rate in points:
             if (p, rate) not in chosen:
-                # What is measured there has noise of its own.
+                # The measurement there is noisy, too.
                 half = DEVIATIONS * math.hypot(curve.error(p), NOISE)
                 off = curve.rate(p) / rate
                 found.append(Miss(abs(off - 1), abs(math.log(off)) <= half, low <= p <= high, 0.0))

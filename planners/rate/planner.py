@@ -27,6 +27,7 @@ from weir_planner import Request, planner
 from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
 
 from .cold import first_step
+from .rising import Memory, noticed, rise_of
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 
 
@@ -51,6 +52,11 @@ class _Situation(NamedTuple):
 )
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
+    memory = noticed(request, request.remembered(Memory))
+    return _planned(request, memory).model_copy(update={"memory": memory.model_dump()})
+
+
+def _planned(request: Request, memory: Memory) -> PlanReply:
     parameters = request.parameters(RateParameters)
     comparison = comparison_of(request, parameters)
     if isinstance(comparison, TooLittle):
@@ -59,11 +65,14 @@ def plan_by_rate(request: Request) -> PlanReply:
             return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
-    demands = demands_of(comparison)
+    rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
+    demands = demands_of(comparison, rise)
     situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
     reason = _why_not_hold(comparison)
     if reason is None:
         return _scale_in(situation, parameters)
+    if rise > 0:
+        reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
     vectors = _candidates(situation, demands)
     outlooks = comparison.going(vectors)
     options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]

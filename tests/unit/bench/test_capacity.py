@@ -41,12 +41,12 @@ def test_without_noise_nothing_is_missed() -> None:
 
 
 def test_a_curve_is_better_than_a_line_from_one_point() -> None:
-    """That is what the prior is for: over all curves, halves of the greatest parallelism say more of it."""
+    """The prior is for that: over all curves, half of the maximum parallelism predicts it better."""
     curved, straight = [], []
     for curve in CURVES.values():
-        (p, rate), (last, most) = curve.points[len(curve.points) // 2 - 1], curve.points[-1]
-        curved.append(abs(fit([(p, rate)], PRIOR).rate(last) / most - 1))
-        straight.append(abs(rate * last / p / most - 1))
+        (p, rate), (last, best) = curve.points[len(curve.points) // 2 - 1], curve.points[-1]
+        curved.append(abs(fit([(p, rate)], PRIOR).rate(last) / best - 1))
+        straight.append(abs(rate * last / p / best - 1))
     assert sum(curved) < 0.6 * sum(straight)
 
 

@@ -152,8 +152,8 @@ def test_a_guessed_restart_does_not_prevent_the_rescale_that_corrects_it() -> No
     assert (measured.kind, measured.code) == ("hold", "restart-too-costly")
 
 
-def test_the_first_start_says_how_long_a_rescale_takes() -> None:
-    """The job was up 14 s after its start and a checkpoint takes 0.5 s. After a restart nobody knows."""
+def test_the_first_start_predicts_the_rescale() -> None:
+    """The job was up 14 s after its start and a checkpoint takes 0.5 s. After a restart it is unknown."""
     graph = {"arrivals": 300, "work": 2, "restart_seconds": None, "run": Run(running_since=after(-300))}
     job = deployment({SOURCE: 1, WORK: 2}).model_copy(update={"started_at": after(-314), "restarts": 0})
     assert answer(**graph, deployment=job).evidence["restart_seconds"] == 14.5
@@ -511,15 +511,56 @@ def test_any_numbers_that_a_request_may_hold_are_answered(plan_request: PlanRequ
 
 
 @pytest.mark.parametrize(
-    ("seen", "fewest", "edge"),
+    ("measured", "fewest", "edge"),
     [
         ([point(p, 1000 * p, confidence=1.0) for p in (2, 3, 4)], 2, "the load's upper edge"),
         ([point(8, 8000, confidence=0.2, saturated=False)], 3, "the lower edge of capacity"),
     ],
 )
-def test_shrinking_counts_each_uncertainty_once(seen: list[Any], fewest: int, edge: str) -> None:
+def test_shrinking_counts_each_uncertainty_once(measured: list[Any], fewest: int, edge: str) -> None:
     """1,600/s on 8 subtasks of about 1,000/s, with a restart of 4 s: 2 would be at 80 % and work the restart off. They
     are enough where they were measured; a noisy point far away leaves room for one more, and the sentence says why."""
-    reply = answer(arrivals=1600, work=8, per_subtask=None, seen=seen)
+    reply = answer(arrivals=1600, work=8, per_subtask=None, seen=measured)
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "over-provisioned", {SOURCE: 1, WORK: fewest})
     assert f"need {fewest} of 8 slots by {edge}" in reply.sentence
+
+
+def rising(arrivals: list[float], trend: float) -> PlanReply:
+    """Return the last reply to arrivals of cycle after cycle, each of which gets the memory of the one before."""
+    memory: dict[str, Any] = {}
+    for each in arrivals:
+        source = SourceAnalysis(
+            operator=SOURCE,
+            arrival_rate=known(each),
+            arrival_rate_trend=known(trend),
+            lag_records=known(0.0),
+            lag_growth=known(0.0),
+            lag_seconds=known(0.0),
+            expected_latency_seconds=known(0.0),
+        )
+        plan_request = request(of={"arrivals": each, "work": 2, "sources": [source]})
+        reply = ask(plan_request.model_copy(update={"memory": memory}), "rate")
+        memory = reply.memory
+    return reply
+
+
+def test_a_load_that_goes_on_to_rise_is_sized_for_what_it_will_be() -> None:
+    """Three rises in a row and a trend of 20 records/s per second: 1,300/s will be twice as many within restart and
+    drain. Noise, a single step and a fall are not extrapolated."""
+    steady = rising([1300.0], 20.0)
+    assert steady.parallelism is not None
+    grown = rising([800.0, 950.0, 1100.0, 1300.0], 20.0)
+    assert grown.parallelism is not None
+    assert grown.parallelism[WORK] > steady.parallelism[WORK]
+    assert "more expected until a restart is worked off" in grown.sentence
+    for no_rise in ([1270.0, 1280.0, 1290.0, 1300.0], [400.0, 400.0, 900.0, 1300.0], [400.0, 900.0, 1500.0, 1300.0]):
+        assert rising(no_rise, 20.0).parallelism == steady.parallelism
+    assert rising([800.0, 950.0, 1100.0, 1300.0], -20.0).parallelism == steady.parallelism
+
+
+def test_a_damaged_memory_is_an_empty_one() -> None:
+    """Another version's memory is not read."""
+    plan_request = request(of={"arrivals": 1300.0, "work": 2}).model_copy(
+        update={"memory": {"arrivals": "many", "rises": -1}}
+    )
+    assert ask(plan_request, "rate").memory == {"arrivals": 1300.0, "rises": 0}
