@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
+from weir_contracts import example, parse_policy
 
 from services.executor.adapters.kubernetes import KubernetesDriver
 from services.executor.core.deadlines import rescale_limit
@@ -58,6 +59,17 @@ async def test_without_namespaces_the_driver_is_off() -> None:
     answer = await driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
     assert isinstance(answer, Refusal) and "WEIR_EXECUTOR_KUBERNETES_NAMESPACES" in answer.sentence
     await driver.close()
+
+
+async def test_a_consumer_group_is_not_scaled_by_its_pods() -> None:
+    """The refusal names the target that scales it, before anything is read."""
+    rig = MemoryRig()
+    group = parse_policy(example("policy", "consumer-group")).subject
+    found = await rig.driver.observe(group)
+    assert found.refusal is not None and found.refusal.code == "unsupported" and not found.reachable
+    answer = await rig.driver.request(group, "mailer", {"mailer": 2}, {"mailer": 1}, OPEN)
+    assert isinstance(answer, Refusal) and "endpoint target" in answer.sentence
+    assert rig.written() == 0
 
 
 async def test_foreign_writers_of_several_workloads_are_named() -> None:
