@@ -197,7 +197,8 @@ class Target(Document):
     docker: DockerTarget | None = None
     """Containers of a compose service, for a Flink job in reactive mode."""
     kubernetes: KubernetesTarget | None = None
-    """Replicas of Kubernetes workloads, for a service, a consumer group or a Flink job in reactive mode."""
+    """Replicas of Kubernetes workloads, for a service or a Flink job in reactive mode; a consumer group is only observed
+    there."""
     endpoint: EndpointTarget | None = None
     """Instances behind an HTTP endpoint, for a consumer group."""
 

@@ -13,10 +13,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import kafka
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
-from kafka.admin import MemberToRemove
 from weir_contracts import KafkaSignals
 
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
@@ -84,7 +82,8 @@ class KafkaGroups:
         except KafkaException as error:
             if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return _NO_GROUP
-            raise GroupUnread(f"group {group[:60]}: {explain(error)}") from None
+            name = error.args[0].name() if code_of(error) is not None else ""
+            raise GroupUnread(f"group {group[:60]}: {name} {explain(error)}".rstrip(" :")) from None
         return _reading(answer, partitions)
 
     async def evict(
@@ -182,23 +181,30 @@ def _remove(
 
     A static member is named by both ids: the coordinator then fences a request for an earlier holder of the instance id.
     """
+    # loaded for the first eviction: few executors need it
+    from kafka.admin import KafkaAdminClient, MemberToRemove
+    from kafka.errors import KafkaError as BrokerError
+    from kafka.errors import NoError
+
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its debug lines quote all settings
     milliseconds = max(1000, int(seconds * 1000))
     limits: dict[str, Any] = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds}
     removed = [MemberToRemove(each.id, each.static_id, REASON) for each in members]
+    # without an object at hand, an initialiser that cannot reach the brokers would leave its thread behind
+    client: Any = KafkaAdminClient.__new__(KafkaAdminClient)
     try:
-        client = kafka.KafkaAdminClient(bootstrap_servers=list(servers), client_id="weir-executor", **limits)
         try:
+            client.__init__(bootstrap_servers=list(servers), client_id="weir-executor", **limits)
             answer = client.remove_group_members(group, removed)
         finally:
-            client.close()
-    except kafka.errors.KafkaError as error:
+            if hasattr(client, "_net"):
+                client._closed = False
+                client.close()
+    except BrokerError as error:
         return f"{type(error).__name__} at the removal of members"
     except OSError as error:
         return f"the brokers cannot be reached: {error.strerror or type(error).__name__}"
     # brokers before Kafka 2.3 answer by id
     return frozenset(
-        key if isinstance(key, str) else key.member_id
-        for key, problem in answer.items()
-        if problem is kafka.errors.NoError
+        key if isinstance(key, str) else key.member_id for key, problem in answer.items() if problem is NoError
     )

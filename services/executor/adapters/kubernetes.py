@@ -19,7 +19,7 @@ from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.executor.core.messages import NO_GROUP, changes
+from services.executor.core.messages import GROUP_ON_KUBERNETES, NO_GROUP, changes
 from services.executor.core.observed import (
     Accepted,
     DepartedMember,
@@ -287,6 +287,8 @@ class KubernetesDriver:
 
     def _forbidden(self, subject: Subject) -> Refusal | None:
         namespace = subject.namespace
+        if subject.application.group_id is not None:
+            return Refusal("unsupported", GROUP_ON_KUBERNETES)
         if self._workloads is None or not self._namespaces:
             return Refusal("namespace-forbidden", f"the kubernetes driver is off: {NAMESPACES} names no namespace")
         if namespace not in self._namespaces:

@@ -21,6 +21,7 @@ ACTION_ELSEWHERE = "another executor holds an action of this application"
 ENDPOINT_WITHOUT_APPLICATION = "the endpoint does not know the application (404)"
 NO_CHECKPOINTS = "the application has no checkpoints"
 NO_INSTANCES = "the endpoint has 0 replicas: scale it to 1 by hand"
+GROUP_ON_KUBERNETES = "this version scales no consumer group on Kubernetes: give it an endpoint target"
 NO_GROUP = "the application is not a consumer group"
 REACTIVE_WITHOUT_INSTANCES = (
     "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker or "

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Pod, WorkloadStatus
+from weir_contracts import Pod, WorkloadStatus, example, parse_policy
 
 from engines.kubernetes.cluster import Replicas
 from engines.kubernetes.discovery import Kind
@@ -126,6 +126,17 @@ async def test_without_namespaces_the_driver_is_off() -> None:
     answer = await driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
     assert isinstance(answer, Refusal) and "WEIR_EXECUTOR_KUBERNETES_NAMESPACES" in answer.sentence
     await driver.close()
+
+
+async def test_a_consumer_group_is_not_scaled_by_its_pods() -> None:
+    """The refusal names the target that scales it, before anything is read."""
+    rig = MemoryRig()
+    group = parse_policy(example("policy", "consumer-group")).subject
+    found = await rig.driver.observe(group)
+    assert found.refusal is not None and found.refusal.code == "unsupported" and not found.reachable
+    answer = await rig.driver.request(group, "mailer", {"mailer": 2}, {"mailer": 1}, OPEN)
+    assert isinstance(answer, Refusal) and "endpoint target" in answer.sentence
+    assert rig.written() == 0
 
 
 async def test_foreign_writers_of_several_workloads_are_named() -> None:

@@ -1,0 +1,171 @@
+"""Members of a real consumer group: a dead one goes at once, a living one stays."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from weir_contracts import KafkaSignals
+
+from runtime.addresses import Allowed
+from runtime.clock import SystemClock
+from services.executor.adapters.endpoint import EndpointDriver
+from services.executor.adapters.group_state import GroupMember, GroupReading
+from services.executor.adapters.groups import GroupUnread
+from services.executor.adapters.kafka_groups import KafkaGroups, _remove
+from services.executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
+from testbed.kafka import KafkaBroker
+from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_policy
+
+pytestmark = pytest.mark.integration
+
+PROGRAM = Path(__file__).parent / "group_member.py"
+SECONDS = 120.0
+"""Below the members' session timeout of 300 s, after which the brokers would drop them by themselves."""
+
+
+class RealGroup:
+    """Consumers in processes of their own."""
+
+    def __init__(self, kafka: KafkaBroker) -> None:
+        self.name = f"evict-{uuid.uuid4().hex[:8]}"
+        kafka.create_topic(self.name, 4)
+        self.signals = KafkaSignals(bootstrap_servers=kafka.bootstrap_servers)
+        self.groups = KafkaGroups(SystemClock(), timeout_seconds=20.0)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, client: str, instance: str = "") -> None:
+        given = [self.signals.bootstrap_servers, self.name, self.name, client, *([instance] if instance else [])]
+        self.processes[client] = subprocess.Popen([sys.executable, str(PROGRAM), *given])
+
+    def kill(self, client: str) -> None:
+        process = self.processes.pop(client)
+        process.kill()
+        process.wait(timeout=10)
+
+    async def until(self, condition: Callable[[GroupReading], bool]) -> GroupReading:
+        found: GroupReading | GroupUnread | None = None
+        try:
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    try:
+                        found = await self.groups.read(self.signals, self.name)
+                    except GroupUnread as error:  # a new broker has no coordinator yet
+                        found = error
+                    if isinstance(found, GroupReading) and condition(found):
+                        return found
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"not within {SECONDS} s: {found!r}") from None
+
+    async def stable(self, *clients: str) -> dict[str, GroupMember]:
+        """The members by client id once exactly these share all partitions."""
+        found = await self.until(
+            lambda g: g.state == "Stable" and {*clients} == {m.client_id for m in g.members} and not g.unassigned
+        )
+        return {member.client_id: member for member in found.members}
+
+    async def evict(self, *members: DepartedMember) -> tuple[DepartedMember, ...]:
+        return await self.groups.evict(self.signals, self.name, members)
+
+
+@pytest.fixture
+async def group(kafka: KafkaBroker) -> AsyncIterator[RealGroup]:
+    made = RealGroup(kafka)
+    yield made
+    for client in list(made.processes):
+        made.kill(client)
+    await made.groups.close()
+
+
+async def test_a_dead_member_goes_and_a_living_one_stays(group: RealGroup) -> None:
+    """Its partitions move before its session ends; the survivor keeps its member id. An unknown id removes nobody."""
+    group.start("orders-1")
+    group.start("orders-2")
+    before = await group.stable("orders-1", "orders-2")
+    group.kill("orders-2")
+    dead = DepartedMember(before["orders-2"].id, "orders-2")
+    assert await group.evict(dead, DepartedMember("orders-2-unknown", "orders-2")) == (dead,)
+    after = await group.stable("orders-1")
+    assert after["orders-1"].id == before["orders-1"].id
+    assert await group.evict(dead) == ()
+
+
+async def test_a_static_member_is_evicted_by_its_instance_id_and_a_later_holder_is_not(group: RealGroup) -> None:
+    """Both ids are sent: a request for the earlier holder is fenced."""
+    group.start("orders-1", "one")
+    group.start("orders-2", "two")
+    first = await group.stable("orders-1", "orders-2")
+    assert first["orders-2"].static_id == "two"
+    group.kill("orders-2")
+    group.start("orders-2b", "two")
+    second = await group.stable("orders-1", "orders-2b")
+    assert await group.evict(DepartedMember(first["orders-2"].id, "orders-2", "two")) == ()
+    assert (await group.stable("orders-1", "orders-2b"))["orders-2b"] == second["orders-2b"]
+    group.kill("orders-2b")
+    gone = DepartedMember(second["orders-2b"].id, "orders-2b", "two")
+    assert await group.evict(gone) == (gone,)
+    assert (await group.stable("orders-1"))["orders-1"].id == first["orders-1"].id
+
+
+async def test_the_driver_evicts_what_the_endpoint_ended(group: RealGroup) -> None:
+    """Endpoint over HTTP, group at real brokers: the member of the listed instance is never named."""
+    supervisor = Supervisor(SystemClock())
+    for instance in supervisor.instances:
+        group.start(instance)
+    await group.stable("orders-1", "orders-2")
+    with supervisor.serving() as url:
+        policy = endpoint_policy(url, PATH)
+        document = policy.to_document()
+        document["spec"]["application"] = {"consumerGroup": {"groupId": group.name}}
+        document["spec"]["signals"]["kafka"]["bootstrapServers"] = group.signals.bootstrap_servers
+        subject = type(policy).model_validate(document).subject
+        driver = EndpointDriver(SystemClock(), group.groups)
+
+        async def until(condition: Callable[[Snapshot], bool]) -> Snapshot:
+            async with asyncio.timeout(SECONDS):
+                while not condition(found := await driver.observe(subject)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            return found
+
+        found = await until(lambda s: s.runs({group.name: 2}))
+        assert found.departed == ()
+        supervisor.replicas = 1
+        group.kill("orders-2")
+        found = await until(lambda s: bool(s.departed))
+        assert [member.instance for member in found.departed] == ["orders-2"] and not found.all_running
+        assert await driver.evict(subject, found.departed) == Evicted(found.departed)
+        await until(lambda s: s.runs({group.name: 1}))
+        assert isinstance(await driver.evict(subject, found.departed), Unanswered)
+        await driver.close()
+
+
+def test_an_eviction_that_reaches_no_broker_leaves_no_thread() -> None:
+    """It is tried again every two seconds while an action waits."""
+    with warnings.catch_warnings():
+        # kafka-python leaves sockets that never connected to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        reason = _remove(["127.0.0.1:1"], "orders", [DepartedMember("a#1", "a")], 1.0)
+        gc.collect()
+    assert isinstance(reason, str) and reason
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kafka-io")]
+
+
+async def test_brokers_that_are_away_or_not_allowed_are_named(kafka: KafkaBroker) -> None:
+    """No call waits longer than its limit, and no address outside the settings is connected to."""
+    groups = KafkaGroups(SystemClock(), timeout_seconds=1.0)
+    with pytest.raises(GroupUnread):
+        await groups.read(KafkaSignals(bootstrap_servers="127.0.0.1:1"), "orders")
+    await groups.close()
+    groups = KafkaGroups(SystemClock(), allowed=Allowed.of("http,https", "*", "public", prefix="WEIR_TARGET"))
+    with pytest.raises(GroupUnread, match="WEIR_TARGET_NETWORKS"):
+        await groups.evict(
+            KafkaSignals(bootstrap_servers=kafka.bootstrap_servers), "orders", [DepartedMember("a#1", "a")]
+        )
+    await groups.close()
