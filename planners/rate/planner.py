@@ -53,7 +53,7 @@ class _Situation(NamedTuple):
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     memory = noticed(request, request.remembered(Memory))
-    return _planned(request, memory).model_copy(update={"memory": memory.model_dump()})
+    return _planned(request, memory).model_copy(update={"memory": memory.model_dump(exclude_defaults=True)})
 
 
 def _planned(request: Request, memory: Memory) -> PlanReply:

@@ -7,6 +7,11 @@ MIN_RISE = 0.05
 """Share by which arrivals have to be higher than a cycle ago to count as risen: more than noise."""
 RISES = 3
 """Cycles in a row after which it is a rise: a step that falls into one of them looks like two."""
+MAX_CYCLE_SECONDS = 10.0
+"""Interval above which a rise is not extrapolated: after several such cycles it is as likely to be over, as with the
+surges of the Twitter recording at 15 s."""
+SLOWING = 0.7
+"""Share of the rise before, below which a rise is taken to end."""
 MAX_RISE = 1.0
 """Share of the load that is added at most: a trend ends some time."""
 
@@ -20,6 +25,8 @@ class Memory(BaseModel):
     """Records/s of all sources in the last cycle."""
     rises: int = Field(default=0, ge=0, le=1000)
     """Cycles in a row in which they rose."""
+    step: float = Field(default=0.0, allow_inf_nan=False)
+    """Records/s by which they rose in the last cycle."""
 
 
 def noticed(request: Request, memory: Memory) -> Memory:
@@ -28,16 +35,18 @@ def noticed(request: Request, memory: Memory) -> Memory:
     if now is None or now < 0:
         return memory
     before = memory.arrivals
-    risen = before is not None and now > before * (1 + MIN_RISE)
-    return Memory(arrivals=now, rises=min(1000, memory.rises + 1) if risen else 0)
+    if before is None or now <= before * (1 + MIN_RISE):
+        return Memory(arrivals=now)
+    slows = memory.rises > 0 and now - before < SLOWING * memory.step
+    return Memory(arrivals=now, rises=1 if slows else min(1000, memory.rises + 1), step=now - before)
 
 
 def rise_of(request: Request, memory: Memory, seconds: float) -> float:
     """Return the share by which arrivals will be higher in so many seconds and a cycle, by their measured trend; 0
     unless they have risen for several cycles."""
     now = request.analysis.arrival_rate.value
-    if memory.rises < RISES or not now:
+    interval = request.policy.spec.interval.total_seconds()
+    if memory.rises < RISES or not now or interval > MAX_CYCLE_SECONDS:
         return 0.0
     trends = [source.arrival_rate_trend.value or 0.0 for source in request.analysis.sources]
-    ahead = seconds + request.policy.spec.interval.total_seconds()
-    return min(MAX_RISE, max(0.0, sum(trends) * ahead / now))
+    return min(MAX_RISE, max(0.0, sum(trends) * (seconds + interval) / now))

@@ -299,7 +299,7 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
     for shown in (
         "backlog 4,200 records (counted [twice])",
         "arrival_rate_records_per_second 1,190.0",
-        "enrich: target_rate 1,190.0, capacity 610.0",
+        "enrich: target_rate 1,190.0, capacity 609.1",
         "8f2a",
     ):
         assert shown in verbose

@@ -108,12 +108,13 @@ def test_the_score_is_printed_for_people(tmp_path: Path) -> None:
 
 
 def test_the_score_is_printed_for_programs() -> None:
-    """The same figures with their units in their names; slot-seconds are never below the offline optimum."""
+    """The same figures with their units in their names; only the lag that the objective tolerates saves slot-seconds
+    against the offline optimum, which has none: at most those of the overload before the first rescale."""
     done = replayed("-o", "json", "--topology", "two-sources", "--seed", "3")
     found = json.loads(done.stdout)
     score = found["score"]
     assert score["seconds"] == 90
-    assert score["slot_seconds"] >= score["optimum_slot_seconds"] > 0
+    assert score["slot_seconds"] >= score["optimum_slot_seconds"] - score["max_lag_seconds"] > 0
     assert 0 <= score["violation_share"] <= 1
     assert sum(found["plans"].values()) == 9
     assert [point["at_seconds"] for point in found["points"]] == [10.0 * i for i in range(9)]
@@ -437,7 +438,9 @@ def test_what_the_load_needs_does_not_depend_on_how_long_it_is_looked_at(shape: 
 @pytest.mark.thorough
 def test_notes_about_the_figures_are_printed_below_them() -> None:
     """Too few looks for a decision; more load than there may be slots for. Else nothing."""
-    seldom = json.loads(weir("replay", "--trace", "step", "--interval", "600", "-o", "json").stdout)
+    seldom = json.loads(
+        weir("replay", "--trace", "step", "--interval", "600", "--peak-rate", "100", "-o", "json").stdout
+    )
     assert seldom["notes"] == [
         "nothing was decided in 2 looks: give it longer (--duration) or look more often (--interval)"
     ]

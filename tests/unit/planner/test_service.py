@@ -301,7 +301,8 @@ async def test_the_request_carries_observations_and_outcomes(
     assert plan_request.observations == ([reading] if sent else [])
     assert plan_request.signals == {"queue": 3.0}
     assert [o.restart_seconds for o in plan_request.outcomes] == [7.0]
-    assert plan_request.memory == {}
+    by_rate = spec.get("planner", {"name": "rate"})["name"] == "rate"
+    assert plan_request.memory == ({"arrivals": 800.0} if by_rate else {}), "the memory is its planner's own"
 
 
 async def test_a_plan_that_could_not_be_published_is_made_again(cluster: Cluster) -> None:
