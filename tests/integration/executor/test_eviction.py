@@ -104,12 +104,14 @@ async def test_a_static_member_is_evicted_by_its_instance_id_and_a_later_holder_
     first = await group.stable("orders-1", "orders-2")
     assert first["orders-2"].static_id == "two"
     group.kill("orders-2")
-    group.start("orders-2b", "two")
-    second = await group.stable("orders-1", "orders-2b")
-    assert await group.evict(DepartedMember(first["orders-2"].id, "orders-2", "two")) == ()
-    assert (await group.stable("orders-1", "orders-2b"))["orders-2b"] == second["orders-2b"]
-    group.kill("orders-2b")
-    gone = DepartedMember(second["orders-2b"].id, "orders-2b", "two")
+    group.start("orders-2", "two")
+    earlier = first["orders-2"].id
+    await group.until(lambda g: g.state == "Stable" and earlier not in {m.id for m in g.members})
+    second = await group.stable("orders-1", "orders-2")
+    assert await group.evict(DepartedMember(earlier, "orders-2", "two")) == ()
+    assert (await group.stable("orders-1", "orders-2"))["orders-2"] == second["orders-2"]
+    group.kill("orders-2")
+    gone = DepartedMember(second["orders-2"].id, "orders-2", "two")
     assert await group.evict(gone) == (gone,)
     assert (await group.stable("orders-1"))["orders-1"].id == first["orders-1"].id
 
