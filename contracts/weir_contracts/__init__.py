@@ -14,10 +14,14 @@ from .analysis import Symptom as Symptom
 from .analysis import SymptomCode as SymptomCode
 from .analysis import Window as Window
 from .application import Application as Application
+from .application import ConsumerGroupApplication as ConsumerGroupApplication
 from .application import DockerTarget as DockerTarget
+from .application import EndpointTarget as EndpointTarget
 from .application import FlinkApplication as FlinkApplication
 from .application import FlinkTarget as FlinkTarget
+from .application import InstanceMetrics as InstanceMetrics
 from .application import KafkaSignals as KafkaSignals
+from .application import KafkaStreamsApplication as KafkaStreamsApplication
 from .application import PrometheusSignals as PrometheusSignals
 from .application import Signals as Signals
 from .application import Subject as Subject
@@ -60,6 +64,8 @@ from .document import InvalidDocument as InvalidDocument
 from .document import example as example
 from .document import printable as printable
 from .document import read_document as read_document
+from .groups import Group as Group
+from .groups import Instance as Instance
 from .limits import Budget as Budget
 from .limits import ExcludedPeriod as ExcludedPeriod
 from .limits import PerSlot as PerSlot

@@ -42,6 +42,13 @@ SymptomCode = Literal[
     "pods-crashing",
     "out-of-memory",
     "rollout",
+    "rebalancing",
+    "restoring",
+    "migrating",
+    "hot-partition",
+    "offsets-reset",
+    "records-expired",
+    "brokers-bound",
     "ended",
 ]
 """Codes that the analyzer of this version publishes."""

@@ -5,10 +5,12 @@ job is scaled by Flink's scheduler or by the number of its TaskManagers' contain
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
+from pydantic import AfterValidator, AnyHttpUrl, Field, field_validator, model_validator
 
+from .base import Duration, Name
 from .document import Document
 from .workloads import KubernetesTarget, ServiceApplication, SignalName, Unit
 
@@ -42,6 +44,44 @@ class FlinkApplication(Document):
         return f"{'localhost' if host in _LOOPBACK else host}:{self.url.port}/{(self.url.path or '').strip('/')}"
 
 
+class InstanceMetrics(Document):
+    """Metrics endpoint of each instance, in Prometheus' text format as the JMX exporter writes it."""
+
+    port: Annotated[int, Field(ge=1, le=65535)]
+    """Port of the endpoint, the same on each instance's host: a host has one instance."""
+    path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/-]{0,200}$")] = "/metrics"
+    """Path of the endpoint. Default `/metrics`, as the JMX exporter's."""
+
+
+class KafkaStreamsApplication(Document):
+    """Kafka Streams application, seen from the brokers of `signals.kafka`."""
+
+    application_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+    """The application's `application.id`, which is its consumer group."""
+    metrics: InstanceMetrics | None = None
+    """Metrics endpoint of its instances. Default: none; the busy share of time is then unknown, and capacity is known
+    only while records wait."""
+    commit_interval: Duration | None = None
+    """The application's `commit.interval.ms`, 10ms to 1h. Default: measured from its commits."""
+
+    @field_validator("commit_interval")
+    @classmethod
+    def _sane_interval(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and not timedelta(milliseconds=10) <= value <= timedelta(hours=1):
+            raise ValueError("must lie between 10ms and 1h")
+        return value
+
+
+class ConsumerGroupApplication(Document):
+    """Application of any kind whose consumers share the partitions of `signals.kafka` as one group."""
+
+    group_id: Annotated[str, Field(min_length=1, max_length=249)]
+    """The consumers' `group.id`."""
+
+
+EngineName = Literal["flink", "service", "kafka-streams", "consumer-group"]
+
+
 class Application(Document):
     """The job to scale, of exactly one engine."""
 
@@ -49,17 +89,46 @@ class Application(Document):
     """Flink job."""
     service: ServiceApplication | None = None
     """Service without a stream engine, for a `kubernetes` target."""
+    kafka_streams: KafkaStreamsApplication | None = None
+    """Kafka Streams application. It needs `signals.kafka` and a target that scales instances."""
+    consumer_group: ConsumerGroupApplication | None = None
+    """Consumers of a group. It needs `signals.kafka` and a target that scales instances."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.flink is None) == (self.service is None):
-            raise ValueError("name exactly one engine; this version supports flink and service")
+        if len(self._named) != 1:
+            raise ValueError(
+                "name exactly one engine; this version supports flink, service, kafkaStreams and consumerGroup"
+            )
         return self
 
     @property
-    def engine(self) -> Literal["flink", "service"]:
+    def _named(self) -> list[tuple[EngineName, str]]:
+        """Name and field of each engine that the document names."""
+        given: tuple[tuple[EngineName, str, object], ...] = (
+            ("flink", "flink", self.flink),
+            ("service", "service", self.service),
+            ("kafka-streams", "kafkaStreams", self.kafka_streams),
+            ("consumer-group", "consumerGroup", self.consumer_group),
+        )
+        return [(name, field) for name, field, document in given if document is not None]
+
+    @property
+    def engine(self) -> EngineName:
         """Name of the engine, as in `Deployment.engine`."""
-        return "service" if self.flink is None else "flink"
+        return self._named[0][0]
+
+    @property
+    def field(self) -> str:
+        """Name of the engine's field in the document."""
+        return self._named[0][1]
+
+    @property
+    def group_id(self) -> str | None:
+        """Consumer group that is the application; None for an engine that is not a consumer group."""
+        if self.kafka_streams is not None:
+            return self.kafka_streams.application_id
+        return None if self.consumer_group is None else self.consumer_group.group_id
 
 
 class FlinkTarget(Document):
@@ -102,6 +171,24 @@ class DockerTarget(FlinkTarget):
         return Unit(self.slots, "container")
 
 
+class EndpointTarget(Document):
+    """HTTP endpoint that reads and sets the number of a consumer group's instances; docs/reference/endpoint.openapi.json
+    describes it."""
+
+    url: RestUrl
+    """Address of the endpoint, without credentials, query or fragment."""
+    credentials: Name | None = None
+    """Name of an entry of the executor's setting `WEIR_EXECUTOR_ENDPOINT_CREDENTIALS`, whose token is sent to its own
+    origin only. Default: none, no token. The policy never contains a secret."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads of one instance, each a member of the group: `num.stream.threads` of Kafka Streams. Default 1."""
+
+    @property
+    def unit(self) -> Unit:
+        """Parallelism that one instance adds."""
+        return Unit(self.slots)
+
+
 class Target(Document):
     """The driver that scales the application, exactly one, and what it scales."""
 
@@ -110,12 +197,14 @@ class Target(Document):
     docker: DockerTarget | None = None
     """Containers of a compose service, for a Flink job in reactive mode."""
     kubernetes: KubernetesTarget | None = None
-    """Replicas of Kubernetes workloads, for a service or a Flink job in reactive mode."""
+    """Replicas of Kubernetes workloads, for a service, a consumer group or a Flink job in reactive mode."""
+    endpoint: EndpointTarget | None = None
+    """Instances behind an HTTP endpoint, for a consumer group."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if sum(each is not None for each in (self.flink, self.docker, self.kubernetes)) != 1:
-            raise ValueError("name exactly one driver; this version supports flink, docker and kubernetes")
+        if sum(each is not None for each in (self.flink, self.docker, self.kubernetes, self.endpoint)) != 1:
+            raise ValueError("name exactly one driver; this version supports flink, docker, kubernetes and endpoint")
         return self
 
     @property
@@ -125,16 +214,18 @@ class Target(Document):
         return None if own is None else own.application
 
     @property
-    def driver(self) -> Literal["flink", "docker", "kubernetes"]:
+    def driver(self) -> Literal["flink", "docker", "kubernetes", "endpoint"]:
         """Name of the driver that scales this application."""
         if self.kubernetes is not None:
             return "kubernetes"
+        if self.endpoint is not None:
+            return "endpoint"
         return "flink" if self.docker is None else "docker"
 
     @property
     def unit(self) -> Unit | None:
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
-        instances = self.docker or self.kubernetes
+        instances = self.docker or self.kubernetes or self.endpoint
         return None if instances is None else instances.unit
 
 
@@ -152,6 +243,9 @@ class KafkaSignals(Document):
     """Topics of the sources. Default: the topics that the sources report."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """Isolation level of the sources. Default `read_committed`: open transactions do not count as lag."""
+    credentials: Name | None = None
+    """Name of an entry of the services' own settings with TLS and SASL for these brokers. Default: none, plain text. The
+    policy never contains a secret."""
 
 
 class PrometheusSignals(Document):
@@ -198,8 +292,8 @@ class Subject:
 
     @property
     def cluster(self) -> str:
-        """Key of the cluster whose slots the application shares with others; a service shares none."""
-        return f"kubernetes/{self.id}" if self.application.flink is None else self.flink.cluster
+        """Key of the cluster whose slots the application shares with others; only Flink jobs share any."""
+        return f"{self.target.driver}/{self.id}" if self.application.flink is None else self.flink.cluster
 
     @property
     def namespace(self) -> str:

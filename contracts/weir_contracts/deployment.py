@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from .base import MAX_COUNT, Count, Message, NonNegative, OperatorName, Parallelism, Seconds, Timestamp
+from .groups import Group, Instance
 
 if TYPE_CHECKING:
     from .policy import Bounds
@@ -40,7 +41,8 @@ class Operator(Message):
     slot_sharing_group: Annotated[str | None, Field(max_length=200)] = None
     """Id of the group of operators whose subtasks share slots. None: unknown."""
     source_partitions: Annotated[int | None, Field(ge=1, le=MAX_COUNT)] = None
-    """Number of partitions that a source reads; further subtasks are idle. None: not a source, or unknown."""
+    """Number of indivisible shares of a source's work: partitions, or tasks of Kafka Streams; further subtasks are
+    idle. None: not a source, or unknown."""
 
 
 class Edge(Message):
@@ -165,7 +167,8 @@ class Run(Message):
     """One uninterrupted execution. Counters of two runs must not be subtracted from each other."""
 
     key: Annotated[str | None, Field(max_length=200)] = None
-    """Identity of the run, the same for every monitor. None: the other fields identify it."""
+    """Identity of the run, the same for every monitor; for a consumer group a hash of its assignment. None: the other
+    fields identify it."""
     attempt: Count | None = None
     """Number of restarts before this run, as the engine counts them. None: unknown."""
     running_since: Timestamp
@@ -294,7 +297,7 @@ class Deployment(Message):
     """State of the application in its engine at one instant."""
 
     engine: Annotated[str, Field(max_length=50)] = "flink"
-    """Name of the engine: flink, service."""
+    """Name of the engine: flink, service, kafka-streams, consumer-group."""
     health: Health | None = None
     """State, the same for every engine. `failed` and `ended` are final; `restarting` includes the first start. None:
     unknown."""
@@ -327,6 +330,13 @@ class Deployment(Message):
     """Replicas of the deployment; empty if they are not read."""
     workloads: Annotated[list[WorkloadStatus], Field(max_length=50)] = Field(default_factory=list)
     """Kubernetes objects whose replicas these are; empty for another target."""
+    instances: Annotated[list[Instance], Field(max_length=1000)] = Field(default_factory=list)
+    """Processes of a consumer group; empty for another engine, or if they are unknown."""
+    group: Group | None = None
+    """Consumer group of the application. None: another engine, or unknown."""
+    commit_interval_seconds: Seconds | None = None
+    """Time between two commits of one partition, in seconds: committed offsets stand still in between. None: another
+    engine, or unknown."""
 
     @property
     def is_final(self) -> bool:

@@ -1,5 +1,5 @@
-"""Write the JSON Schemas of all contracts, the planners' OpenAPI document and the policy's reference page, or check
-that they match.
+"""Write the JSON Schemas of all contracts, the OpenAPI documents of planners and endpoints, and the policy's
+reference page, or check that they match.
 
 `python -m weir_contracts.export [--check] [FOLDER]`
 """
@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from .analysis import Analysis
 from .base import VERSION, format_duration
+from .endpoint import ENDPOINT_OBLIGATIONS, EndpointRequest, EndpointState
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
@@ -128,6 +129,58 @@ def plugin_openapi() -> Schema:
     }
 
 
+def endpoint_openapi() -> Schema:
+    """Return the OpenAPI 3.1 document of a server that `spec.target.endpoint` names: `GET` and `PUT` of its URL."""
+    _, definitions = models_json_schema(
+        [(EndpointState, "validation"), (EndpointRequest, "validation")],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=JsonSchema,
+    )
+    state = _json("EndpointState", "Instances, requested and running")
+    no_token = {"description": "No token, or not the right one"}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Endpoint that scales an application",
+            "version": VERSION,
+            "description": "API of a server that policies name as `spec.target.endpoint`. Its obligations:\n\n"
+            + "\n".join(f"- {obligation}" for obligation in ENDPOINT_OBLIGATIONS),
+        },
+        "paths": {
+            "/": {
+                "get": {
+                    "operationId": "read",
+                    "summary": "Read the instances of the application",
+                    "responses": {
+                        "200": state,
+                        "401": no_token,
+                        "403": no_token,
+                        "404": {"description": "The server does not know the application"},
+                    },
+                },
+                "put": {
+                    "operationId": "scale",
+                    "summary": "Request a number of instances",
+                    "requestBody": {"required": True, **_content("EndpointRequest")},
+                    "responses": {
+                        "200": state,
+                        "401": no_token,
+                        "403": no_token,
+                        "404": {"description": "The server does not know the application"},
+                        "409": {"description": "Another version, or a change is under way: nothing was changed"},
+                        "422": {"description": "A number of instances that the server does not run"},
+                    },
+                },
+            }
+        },
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
 def _content(name: str) -> Schema:
     return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
 
@@ -217,6 +270,7 @@ def documents() -> dict[str, str]:
     schemas = {f"{SCHEMAS}/{name}.schema.json": schema_text(model, name) for name, model in CONTRACTS.items()}
     return schemas | {
         f"{SCHEMAS}/planner.openapi.json": _text(plugin_openapi()),
+        "docs/reference/endpoint.openapi.json": _text(endpoint_openapi()),
         "docs/reference/policy.md": policy_page(schema_of(ScalingPolicy)),
     }
 

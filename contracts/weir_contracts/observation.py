@@ -78,6 +78,11 @@ class PartitionReading(Message):
     """Next offset to process, as the source reports it. None: unknown."""
     position_appended_at: Timestamp | None = None
     """Append time of the record at the source's position. None: not looked up."""
+    rewound_at: Timestamp | None = None
+    """Time at which the monitor saw the committed offset or the end of the log fall: offsets were reset, or the topic
+    was created again. None: not seen."""
+    owner: Annotated[str, Field(max_length=300)] = ""
+    """Id of the instance that the partition is assigned to. Empty: none, or unknown."""
 
 
 class Problem(Message):

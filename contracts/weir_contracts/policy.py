@@ -272,6 +272,10 @@ class PolicySpec(Document):
     @model_validator(mode="after")
     def _one_application(self) -> Self:
         target, application = self.target, self.application
+        if application is not None and application.group_id is not None:
+            return self._one_group(application)
+        if target.endpoint is not None:
+            raise ValueError("target.endpoint: needs an application that is a consumer group, such as kafkaStreams")
         if target.kubernetes is None:
             if application is not None and application.flink is None:
                 raise ValueError(f"application.{application.engine}: needs a kubernetes target")
@@ -284,6 +288,21 @@ class PolicySpec(Document):
                 raise ValueError("target.kubernetes.workloads: the TaskManagers of a Flink job are one workload")
         elif target.kubernetes.slots != 1:
             raise ValueError("target.kubernetes.slots: a service has no slots")
+        return self
+
+    def _one_group(self, application: Application) -> Self:
+        """Check a group: it is read from the brokers, and only its number of instances can be scaled."""
+        target, kafka = self.target, self.signals.kafka
+        if target.flink is not None or target.docker is not None:
+            raise ValueError(
+                f"application.{application.field}: needs a target that scales instances: kubernetes or endpoint"
+            )
+        if target.kubernetes is not None and target.kubernetes.workloads is not None:
+            raise ValueError("target.kubernetes.workloads: the instances of a consumer group are one workload")
+        if kafka is None:
+            raise ValueError(f"application.{application.field}: needs signals.kafka, the brokers of its group")
+        if kafka.group_id is not None and kafka.group_id != application.group_id:
+            raise ValueError(f"signals.kafka.groupId: must not name another group than application.{application.field}")
         return self
 
     @model_validator(mode="after")
@@ -371,6 +390,8 @@ class ScalingPolicy(Document):
         """The addresses that the document names, each with its path."""
         flink, prometheus = self.subject.application.flink, self.spec.signals.prometheus
         found = [] if flink is None else [(self.job_field("url"), flink.url)]
+        if (endpoint := self.spec.target.endpoint) is not None:
+            found.append(("spec.target.endpoint.url", endpoint.url))
         return found if prometheus is None else [*found, ("spec.signals.prometheus.url", prometheus.url)]
 
     def to_document(self) -> dict[str, Any]:

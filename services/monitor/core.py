@@ -36,6 +36,9 @@ class PartitionOffsets:
     committed_offset: int | None = None
     committed_at: datetime | None = None
     position_appended_at: datetime | None = None
+    commit_metadata: str = ""
+    rewound_at: datetime | None = None
+    """Time at which the committed offset or the end of the log was seen to fall."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.objective.maxLag", 30, "spec.objective.maxLag", "duration with a unit"),
         ("spec.objective.maxLag", "0s", "spec.objective", "at least 1s"),
         ("spec.target", {}, "spec.target", "exactly one driver"),
-        ("spec.target", {"endpoint": {}}, "spec.target.endpoint", "not a field"),
+        ("spec.target", {"nomad": {}}, "spec.target.nomad", "not a field"),
         ("spec.target", {"flink": FLINK, "docker": DOCKER}, "spec.target", "exactly one driver"),
         ("spec.target", {"docker": FLINK}, "spec.target.docker.project", "required"),
         ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "match"),
@@ -330,7 +330,7 @@ def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> No
         ({"target": {"flink": {"url": "http://a:1"}}}, "spec.target.flink: job is required"),
         ({"application": {}}, "spec.application: name exactly one engine"),
         ({"application": {"flink": FLINK}, "target": {"flink": FLINK}}, "must not name a job where application does"),
-        ({"application": {"kafkaStreams": {}}}, "spec.application.kafkaStreams: is not a field"),
+        ({"application": {"storm": {}}}, "spec.application.storm: is not a field"),
         ({"application": {"flink": {**FLINK, "url": "http://a:0"}}}, "spec.application.flink.url: its port"),
     ],
 )

@@ -34,7 +34,7 @@ def advance(
     newer than the last: it is only counted). `lost_records` is the number of observations of the application's
     partition that retention deleted before this one could be read. Never mutates `state`.
     """
-    settings = settings or AnalysisSettings()
+    settings = (settings or AnalysisSettings()).following(_commit_interval_seconds(observation))
     at = observation.observed_at.timestamp()
     if state is not None and at <= state.observed_at:
         return replace(state, dropped=state.dropped + 1), None
@@ -54,8 +54,12 @@ def advance(
     context = AnalysisContext(observation, at, run, stale or 0.0, fresh_run, gap, lost_records)
     if graph is not None:
         state, context = _derived(state, graph, readings, context, settings)
-    analysis = analysis_of(context, state, symptoms_of(context, state.capacities, settings))
+    analysis = analysis_of(context, state, symptoms_of(context, state.capacities, state.history, settings))
     return (None if observation.status == "ended" else state), analysis
+
+
+def _commit_interval_seconds(observation: Observation) -> float | None:
+    return None if observation.deployment is None else observation.deployment.commit_interval_seconds
 
 
 def _own_share(lost_records: int | None, gap_seconds: float | None, interval_seconds: float) -> int:

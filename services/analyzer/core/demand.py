@@ -25,7 +25,7 @@ def arrival_rate(
     history: LogHistory, operator: str, at: float, settings: AnalysisSettings
 ) -> tuple[Estimate, Estimate]:
     """The arrival rate of a source in records/s and its change in records/s per second."""
-    intervals = log.intervals(history, operator, at - settings.trend_window_seconds)
+    intervals = log.intervals(history, operator, at - settings.demand_window_seconds)
     if intervals is None:
         reason = "log-end offsets of two scrapes are needed and not every partition has them"
         return unknown(reason), unknown(reason)

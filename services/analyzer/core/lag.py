@@ -22,6 +22,8 @@ _CARRY_SECONDS = 30.0
 """An unchanged snapshot keeps its lag at most this long; after that an unchanged position counts as a standstill."""
 _MAX_POINTS = 40
 _POSITION, _EMPTY_LOG = "position of the source", "position: the log is empty"
+_OVERDUE_COMMITS = 2
+"""Commit intervals without a commit while records wait, after which the lag grows with the log again."""
 _OWN_POSITION = frozenset({_POSITION, _EMPTY_LOG})
 """Bases of a lag that the reader's own position gives."""
 
@@ -67,7 +69,8 @@ def source_lag(
         return SourceLag(records, seconds, _growth(state, settings)), state
     partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
-        records, seconds = _over_partitions(partitions, reading, history, run, at)
+        late = _overdue_seconds(observation, settings)
+        records, seconds = _over_partitions(partitions, reading, history, run, at, overdue_seconds=late)
     elif reading is not None and reading.pending_records is not None:
         records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
         seconds = unknown("the age of waiting records needs the brokers' offsets")
@@ -88,11 +91,18 @@ def _over_partitions(
     history: LogHistory,
     run: RunState | None,
     at: float,
+    *,
+    overdue_seconds: float | None,
 ) -> tuple[Estimate, Estimate]:
     """Return lag in records, the sum over the partitions, and in seconds, the largest of them."""
     curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
-    lags = [_partition_lag(p, curves, positions.get(log.key_of(p)) if positions else None, run, at) for p in partitions]
+    lags = [
+        _partition_lag(
+            p, curves, positions.get(log.key_of(p)) if positions else None, run, at, overdue_seconds=overdue_seconds
+        )
+        for p in partitions
+    ]
     n = len(lags)
     bases = " and ".join(sorted({lag.basis for lag in lags}))[:200]
     records = total(lag.records for lag in lags)
@@ -139,8 +149,21 @@ def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorRea
     return {key: max(0.0, (end or 0) - share) for key, end in ends.items()}
 
 
+def _overdue_seconds(observation: Observation, settings: AnalysisSettings) -> float | None:
+    """Return the age of a commit from which it is overdue; None for an application without a commit interval."""
+    if not settings.commit_seconds:
+        return None
+    return _OVERDUE_COMMITS * settings.commit_seconds + observation.policy.spec.interval.total_seconds()
+
+
 def _partition_lag(
-    p: PartitionReading, curves: _Curves, guessed: float | None, run: RunState | None, at: float
+    p: PartitionReading,
+    curves: _Curves,
+    guessed: float | None,
+    run: RunState | None,
+    at: float,
+    *,
+    overdue_seconds: float | None,
 ) -> PartitionLag:
     end = p.log_end_offset
     if end is None:
@@ -156,20 +179,31 @@ def _partition_lag(
     if guessed is not None:
         return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)
     if p.committed_offset is not None:
-        return _since_commit(p, p.committed_offset, curves, run, at)
+        return _since_commit(p, p.committed_offset, curves, run, at, overdue_seconds=overdue_seconds)
     if p.current_offset is not None:
         return _behind(p, p.current_offset, curves, at, "last position of the source", confidence=0.6)
     return PartitionLag(None, None, "no position", 0.0)
 
 
 def _since_commit(
-    p: PartitionReading, committed: int, curves: _Curves, run: RunState | None, at: float
+    p: PartitionReading,
+    committed: int,
+    curves: _Curves,
+    run: RunState | None,
+    at: float,
+    *,
+    overdue_seconds: float | None,
 ) -> PartitionLag:
-    """Lag as of the commit while the run that made it goes on; as of now when nothing is being processed."""
+    """Lag as of the commit while the run that made it goes on; as of now when nothing is being processed, or when the
+    next commit is overdue."""
     committed_at = None if p.committed_at is None else p.committed_at.timestamp()
     if run is None or committed_at is None or committed_at < run.started_at:
         basis = "committed offset, " + ("where processing resumes" if run is None else "fallback: no position yet")
         return _behind(p, committed, curves, at, basis, confidence=0.7 if run is None else 0.5)
+    if overdue_seconds is not None and at - committed_at > overdue_seconds:
+        now = _behind(p, committed, curves, at, "committed offset, and its next commit is overdue", confidence=0.6)
+        if now.seconds is not None and now.seconds > overdue_seconds:
+            return now
     points = curves.of(p)
     then = log.end_at(points, min(committed_at, points[-1][0])) if points else None
     lag = _behind(p, committed, curves, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)

@@ -1,5 +1,7 @@
 """Sentences of the symptoms: subject, verb, number, reason."""
 
+from datetime import datetime
+
 
 def unreachable(message: str) -> str:
     return f"The application cannot be reached{_reason(message)}."
@@ -105,6 +107,57 @@ def rollout(workload: str, updated: int | None, wanted: int) -> str:
 
 def paused(workload: str) -> str:
     return f"{workload}: its rollout is paused (spec.paused): new replicas may run the earlier version."
+
+
+def rebalancing(group: str, state: str, members: int) -> str:
+    return f"{_short(group)} rebalances (state {state}, {members} members): tasks move between instances."
+
+
+def migrating(group: str, tasks: int, at: datetime) -> str:
+    noun = "standby task warms" if tasks == 1 else "standby tasks warm"
+    return f"{_short(group)} migrates: {tasks} {noun} up until the probing rebalance at {at:%H:%M:%S} UTC."
+
+
+def restoring(group: str, instances: int, records: int) -> str:
+    subject, verb = ("1 instance", "restores") if instances == 1 else (f"{instances} instances", "restore")
+    return f"{_short(group)}: {subject} {verb} state, {records:,} changelog records are left; their threads look idle."
+
+
+def offsets_reset(source: str, topic: str, partition: int, partitions: int) -> str:
+    others = f" and {partitions - 1} more" if partitions > 1 else ""
+    return f"{_short(source)}: offsets of {_short(topic)}/{partition}{others} went back: a reset, or a topic created again."
+
+
+def records_expired(source: str, topic: str, partitions: int, records: int) -> str:
+    noun = "partition" if partitions == 1 else "partitions"
+    return f"{_short(source)}: {records:,} records of {_short(topic)} expired unread in {partitions} {noun}."
+
+
+def brokers_bound(source: str, blocked: float, growth: float) -> str:
+    return (
+        f"{_short(source)} waits for its brokers {blocked:.0%} of the time while its lag grows by {formatted(growth)} records/s: "
+        "more threads would wait, too."
+    )
+
+
+def hot_partition(source: str, topic: str, partition: int, rate: float, thread_rate: float) -> str:
+    return (
+        f"{_short(topic)}/{partition} gets {formatted(rate)} records/s and a thread of {_short(source)} processes "
+        f"{formatted(thread_rate)}: more threads do not help."
+    )
+
+
+def partitions_stalled(source: str, topic: str, partition: int, partitions: int, seconds: float) -> str:
+    others = f" and {partitions - 1} more" if partitions > 1 else ""
+    return f"{_short(source)} committed nothing of {_short(topic)}/{partition}{others} for {seconds:.0f} s while records wait."
+
+
+def busy_unknown_without_metrics(group: str, field: str) -> str:
+    return f"{_short(group)}: busy time is unknown without {field}, so capacity is known only while records wait."
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:39]}…"
 
 
 def formatted(value: float | None) -> str:

@@ -1,6 +1,12 @@
 """Windows of the analysis. All times are seconds of the observations' own clock."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+COMMITS_PER_WINDOW = 4
+"""Commit intervals in a window: with fewer, a commit more or less changes a rate by a third."""
+_RATE_WINDOW_SECONDS = 15.0
 
 
 class AnalysisSettings(BaseModel):
@@ -27,7 +33,38 @@ class AnalysisSettings(BaseModel):
         description="window of the arrival rate, in s; at least two scrapes",
     )
 
+    _commit_seconds: float = PrivateAttr(default=0.0)
+    _own_capacity_seconds: float | None = PrivateAttr(default=None)
+
+    def following(self, commit_interval_seconds: float | None) -> Self:
+        """Return the windows for an application whose throughput is known from commits: they span at least four of them.
+
+        Windows of demand stay as they are, since log ends do not wait for commits.
+        """
+        if not commit_interval_seconds:
+            return self
+        seconds = max(self.capacity_window_seconds, COMMITS_PER_WINDOW * commit_interval_seconds)
+        found = self.model_copy(update={"capacity_window_seconds": seconds})
+        found._commit_seconds = commit_interval_seconds
+        found._own_capacity_seconds = self.capacity_window_seconds
+        return found
+
+    @property
+    def commit_seconds(self) -> float:
+        """Time between two commits, in s; 0 if throughput is not known from commits."""
+        return self._commit_seconds
+
+    @property
+    def rate_window_seconds(self) -> float:
+        """Window of the input and output rates of operators."""
+        return max(_RATE_WINDOW_SECONDS, COMMITS_PER_WINDOW * self._commit_seconds)
+
     @property
     def trend_window_seconds(self) -> float:
-        """Window of trends (arrival rate, growth of lag) and the length of the ring of samples."""
+        """Window of the growth of lag, and the length of the ring of samples."""
         return max(60.0, 2 * self.capacity_window_seconds)
+
+    @property
+    def demand_window_seconds(self) -> float:
+        """Window of the arrival rate's trend."""
+        return max(60.0, 2 * (self._own_capacity_seconds or self.capacity_window_seconds))

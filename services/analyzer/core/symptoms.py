@@ -6,9 +6,10 @@ from weir_contracts import Symptom
 
 from . import messages
 from .context import AnalysisContext, OperatorContext, SourceContext
+from .groups import group_symptoms
 from .lag import BACKLOG_SECONDS
 from .settings import AnalysisSettings
-from .state import Point
+from .state import LogHistory, Point
 from .workloads import symptom, workload_symptoms
 
 _MAX_SYMPTOMS = 100
@@ -18,13 +19,17 @@ _SKEW_RATIO = 1.5
 
 
 def symptoms_of(
-    context: AnalysisContext, curves: Mapping[str, Sequence[Point]], settings: AnalysisSettings
+    context: AnalysisContext,
+    curves: Mapping[str, Sequence[Point]],
+    logs: LogHistory,
+    settings: AnalysisSettings,
 ) -> list[Symptom]:
     """All that apply, the application's own before its operators'."""
     found = [
         *_status(context),
         *_gap(context),
         *workload_symptoms(context.observation.deployment),
+        *group_symptoms(context, logs, settings),
         *_warming_up(context, settings),
         *(s for source in context.sources.values() for s in _source(context, source)),
         *(s for operator in context.operators.values() for s in _operator(context, operator, curves)),
@@ -147,13 +152,28 @@ def _missing(context: AnalysisContext) -> Iterator[Symptom]:
     if context.observation.status != "running":
         return
     for operator in context.operators.values():
-        if missing := _missing_readings(operator):
+        if (missing := _missing_readings(operator)) == [_NO_BUSY_TIME] and (field := _metrics_field(context)):
+            sentence = messages.busy_unknown_without_metrics(operator.name, field)
+            yield symptom("metric-missing", sentence, operator.name)
+        elif missing:
             yield symptom("metric-missing", messages.readings_missing(operator.name, missing), operator.name)
     for source in context.sources.values():
         for name, found in (("arrival rate", source.arrival_rate), ("lag", source.lag.records)):
             if found.value is None and context.gap_seconds is not None:
                 sentence = messages.estimate_missing(source.name, name, found.basis)
                 yield symptom("metric-missing", sentence, source.name)
+
+
+def _metrics_field(context: AnalysisContext) -> str:
+    """Return the field of the policy whose endpoint reports the busy time; empty for an engine without one."""
+    deployment = context.observation.deployment
+    streams = context.observation.policy.subject.application.kafka_streams
+    if streams is not None and streams.metrics is None:
+        return "application.kafkaStreams.metrics"
+    return "metrics of its consumers" if streams is None and deployment is not None and deployment.group else ""
+
+
+_NO_BUSY_TIME = "busy time is"
 
 
 def _missing_readings(operator: OperatorContext) -> list[str]:

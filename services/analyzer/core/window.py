@@ -6,6 +6,7 @@ is unknown), an unchanged snapshot (the engine refreshes more slowly than it is 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from weir_contracts import Observation, OperatorReading, Run
@@ -14,8 +15,6 @@ from .numbers import since, slope_weights, thinned, weighted
 from .settings import AnalysisSettings
 from .state import COUNTERS, MISSING, Row, RunState
 
-RATE_WINDOW_SECONDS = 15.0
-"""Window of the input and output rates of operators."""
 _MIN_ROWS = 5
 """Kept however old they are: an application scraped every minute has few of them in any window."""
 _MAX_ROWS = 40
@@ -143,6 +142,8 @@ class View(NamedTuple):
     """Number of samples in the window of capacity; 0 while it is not full."""
     seconds: float
     """Span of the window of capacity."""
+    commits: bool = False
+    """Whether the records are known from commits, so that a rate is taken from one commit to another."""
 
     def rate(self, counts: Counts, first: int) -> float | None:
         """Records per second between the sample `first` and the newest; None without two samples that have the counter."""
@@ -152,8 +153,20 @@ class View(NamedTuple):
             first, last = present[0], present[-1]
         if first >= last:
             return None
+        if self.commits and self.busy_ms[last] is None:
+            first, last = self._between_commits(counts, first, last)
         seconds = self._elapsed_seconds(first, last)
         return None if seconds <= 0 else max(0.0, ((counts[last] or 0) - (counts[first] or 0)) / seconds)
+
+    def _between_commits(self, counts: Counts, first: int, last: int) -> tuple[int, int]:
+        """Return the samples of the first and the last commit, or all if the next commit is overdue."""
+        present = [i for i in range(first, last + 1) if counts[i] is not None]
+        changes = [now for before, now in pairwise(present) if counts[now] != counts[before]]
+        if len(changes) < 2:
+            return first, last
+        period = (self.at[changes[-1]] - self.at[changes[0]]) / (len(changes) - 1)
+        is_overdue = self.at[last] - self.at[changes[-1]] > 2 * period
+        return (first, last) if is_overdue else (changes[0], changes[-1])
 
     def _elapsed_seconds(self, first: int, last: int) -> float:
         """Time between two samples, by the engine's own accounting if it is plausible.
@@ -179,7 +192,8 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
     Samples before `undisturbed_from`, and in a warm-up after it, teach no capacity.
     """
     rows = run.rows
-    reach = max(settings.capacity_window_seconds, RATE_WINDOW_SECONDS)
+    reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
+    from_commits = settings.commit_seconds > 0
     first = len(rows) - 1
     # one row more than the window spans, so that the suffix can reach over it; never fewer than the windows need
     while first > 0 and (rows[-1][0] - rows[first][0] < reach or len(rows) - first < _MIN_ROWS):
@@ -190,7 +204,12 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
     def windows(times: tuple[float, ...]) -> tuple[int, int, int, float]:
         taught = _taught(times, warm_from, settings.capacity_window_seconds)
         samples = len(times) - taught
-        return _recent(times), taught, samples, times[-1] - times[taught] if samples else 0.0
+        return (
+            _recent(times, settings.rate_window_seconds),
+            taught,
+            samples,
+            times[-1] - times[taught] if samples else 0.0,
+        )
 
     all_times = tuple([at for at, _ in rows])
     all_windows = windows(all_times)
@@ -205,7 +224,7 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
             columns = [tuple([column[k] for k in present]) for column in columns]
             bounds = windows(times)
         taken, given, busy, blocked, idle = columns
-        found[name] = View(parallelism, times, taken, given, busy, blocked, idle, *bounds)
+        found[name] = View(parallelism, times, taken, given, busy, blocked, idle, *bounds, from_commits)
     return found
 
 
@@ -219,10 +238,10 @@ def _taught(times: Sequence[float], warm_from: float, span_seconds: float) -> in
     return len(times)
 
 
-def _recent(times: Sequence[float]) -> int:
+def _recent(times: Sequence[float], window_seconds: float) -> int:
     """Index of the longest suffix within the window of rates, of at least two samples where there are two."""
     i = max(0, len(times) - 2)
-    while i > 0 and times[-1] - times[i - 1] <= RATE_WINDOW_SECONDS:
+    while i > 0 and times[-1] - times[i - 1] <= window_seconds:
         i -= 1
     return i
 

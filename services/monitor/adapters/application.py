@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir_contracts import ScalingPolicy
+from weir_contracts import ScalingPolicy, Subject
 
 from engines.kubernetes.cluster import WorkloadReader
 from engines.kubernetes.signals import ServiceMeter
@@ -14,12 +14,14 @@ from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from services.monitor.core import Readings
 
-from . import prometheus
+from . import instance_metrics, prometheus
 from .flink import FlinkCollector, new_client
+from .groups import GroupCollector
+from .instance_metrics import InstanceMetricsCollector
 from .kafka import BrokersPool, KafkaBrokers
-from .partitions import KafkaReadings, PartitionCollector
+from .partitions import Brokers, KafkaReadings, PartitionCollector
 from .prometheus import PrometheusCollector, SignalReadings
-from .workloads import FlinkPodsCollector, ServiceCollector
+from .workloads import InstancePodsCollector, ServiceCollector
 
 
 class EngineCollector(Protocol):
@@ -99,17 +101,30 @@ class Collectors:
         if self.workloads is not None:
             await self.workloads.close()
 
-    def _engine(self, policy: ScalingPolicy) -> EngineCollector:
-        """Return the collector of the application's engine: one line per engine."""
-        subject = policy.subject
-        if subject.application.flink is None:
-            return ServiceCollector(subject, self.workloads, self.namespaces)
-        client = new_client(self.call_timeout_seconds, self.allowed)
+    def _engine(self, policy: ScalingPolicy, brokers: Brokers | None) -> EngineCollector:
+        """Return the collector of the application's engine: one branch per engine."""
+        subject, engine = policy.subject, policy.subject.application.engine
         on_pods = subject.target.kubernetes is not None
-        flink = FlinkCollector(subject.flink, self.call_timeout_seconds, client, reads_task_managers=not on_pods)
-        if not on_pods:
-            return flink
-        return FlinkPodsCollector(flink, subject, self.workloads, self.namespaces)
+        collector: EngineCollector
+        if engine == "service":
+            return ServiceCollector(subject, self.workloads, self.namespaces)
+        if engine == "flink":
+            client = new_client(self.call_timeout_seconds, self.allowed)
+            flink = subject.flink
+            collector = FlinkCollector(flink, self.call_timeout_seconds, client, reads_task_managers=not on_pods)
+        elif brokers is not None:
+            collector = GroupCollector(subject, brokers, self.clock, self._metrics(subject))
+        else:
+            raise ValueError(f"{subject.id}: a consumer group needs signals.kafka")
+        return InstancePodsCollector(collector, subject, self.workloads, self.namespaces) if on_pods else collector
+
+    def _metrics(self, subject: Subject) -> InstanceMetricsCollector | None:
+        streams = subject.application.kafka_streams
+        if streams is None or streams.metrics is None:
+            return None
+        client = instance_metrics.new_client(self.call_timeout_seconds, self.allowed)
+        target = subject.target.endpoint
+        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, client)
 
     def _signals(self, policy: ScalingPolicy) -> PrometheusCollector | None:
         signals = policy.spec.signals.prometheus
@@ -122,9 +137,11 @@ class Collectors:
         """Return the collector of a policy; the caller closes it."""
         service, kafka = policy.subject.application.service, policy.spec.signals.kafka
         servers = None if kafka is None else kafka.bootstrap_servers
+        brokers = None if servers is None else self._pool.take(servers)
+        reads_itself = policy.subject.application.group_id is not None
         return ApplicationCollector(
-            self._engine(policy),
-            None if kafka is None else PartitionCollector(kafka, self._pool.take(kafka.bootstrap_servers)),
+            self._engine(policy, brokers),
+            None if kafka is None or brokers is None or reads_itself else PartitionCollector(kafka, brokers),
             self.clock,
             None if servers is None else lambda: self._pool.release(servers),
             signals=self._signals(policy),

@@ -29,11 +29,13 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from weir_contracts import Problem
 
+from engines.kafka_streams.group import DescribedGroup
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, connection, explain
 
+from .kafka_groups import described_group, group_of, raw_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
 TOPICS_KEPT_SECONDS = 30.0
@@ -80,6 +82,7 @@ class KafkaBrokers:
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")
+        self._listed_groups = ClientThread("monitor-groups")
         self._groups: dict[str, _Group] = {}
         self._readers: dict[Isolation, Consumer] = {}
         self._topics: tuple[float, Mapping[str, Sequence[int]]] | None = None
@@ -169,7 +172,19 @@ class KafkaBrokers:
             tuple(
                 Problem(where=f"commit of {group} at {p.topic}/{p.partition}", what=p.error.str()) for p in failed[:5]
             ),
+            {(p.topic, p.partition): p.metadata for p in answer if (p.topic, p.partition) in found and p.metadata},
         )
+
+    async def group(self, name: str, *, raw: bool) -> DescribedGroup:
+        described, listed = await asyncio.gather(
+            self._settled(described_group(self._client(), name, self._timeout_seconds)),
+            self._raw_group(name) if raw else _nothing(),
+        )
+        return group_of(name, described, listed)
+
+    async def _raw_group(self, name: str) -> Any:
+        listing = self._listed_groups.call(lambda: raw_group(self._client(), name, self._timeout_seconds))
+        return await _response(listing, self._timeout_seconds)
 
     def _group(self, name: str) -> _Group:
         now = self._clock.monotonic()
@@ -235,6 +250,7 @@ class KafkaBrokers:
         """End the clients and their threads."""
         await self._let_go()
         self._lookups.close()
+        self._listed_groups.close()
         self._metadata.close()
 
     async def _let_go(self) -> None:
@@ -285,6 +301,10 @@ async def _response(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
         raise BrokersAway(f"no answer within {timeout_seconds * 1.5:g} s") from None
     except (KafkaException, BusError) as error:
         raise BrokersAway(explain(error)) from None
+
+
+async def _nothing() -> None:
+    """Return None, in place of a request that is not needed."""
 
 
 def _retrieve_error(future: "asyncio.Future[Any]") -> None:

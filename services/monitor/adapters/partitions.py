@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from weir_contracts import KafkaSignals, Problem
 
+from engines.kafka_streams.group import DescribedGroup
 from engines.scrape import Positions
 from services.monitor.core import PartitionOffsets
 
@@ -37,6 +38,8 @@ class Offsets:
 
     found: Mapping[Place, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    metadata: Mapping[Place, str] = field(default_factory=dict)
+    """Metadata of commits by place, where there is any."""
 
 
 class Brokers(Protocol):
@@ -51,7 +54,11 @@ class Brokers(Protocol):
         ...
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
-        """Return the group's committed offsets, without the places where it has none."""
+        """Return the group's committed offsets with their metadata, without the places where it has none."""
+        ...
+
+    async def group(self, name: str, *, raw: bool) -> DescribedGroup:
+        """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
         ...
 
     async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
@@ -73,20 +80,26 @@ class _PartitionHistory:
     committed: int | None = None
     committed_at: datetime | None = None
     looked_up: tuple[int, datetime] | None = None
+    metadata: str = ""
+    rewound_at: datetime | None = None
 
     def add_end(self, end: int, now: datetime) -> None:
         if self.ends and end < self.ends[-1][1]:
             # the topic was created again: its offsets mean other records
             self.ends.clear()
             self.looked_up = None
+            self.rewound_at = now
         if not self.ends or now - self.ends[-1][0] >= ENDS_STEP:
             self.ends.append((now, end))
         while now - self.ends[0][0] > ENDS_KEPT:
             self.ends.popleft()
 
-    def add_commit(self, committed: int, now: datetime) -> None:
+    def add_commit(self, committed: int, metadata: str, now: datetime) -> None:
+        if self.committed is not None and committed < self.committed:
+            self.rewound_at = now
         if committed != self.committed:
             self.committed, self.committed_at = committed, now
+        self.metadata = metadata
 
     def reaches_back_to(self, position: int) -> bool:
         """Whether the kept log ends bracket the append time of a position."""
@@ -96,9 +109,10 @@ class _PartitionHistory:
 class PartitionCollector:
     """Offsets of one application's sources. Never raises: an unreadable one is a problem in the readings."""
 
-    def __init__(self, signals: KafkaSignals, brokers: Brokers) -> None:
+    def __init__(self, signals: KafkaSignals, brokers: Brokers, group_id: str | None = None) -> None:
         self._signals = signals
         self._brokers = brokers
+        self._group_id = group_id or signals.group_id
         self._named: dict[str, frozenset[str]] = {}
         self._histories: dict[Place, _PartitionHistory] = {}
 
@@ -127,7 +141,7 @@ class PartitionCollector:
         problems += [*starts.problems, *ends.problems]
         self._remember(places, ends.found, commits, now)
         read = [
-            (operator, self._with_offsets(partition, starts.found, ends.found, commits))
+            (operator, self._with_offsets(partition, starts.found, ends.found, commits.found))
             for operator, partition in listed
         ]
         return await self._with_ages(read, sources)
@@ -162,22 +176,20 @@ class PartitionCollector:
             return cached
         return frozenset(metric_name(topic) for topic in self._signals.topics or []) if alone else frozenset()
 
-    async def _commits(self, places: Sequence[Place], problems: list[Problem]) -> Mapping[Place, int]:
-        if self._signals.group_id is None:
-            return {}
-        commits = await self._brokers.commits(places, self._signals.group_id)
+    async def _commits(self, places: Sequence[Place], problems: list[Problem]) -> Offsets:
+        if self._group_id is None:
+            return Offsets()
+        commits = await self._brokers.commits(places, self._group_id)
         problems += commits.problems
-        return commits.found
+        return commits
 
-    def _remember(
-        self, places: Sequence[Place], ends: Mapping[Place, int], commits: Mapping[Place, int], now: datetime
-    ) -> None:
+    def _remember(self, places: Sequence[Place], ends: Mapping[Place, int], commits: Offsets, now: datetime) -> None:
         self._histories = {place: self._histories.get(place, _PartitionHistory()) for place in places}
         for place, history in self._histories.items():
             if place in ends:
                 history.add_end(ends[place], now)
-            if place in commits:
-                history.add_commit(commits[place], now)
+            if place in commits.found:
+                history.add_commit(commits.found[place], commits.metadata.get(place, ""), now)
 
     def _with_offsets(
         self,
@@ -193,6 +205,8 @@ class PartitionCollector:
             log_end_offset=ends.get(place),
             committed_offset=commits.get(place),
             committed_at=self._histories[place].committed_at if place in commits else None,
+            commit_metadata=self._histories[place].metadata if place in commits else "",
+            rewound_at=self._histories[place].rewound_at,
         )
 
     async def _with_ages(

@@ -1,7 +1,8 @@
-"""Collectors of Kubernetes workloads: of a service, and of the TaskManagers of a Flink job."""
+"""Collectors of Kubernetes workloads: of a service, and of an engine's instances."""
 
 import asyncio
 from dataclasses import replace
+from typing import Protocol
 
 from weir_contracts import Problem, Subject
 from weir_contracts.workloads import KubernetesTarget
@@ -11,8 +12,6 @@ from engines.kubernetes.cluster import WorkloadReader, WorkloadsReading
 from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import merged, scrape_of
 from engines.scrape import Scrape
-
-from .flink import FlinkCollector
 
 SETTING = "WEIR_MONITOR_KUBERNETES_NAMESPACES"
 
@@ -63,21 +62,30 @@ class ServiceCollector:
         return scrape_of(found, self._workloads.target, self._workloads.namespace)
 
 
-class FlinkPodsCollector:
-    """Collector of a Flink job whose TaskManagers are pods of a workload: Flink's scrape with replicas and pods."""
+class Engine(Protocol):
+    """Reader of one application from its engine."""
+
+    async def scrape(self) -> Scrape: ...
+
+    async def close(self) -> None: ...
+
+
+class InstancePodsCollector:
+    """Collector of an application whose instances are pods of one workload, such as TaskManagers: its engine's scrape
+    with replicas and pods."""
 
     def __init__(
-        self, flink: FlinkCollector, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]
+        self, engine: Engine, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]
     ) -> None:
-        self._flink = flink
+        self._engine = engine
         self._workloads = _Workloads(subject, reader, namespaces)
 
     async def close(self) -> None:
-        await self._flink.close()
+        await self._engine.close()
 
     async def scrape(self) -> Scrape:
-        """Return the job as Flink reports it, with its workload. Without the workload its readings are still usable."""
-        scrape, found = await asyncio.gather(self._flink.scrape(), self._workloads.read())
+        """Return the engine's scrape with its workload. Without the workload its readings are still usable."""
+        scrape, found = await asyncio.gather(self._engine.scrape(), self._workloads.read())
         if isinstance(found, Scrape):
             return replace(scrape, problems=(*scrape.problems, *found.problems))
         return merged(scrape, found, self._workloads.target, self._workloads.namespace)

@@ -265,3 +265,24 @@ def test_a_flink_jobs_pods_and_a_service_are_rivals() -> None:
     first = Subject("shop/a", Application.model_validate(job), target, Signals())
     second = policy("shop/b", target={"kubernetes": {**WEB, "apiVersion": "apps/v1"}})
     assert rival(claims(second.subject), {"shop/a": claims(first)}) == "shop/a"
+
+
+@pytest.mark.parametrize(
+    ("application", "servers", "is_taken"),
+    [
+        ({"consumerGroup": {"groupId": "orders"}}, "KAFKA-1:9092,kafka-0:9092", True),
+        ({"kafkaStreams": {"applicationId": "other"}}, "kafka-0:9092", False),
+        ({"kafkaStreams": {"applicationId": "orders"}}, "elsewhere:9092", False),
+    ],
+)
+def test_a_group_belongs_to_one_policy(application: dict[str, object], servers: str, is_taken: bool) -> None:
+    """An application id that two policies share is refused, however they name its brokers."""
+
+    def subject(name: str, runs: dict[str, object], brokers: str) -> Subject:
+        target = Target.model_validate({"kubernetes": {**WEB, "name": name}})
+        signals = Signals.model_validate({"kafka": {"bootstrapServers": brokers}})
+        return Subject(f"shop/{name}", Application.model_validate(runs), target, signals)
+
+    first = subject("a", {"kafkaStreams": {"applicationId": "orders"}}, "kafka-1:9092")
+    found = rival(claims(subject("b", application, servers)), {"shop/a": claims(first)})
+    assert (found == "shop/a") is is_taken

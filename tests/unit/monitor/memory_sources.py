@@ -10,6 +10,7 @@ from engines.flink.metrics import SourceOffsets
 from engines.flink.readings import FlinkReadings, Shares, scrape_of
 from engines.flink.rescale import CheckpointStatistics
 from engines.flink.topology import Job, Link, VertexReading
+from engines.kafka_streams.group import DescribedGroup
 from engines.scrape import Scrape
 from runtime.clock import Clock
 from services.monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
@@ -36,6 +37,8 @@ class MemoryBrokers:
         self._clock = clock
         self._logs = {(topic, n): _Log() for topic, count in topics.items() for n in range(count)}
         self._commits: dict[str, dict[Place, int]] = {}
+        self._metadata: dict[tuple[str, Place], str] = {}
+        self.groups: dict[str, DescribedGroup] = {}
         self._away: str | None = None
         self.listed = 0
 
@@ -55,9 +58,10 @@ class MemoryBrokers:
         self._logs = {place: log for place, log in self._logs.items() if place[0] != topic}
         self._logs |= {(topic, n): _Log() for n in range(partitions)}
 
-    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
         """Commit offsets of a consumer group."""
         self._commits.setdefault(group, {}).update(offsets)
+        self._metadata |= {(group, place): metadata for place in offsets}
 
     def break_down(self, reason: str = "the brokers are away") -> None:
         """Begin an outage: every call fails with `reason`."""
@@ -102,7 +106,13 @@ class MemoryBrokers:
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
         self._check_reachable()
         committed = self._commits.get(group, {})
-        return Offsets({place: committed[place] for place in places if place in committed})
+        found = {place: committed[place] for place in places if place in committed}
+        return Offsets(found, (), {place: self._metadata[group, place] for place in found})
+
+    async def group(self, name: str, *, raw: bool) -> DescribedGroup:
+        del raw  # members in memory have their bytes, if they have any
+        self._check_reachable()
+        return self.groups.get(name, DescribedGroup(name, "Dead"))
 
     async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
         self._check_reachable()

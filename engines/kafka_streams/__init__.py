@@ -1,0 +1,1 @@
+"""Consumer groups of Kafka as applications: Kafka Streams, and plain consumers."""

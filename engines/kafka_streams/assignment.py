@@ -1,0 +1,160 @@
+"""Decoder of what group members of the classic protocol exchange through the coordinator.
+
+Assignment and subscription have Kafka's documented format; the user data in them is internal to Kafka Streams
+(`AssignmentInfo`, `SubscriptionInfo`, versions 7 to 11), so that another version is refused.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from .wire import Reader, Undecodable
+
+OLDEST, NEWEST = 7, 11
+"""Versions of Kafka Streams' user data that are decoded: Kafka 2.6 to 4.x."""
+_NEVER = 2**63 - 1
+_LATEST_MS = 32_503_680_000_000
+"""The year 3000: a later time is no time."""
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """Kafka Streams task; `topology` is the name of a named topology, empty as a rule."""
+
+    subtopology: int
+    partition: int
+    topology: str = ""
+
+
+@dataclass(frozen=True)
+class StreamsAssignment:
+    """Tasks that one thread was assigned."""
+
+    active: tuple[Task, ...]
+    standby: tuple[Task, ...]
+    """Standby tasks and warm-ups, which the format does not tell apart."""
+    probing_at: datetime | None
+    """Time of the next probing rebalance. None: none is due."""
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Assignment of one member: its partitions, and its tasks if it is one of Kafka Streams."""
+
+    places: tuple[Place, ...]
+    user_data: bytes | None
+
+
+@dataclass(frozen=True)
+class Subscribed:
+    """Subscription of one member: its topics, and Kafka Streams' user data."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None
+
+
+def assigned(data: bytes) -> Assigned:
+    """Return a member's assignment; `Undecodable` for another format. Empty bytes are no partitions."""
+    if not data:
+        return Assigned((), None)
+    reader = Reader(data, "assignment")
+    _checked_version(reader.i16(), "assignment")
+    groups = reader.items(lambda: (reader.text(), reader.items(reader.i32, 4)), 6)
+    places = tuple([(topic, partition) for topic, partitions in groups for partition in partitions])
+    # a newer version may add fields after the user data
+    return Assigned(places, reader.data() if reader.left else None)
+
+
+def subscribed(data: bytes) -> Subscribed:
+    """Return a member's subscription; `Undecodable` for another format. Empty bytes are no topics."""
+    if not data:
+        return Subscribed((), None)
+    reader = Reader(data, "subscription")
+    _checked_version(reader.i16(), "subscription")
+    topics = tuple(reader.items(reader.text, 2))
+    return Subscribed(topics, reader.data() if reader.left else None)
+
+
+def tasks_of(user_data: bytes) -> StreamsAssignment:
+    """Return the tasks in Kafka Streams' `AssignmentInfo`, read to its last byte; `Undecodable` for another format."""
+    reader = Reader(user_data, "AssignmentInfo")
+    version = _streams_version(reader)
+    reader.i32()  # the version that all members of the group can read
+    active = reader.items(lambda: _task(reader, version), 8)
+    standby = reader.items(lambda: _standby(reader, version), 12)
+    reader.items(lambda: (reader.i32(), reader.text()), 6)
+    for _ in range(2):
+        reader.items(lambda: _host(reader), 10)
+    reader.i32()  # error code
+    probing_ms = reader.i64()
+    reader.end()
+    return StreamsAssignment(tuple(active), tuple(standby), _instant(probing_ms))
+
+
+def process_of(user_data: bytes) -> UUID:
+    """Return the process id in Kafka Streams' `SubscriptionInfo`; `Undecodable` for another version."""
+    reader = Reader(user_data, "SubscriptionInfo")
+    _streams_version(reader)
+    reader.i32()  # latest version that the member supports
+    return UUID(bytes=reader.take(16))
+
+
+def partition_time(metadata: str) -> datetime | None:
+    """Return the largest record timestamp that Kafka Streams had processed at a commit; None if it is unknown.
+
+    The format is internal to Kafka Streams and begins with its version, 1 or 2.
+    """
+    if not metadata or len(metadata) > MAX_METADATA_CHARACTERS:
+        return None
+    try:
+        data = base64.b64decode(metadata, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(data) < 9 or data[0] not in (1, 2):
+        return None
+    return _instant(int.from_bytes(data[1:9], "big", signed=True))
+
+
+MAX_METADATA_CHARACTERS = 65_536
+"""Largest metadata of a commit that is decoded; brokers allow 4,096 bytes by default."""
+
+
+def _checked_version(version: int, name: str) -> None:
+    if not 0 <= version <= 100:
+        raise Undecodable(f"{name}: {version} is no version")
+
+
+def _streams_version(reader: Reader) -> int:
+    version = reader.i32()
+    if not OLDEST <= version <= NEWEST:
+        raise Undecodable(f"Kafka Streams' user data has version {version}; {OLDEST} to {NEWEST} are known")
+    return version
+
+
+def _task(reader: Reader, version: int) -> Task:
+    subtopology, partition = reader.i32(), reader.i32()
+    return Task(subtopology, partition, reader.wide_text() if version >= 10 else "")
+
+
+def _standby(reader: Reader, version: int) -> Task:
+    task = _task(reader, version)
+    reader.items(lambda: (reader.text(), reader.i32()), 6)
+    return task
+
+
+def _host(reader: Reader) -> None:
+    reader.text()
+    reader.i32()
+    reader.items(lambda: (reader.i32(), reader.i32()), 8)
+
+
+def _instant(milliseconds: int) -> datetime | None:
+    """Return an instant; None for none, an unknown one, or one beyond the calendar."""
+    if not 0 < milliseconds < _LATEST_MS:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

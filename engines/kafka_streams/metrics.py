@@ -1,0 +1,126 @@
+"""Metrics of one Kafka Streams instance: Prometheus' text format, as the JMX exporter writes the beans.
+
+Only lines of the metrics that are used are parsed, so that an endpoint with all beans of a hundred tasks is read in a
+few milliseconds.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+
+MAX_BYTES = 4_000_000
+MAX_LINE_CHARACTERS = 4_000
+MAX_SAMPLES = 20_000
+_NAME = re.compile(
+    r"^(?:kafka_streams_(?P<streams>stream_thread_metrics_(?:blocked_time_ns|process|thread_state)"
+    r"|stream_task_metrics_restore_remaining_records"
+    r"|stream_metrics_(?:client_state|failed_stream_threads))(?:_total)?"
+    r"|(?P<memory>process_resident_memory_bytes|jvm_memory_used_bytes|jvm_memory_bytes_used))(?=[{ ])",
+    re.IGNORECASE,
+)
+_CLIENT_STATES = ("CREATED", "REBALANCING", "RUNNING", "PENDING_SHUTDOWN", "NOT_RUNNING", "PENDING_ERROR", "ERROR")
+_THREAD_RUNNING = 4
+
+
+@dataclass(frozen=True)
+class ThreadMetrics:
+    """Counters of one stream thread; None is unknown."""
+
+    blocked_ns: float | None = None
+    """Time that it waited for brokers since it began, in ns."""
+    processed: float | None = None
+    """Records that it processed since it began."""
+    state: int | None = None
+    """Its state: 4 is RUNNING, lower ones come before it."""
+
+
+@dataclass(frozen=True)
+class InstanceMetrics:
+    """What one endpoint reports."""
+
+    threads: dict[str, ThreadMetrics] = field(default_factory=dict)
+    """Stream threads by their id, whose main consumer has the client id `<thread>-consumer`."""
+    client_state: str = ""
+    """State of its Kafka Streams client, such as RUNNING. Empty: unknown."""
+    failed_threads: int | None = None
+    restore_remaining_records: int | None = None
+    """Changelog records that its tasks have to read. None: unknown."""
+    memory_bytes: int | None = None
+
+    @property
+    def restores(self) -> bool:
+        """Whether it restores or waits for tasks: its threads then look idle."""
+        starting = [t for t in self.threads.values() if t.state is not None and t.state < _THREAD_RUNNING]
+        return bool(self.restore_remaining_records) or bool(starting) or self.client_state == "REBALANCING"
+
+
+class Unreadable(ValueError):
+    """A response that is no metrics of Kafka Streams; the sentence says why."""
+
+
+def instance_metrics(content: bytes) -> InstanceMetrics:
+    """Return the metrics in a response; `Unreadable` without any of a stream thread.
+
+    Values that are no finite number of 0 or more are unknown.
+    """
+    if len(content) > MAX_BYTES:
+        raise Unreadable(f"the response has {len(content):,} bytes, more than {MAX_BYTES:,}")
+    threads: dict[str, dict[str, float]] = {}
+    client: dict[str, float] = {}
+    restore: dict[tuple[str, str], float] = {}
+    memory: dict[str, float] = {}
+    for name, labels, value in _samples(content):
+        thread = labels.get("thread_id", "")
+        if name.startswith("stream_thread_metrics_") and thread:
+            threads.setdefault(thread, {})[name.removeprefix("stream_thread_metrics_")] = value
+        elif name.startswith("stream_task_metrics_"):
+            restore[thread, labels.get("task_id", "")] = value
+        elif name.startswith("stream_metrics_"):
+            client[name.removeprefix("stream_metrics_")] = value
+        elif "memory" in name:
+            memory[name] = memory.get(name, 0.0) + value
+    if not threads:
+        raise Unreadable("it has no stream-thread-metrics: check the port, and the exporter's configuration")
+    return InstanceMetrics(
+        threads={name: _thread(values) for name, values in threads.items()},
+        client_state=_client_state(client.get("client_state")),
+        failed_threads=_count(client.get("failed_stream_threads")),
+        restore_remaining_records=_count(sum(restore.values())) if restore else None,
+        memory_bytes=_count(memory.get("process_resident_memory_bytes", next(iter(memory.values()), None))),
+    )
+
+
+def _thread(values: dict[str, float]) -> ThreadMetrics:
+    state = values.get("thread_state")
+    return ThreadMetrics(values.get("blocked_time_ns"), values.get("process"), None if state is None else int(state))
+
+
+def _client_state(number: float | None) -> str:
+    return _CLIENT_STATES[int(number)] if number is not None and number < len(_CLIENT_STATES) else ""
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None or value > 2**62 else int(value)
+
+
+def _samples(content: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield name, labels and value of each sample that is used, in lower case and without `_total`."""
+    found = 0
+    for line in content.decode(errors="replace").split("\n"):
+        matched = _NAME.match(line) if len(line) <= MAX_LINE_CHARACTERS else None
+        if matched is None:
+            continue
+        found += 1
+        if found > MAX_SAMPLES:
+            raise Unreadable(f"it has more than {MAX_SAMPLES:,} samples")
+        try:
+            (family,) = text_string_to_metric_families(line + "\n")
+            (sample,) = family.samples
+        except (ValueError, IndexError, KeyError):
+            continue
+        name = (matched["streams"] or matched["memory"]).lower().removesuffix("_total")
+        if math.isfinite(sample.value) and sample.value >= 0:
+            yield name, sample.labels, sample.value

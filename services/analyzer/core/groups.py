@@ -1,0 +1,138 @@
+"""Symptoms of a consumer group: its rebalances, its partitions' offsets, and threads that wait for brokers."""
+
+from collections.abc import Iterator, Sequence
+
+from weir_contracts import Deployment, Group, PartitionReading, Symptom
+
+from . import history, messages
+from .context import AnalysisContext, OperatorContext, SourceContext
+from .lag import BACKLOG_SECONDS
+from .settings import COMMITS_PER_WINDOW, AnalysisSettings
+from .state import LogHistory
+from .workloads import symptom
+
+_SHOWN_SECONDS = 600.0
+"""Time for which reset offsets are shown: planners' windows have forgotten them by then."""
+_BLOCKED_SHARE = 0.5
+_HOT_LAG_SHARE = 0.5
+"""Share of the application's lag, from which a partition may be hot."""
+_QUIET = ("Stable", "Empty", "Dead")
+
+
+def group_symptoms(context: AnalysisContext, logs: LogHistory, settings: AnalysisSettings) -> Iterator[Symptom]:
+    """Yield the symptoms of a group; none for an application that is no group."""
+    deployment = context.observation.deployment
+    if deployment is None or deployment.group is None:
+        return
+    yield from _movements(deployment, deployment.group)
+    yield from _offsets(context)
+    for source in context.sources.values():
+        operator = context.operators.get(source.name)
+        if context.run is not None and operator is not None:
+            yield from _brokers_bound(deployment, source, operator)
+            yield from _hot_partitions(context, logs, source, operator, settings)
+            yield from _stalled(context, source, settings)
+
+
+def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
+    """Yield what says that tasks move or wait for their state."""
+    if group.state not in _QUIET:
+        yield symptom("rebalancing", messages.rebalancing(group.id, group.state, group.members), members=group.members)
+    if group.probing_rebalance_at is not None:
+        waiting = sum(instance.standby_tasks or 0 for instance in deployment.instances)
+        yield symptom("migrating", messages.migrating(group.id, waiting, group.probing_rebalance_at), tasks=waiting)
+    left = [each for each in deployment.instances if each.restore_remaining_records]
+    if left:
+        records = sum(each.restore_remaining_records or 0 for each in left)
+        sentence = messages.restoring(group.id, len(left), records)
+        yield symptom("restoring", sentence, instances=len(left), restore_remaining_records=records)
+
+
+def _offsets(context: AnalysisContext) -> Iterator[Symptom]:
+    """Yield what says that offsets were reset, or that records expired before they were read."""
+    by_source: dict[str, list[PartitionReading]] = {}
+    for partition in context.observation.partitions:
+        by_source.setdefault(partition.operator, []).append(partition)
+    for name, partitions in by_source.items():
+        reset = [p for p in partitions if p.rewound_at and context.at - p.rewound_at.timestamp() <= _SHOWN_SECONDS]
+        if reset:
+            sentence = messages.offsets_reset(name, reset[0].topic, reset[0].partition, len(reset))
+            yield symptom("offsets-reset", sentence, name, partitions=len(reset))
+        expired = [(p, (p.log_start_offset or 0) - (p.committed_offset or 0)) for p in partitions if _is_expired(p)]
+        if expired:
+            records = sum(lost for _, lost in expired)
+            sentence = messages.records_expired(name, expired[0][0].topic, len(expired), records)
+            yield symptom("records-expired", sentence, name, partitions=len(expired), records=records)
+
+
+def _is_expired(p: PartitionReading) -> bool:
+    is_readable = p.committed_offset is not None and p.log_start_offset is not None
+    return is_readable and (p.committed_offset or 0) < (p.log_start_offset or 0)
+
+
+def _brokers_bound(deployment: Deployment, source: SourceContext, operator: OperatorContext) -> Iterator[Symptom]:
+    """Yield what says that threads wait for brokers while lag grows: more threads would wait, too."""
+    shares = [each.blocked_share for each in deployment.instances]
+    read = [share for share in shares if share is not None]
+    growth, lag, taken = source.lag.growth.value, source.lag.records.value, operator.input_rate.value
+    if not read or len(read) < len(shares) or growth is None or lag is None or taken is None:
+        return
+    blocked = sum(read) / len(read)
+    if blocked >= _BLOCKED_SHARE and growth > 0.05 * taken and lag > BACKLOG_SECONDS * taken:
+        sentence = messages.brokers_bound(source.name, blocked, growth)
+        yield symptom("brokers-bound", sentence, source.name, blocked_share=blocked, lag_growth=growth, lag_records=lag)
+
+
+def _hot_partitions(
+    context: AnalysisContext,
+    logs: LogHistory,
+    source: SourceContext,
+    operator: OperatorContext,
+    settings: AnalysisSettings,
+) -> Iterator[Symptom]:
+    """Yield the partition that brings more records than one thread can process, while most of the lag is its own."""
+    lag, capacity = source.lag.records.value, operator.capacity
+    if not lag or not capacity:
+        return
+    thread_rate = capacity / operator.parallelism
+    columns = {key: i for i, key in enumerate(logs.keys)}
+    for p in context.observation.partitions:
+        waiting = _waiting(p)
+        column = columns.get(history.key_of(p))
+        if p.operator != source.name or waiting is None or waiting < _HOT_LAG_SHARE * lag or column is None:
+            continue
+        points = history.column(logs, column)
+        rate = _rate([each for each in points if each[0] >= context.at - settings.demand_window_seconds])
+        if rate is not None and rate > thread_rate:
+            sentence = messages.hot_partition(source.name, p.topic, p.partition, rate, thread_rate)
+            numbers = {"arrival_rate": rate, "thread_rate": thread_rate, "lag_records": waiting}
+            yield symptom("hot-partition", sentence, source.name, partition=p.partition, **numbers)
+
+
+def _rate(points: Sequence[tuple[float, int]]) -> float | None:
+    if len(points) < 2 or points[-1][0] <= points[0][0]:
+        return None
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _stalled(context: AnalysisContext, source: SourceContext, settings: AnalysisSettings) -> Iterator[Symptom]:
+    """Yield the partitions whose commits stand still while records wait and others go forward (Burrow's rule STOP)."""
+    limit = COMMITS_PER_WINDOW * settings.commit_seconds
+    if not limit or context.run is None or context.at - context.run.started_at < limit:
+        return
+    own = [p for p in context.observation.partitions if p.operator == source.name]
+    still = [
+        (context.at - p.committed_at.timestamp(), p)
+        for p in own
+        if p.committed_at is not None and _waiting(p) and context.at - p.committed_at.timestamp() > limit
+    ]
+    if still and len(still) < len(own):
+        seconds, first = max(still, key=lambda each: each[0])
+        sentence = messages.partitions_stalled(source.name, first.topic, first.partition, len(still), seconds)
+        yield symptom("stalled", sentence, source.name, partitions=len(still), seconds=seconds)
+
+
+def _waiting(p: PartitionReading) -> int | None:
+    if p.log_end_offset is None or p.committed_offset is None:
+        return None
+    return max(0, p.log_end_offset - max(p.committed_offset, p.log_start_offset or 0))

@@ -1,0 +1,108 @@
+"""Policies of consumer groups: Kafka Streams applications and plain consumers."""
+
+import re
+from typing import Any
+
+import pytest
+from weir_contracts import InvalidPolicy, Observation, example, parse_policy
+
+STREAMS = {"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}
+KAFKA = {"kafka": {"bootstrapServers": "kafka:9092"}}
+PODS = {"kubernetes": {"kind": "StatefulSet", "name": "orders", "slots": 2}}
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    """Return a policy of a Kafka Streams application; a value of None leaves a field out."""
+    given = {"application": STREAMS, "target": PODS, "signals": KAFKA, "objective": {"maxLag": "30s"}, **spec}
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {"namespace": "shop", "name": "orders"},
+        "spec": {name: value for name, value in given.items() if value is not None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("which", "engine"),
+    [("kafka-streams", "kafka-streams"), ("consumer-group", "consumer-group"), ("endpoint", "kafka-streams")],
+)
+def test_the_examples_are_what_a_user_may_write(which: str, engine: str) -> None:
+    policy = parse_policy(example("policy", which))
+    assert policy.subject.application.engine == engine
+    assert policy.subject.application.group_id in ("orders", "mailer")
+
+
+def test_a_group_is_named_by_its_application_id_or_group_id() -> None:
+    """A pod's slots are the threads of its instance."""
+    streams = parse_policy(document()).subject
+    assert (streams.application.engine, streams.application.group_id) == ("kafka-streams", "orders")
+    assert streams.unit is not None and (streams.unit.slots, streams.unit.instance) == (2, "pod")
+    plain = parse_policy(document(application={"consumerGroup": {"groupId": "mail er"}})).subject
+    assert (plain.application.engine, plain.application.group_id) == ("consumer-group", "mail er")
+
+
+def test_an_endpoint_scales_the_threads_of_a_group_alone() -> None:
+    """It shares no slots with other applications, and its address obeys the rules of all addresses of policies."""
+    policy = parse_policy(document(target={"endpoint": {"url": "http://supervisor:8070/scale/orders", "slots": 2}}))
+    subject = policy.subject
+    assert (subject.target.driver, subject.cluster) == ("endpoint", "endpoint/shop/orders")
+    assert subject.unit is not None and (subject.unit.slots, subject.unit.instance) == (2, "instance")
+    assert [(field, str(url)) for field, url in policy.urls] == [
+        ("spec.target.endpoint.url", "http://supervisor:8070/scale/orders")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (
+            {"application": {"service": {}}, "target": {"endpoint": {"url": "http://a/"}}},
+            "target.endpoint: needs an application that is a consumer group",
+        ),
+        ({"target": {"endpoint": {"url": "http://ada:secret@a/"}}}, "must not contain credentials"),
+        ({"target": {"endpoint": {"url": "ftp://a/"}}}, "target.endpoint.url"),
+        ({"target": {"endpoint": {"url": "http://a/", "credentials": "Bearer x"}}}, "target.endpoint.credentials"),
+        ({"target": {"endpoint": {"url": "http://a/", "slots": 0}}}, "target.endpoint.slots"),
+        ({"target": {"endpoint": {"url": "http://a/"}, "flink": {}}}, "name exactly one driver"),
+        (
+            {"target": {"endpoint": {"url": "http://a:0/"}}},
+            "target.endpoint.url: its port must lie between 1 and 65535",
+        ),
+        ({"signals": None}, "application.kafkaStreams: needs signals.kafka"),
+        ({"target": None}, "application.kafkaStreams: needs a target that scales instances"),
+        (
+            {"target": {"kubernetes": {"workloads": [{"kind": "Deployment", "name": "a"}]}}},
+            "target.kubernetes.workloads: the instances of a consumer group are one workload",
+        ),
+        (
+            {"signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "other"}}},
+            "signals.kafka.groupId: must not name another group than application.kafkaStreams",
+        ),
+        ({"application": {**STREAMS, "consumerGroup": {"groupId": "a"}}}, "name exactly one engine"),
+        ({"application": {"kafkaStreams": {"applicationId": "a b"}}}, "applicationId"),
+        ({"application": {"kafkaStreams": {"applicationId": "a", "metrics": {"port": 0}}}}, "metrics.port"),
+        (
+            {"application": {"kafkaStreams": {"applicationId": "a", "metrics": {"port": 1, "path": "//x?y"}}}},
+            "metrics.path",
+        ),
+        (
+            {"application": {"kafkaStreams": {"applicationId": "a", "commitInterval": "2h"}}},
+            "commitInterval: must lie between 10ms and 1h",
+        ),
+        (
+            {"signals": {"kafka": {"bootstrapServers": "kafka:9092", "credentials": "user:secret"}}},
+            "signals.kafka.credentials",
+        ),
+    ],
+)
+def test_a_contradictory_policy_of_a_group_is_refused_by_field(spec: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidPolicy, match=re.escape(sentence)):
+        parse_policy(document(**spec))
+
+
+def test_tasks_limit_the_useful_number_of_threads() -> None:
+    """With ten tasks, 6 to 9 threads are no better than 5: one of them still has two tasks."""
+    graph = Observation.model_validate(example("observation", "kafka-streams")).topology
+    assert graph is not None
+    ten = graph.model_copy(update={"operators": [graph.operators[0].model_copy(update={"source_partitions": 10})]})
+    assert [ten.smallest_useful("orders", n) for n in (1, 2, 3, 4, 5, 6, 9, 10, 11)] == [1, 2, 3, 4, 5, 5, 5, 10, 10]

@@ -1,0 +1,272 @@
+"""A group of consumers, seen from its brokers: commits are steps, and the analysis shows neither lag nor rates in steps."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from weir_contracts import (
+    Analysis,
+    Deployment,
+    Group,
+    Instance,
+    Observation,
+    Operator,
+    OperatorReading,
+    PartitionReading,
+    Run,
+    ScalingPolicy,
+    Symptom,
+    Topology,
+    observation_id,
+)
+
+from services.analyzer.core import AnalyzerState, advance
+
+NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
+NAME = "app"
+PARTITIONS = 4
+
+
+def policy(**application: Any) -> ScalingPolicy:
+    return ScalingPolicy.model_validate(
+        {
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "ScalingPolicy",
+            "metadata": {"namespace": "shop", "name": "orders"},
+            "spec": {
+                "application": application or {"kafkaStreams": {"applicationId": NAME}},
+                "target": {"kubernetes": {"kind": "StatefulSet", "name": "orders"}},
+                "signals": {"kafka": {"bootstrapServers": "kafka:9092"}},
+                "objective": {"maxLag": "30s"},
+                "interval": "5s",
+            },
+        }
+    )
+
+
+@dataclass
+class App:
+    """Group of threads, scraped every 5 s, each partition committed every 30 s in one instant."""
+
+    rates: list[float]
+    """Arrivals of each partition, records/s."""
+    thread_rate: float = 1000.0
+    threads: int = 2
+    commit_seconds: float = 30.0
+    policy: ScalingPolicy = field(default_factory=policy)
+    seconds: float = 0.0
+    state: AnalyzerState | None = None
+    analysis: Analysis | None = None
+    group: dict[str, Any] = field(default_factory=dict)
+    instances: list[Instance] = field(default_factory=list)
+    stuck: set[int] = field(default_factory=set)
+    """Partitions that are not processed any more."""
+    expired: int = 0
+    rewound_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.ends = [0.0] * len(self.rates)
+        self.done = [0.0] * len(self.rates)
+        self.committed = [0] * len(self.rates)
+        self.committed_at = [NOON] * len(self.rates)
+
+    def run_for(self, seconds: float) -> Analysis:
+        """Let time pass, scraped; returns the last analysis."""
+        for _ in range(int(seconds)):
+            self._second()
+            if self.seconds % 5 == 0:
+                self.state, self.analysis = advance(self.state, self.observe())
+        assert self.analysis is not None
+        return self.analysis
+
+    def _second(self) -> None:
+        self.seconds += 1
+        for i, rate in enumerate(self.rates):
+            self.ends[i] += rate
+        for thread in range(self.threads):
+            left = self.thread_rate
+            for i in range(thread, len(self.rates), self.threads):
+                take = 0.0 if i in self.stuck else min(left, self.ends[i] - self.done[i])
+                self.done[i] += take
+                left -= take
+        if self.seconds % self.commit_seconds == 0:
+            for i, done in enumerate(self.done):
+                if int(done) != self.committed[i]:
+                    self.committed[i], self.committed_at[i] = int(done), self.now
+
+    @property
+    def now(self) -> datetime:
+        return NOON + timedelta(seconds=self.seconds)
+
+    def observe(self) -> Observation:
+        """Return what the monitor sees."""
+        partitions = [
+            PartitionReading(
+                operator=NAME,
+                topic="orders",
+                partition=i,
+                log_start_offset=self.expired if i == 0 else 0,
+                log_end_offset=int(self.ends[i]),
+                committed_offset=self.committed[i],
+                committed_at=self.committed_at[i],
+                rewound_at=self.rewound_at if i == 0 else None,
+            )
+            for i in range(len(self.rates))
+        ]
+        group = Group(**{"id": NAME, "state": "Stable", "members": self.threads, **self.group})
+        deployment = Deployment(
+            engine="kafka-streams",
+            health="running",
+            job_id=NAME,
+            job_name=NAME,
+            graph_hash="0",
+            state=group.state,
+            observed={NAME: self.threads},
+            instances=self.instances,
+            group=group,
+            commit_interval_seconds=self.commit_seconds,
+        )
+        counted = sum(self.committed)
+        reading = OperatorReading(
+            operator=NAME,
+            parallelism=self.threads,
+            records_in=counted,
+            records_out=counted,
+            backpressured_ms=0.0,
+            backpressure_share_mean=0.0,
+            backpressure_share_max=0.0,
+        )
+        return Observation(
+            id=observation_id("shop/orders", self.now),
+            application="shop/orders",
+            observed_at=self.now,
+            policy=self.policy,
+            status="running",
+            run=Run(key=f"group {self.threads}", running_since=NOON),
+            deployment=deployment,
+            topology=Topology(operators=[Operator(name=NAME, id=NAME, source_partitions=PARTITIONS)]),
+            operators=[reading],
+            partitions=partitions,
+        )
+
+
+def found(analysis: Analysis, code: str) -> Symptom:
+    (symptom,) = [each for each in analysis.symptoms if each.code == code]
+    assert len(symptom.evidence) <= 160
+    return symptom
+
+
+def test_commits_every_30_s_are_neither_lag_nor_bursts() -> None:
+    """An application that keeps up: at each instant between two commits its rate is the demand, and its lag is small."""
+    app = App([25.0] * PARTITIONS)
+    app.run_for(300)
+    for _ in range(12):
+        analysis = app.run_for(5)
+        (operator,), (source,) = analysis.operators, analysis.sources
+        assert operator.input_rate.value == pytest.approx(100, rel=0.02)
+        assert source.arrival_rate.value == pytest.approx(100, rel=0.02)
+        assert analysis.lag_seconds.value is not None and analysis.lag_seconds.value <= 6
+        assert analysis.lag_records.value is not None and analysis.lag_records.value <= 600
+        assert operator.true_processing_rate.value is None
+        assert not operator.capacities
+    assert not {"stalled", "catching-up", "source-bound"} & {each.code for each in analysis.symptoms}
+
+
+def test_capacity_is_known_while_records_wait() -> None:
+    """Without busy time throughput is capacity only under a backlog, and then the point is saturated."""
+    app = App([100.0] * PARTITIONS, thread_rate=130.0)
+    analysis = app.run_for(400)
+    (operator,) = analysis.operators
+    assert operator.utilization.value is None
+    (point,) = operator.capacities
+    assert point.saturated and point.parallelism == 2
+    assert point.records_per_second == pytest.approx(260, rel=0.05)
+    assert analysis.sources[0].lag_growth.value == pytest.approx(140, rel=0.1)
+
+
+def test_a_load_step_is_seen_before_the_next_commit() -> None:
+    """Demand comes from log ends, which do not wait for commits."""
+    app = App([25.0] * PARTITIONS)
+    app.run_for(300)
+    app.rates = [75.0] * PARTITIONS
+    assert app.run_for(15).arrival_rate.value == pytest.approx(300, rel=0.05)
+
+
+def test_a_group_that_stopped_shows_its_lag_and_that_it_stalls() -> None:
+    """The lag as of the last commit would stand still for ever."""
+    app = App([25.0] * PARTITIONS)
+    before = app.run_for(300)
+    app.stuck = set(range(PARTITIONS))
+    analysis = app.run_for(240)
+    assert before.lag_seconds.value is not None and analysis.lag_seconds.value is not None
+    assert analysis.lag_seconds.value >= 200 > before.lag_seconds.value
+    assert found(analysis, "stalled").operator == NAME
+
+
+def test_one_partition_that_stalls_is_named() -> None:
+    """Others go forward: the throughput alone hides it."""
+    app = App([25.0] * PARTITIONS, instances=[Instance(id="a", threads=2)])
+    app.run_for(300)
+    app.stuck = {2}
+    symptom = found(app.run_for(180), "stalled")
+    assert symptom.evidence.startswith("app committed nothing of orders/2 for 1")
+
+
+def test_a_hot_partition_is_named() -> None:
+    """It brings more than one thread processes, so that more threads do not help."""
+    app = App([5.0, 5.0, 5.0, 400.0], thread_rate=150.0, threads=2)
+    symptom = found(app.run_for(400), "hot-partition")
+    assert symptom.numbers["partition"] == 3
+    assert "more threads do not help" in symptom.evidence
+    even = App([200.0] * PARTITIONS, thread_rate=150.0).run_for(400)
+    assert not even.has("hot-partition")
+
+
+def test_threads_that_wait_for_brokers_while_lag_grows_need_no_more_threads() -> None:
+    slow = App([100.0] * PARTITIONS, thread_rate=130.0, instances=[Instance(id="a", threads=2, blocked_share=0.8)])
+    symptom = found(slow.run_for(400), "brokers-bound")
+    assert "waits for its brokers 80% of the time" in symptom.evidence
+    busy = App([100.0] * PARTITIONS, thread_rate=130.0, instances=[Instance(id="a", threads=2, blocked_share=0.1)])
+    assert not busy.run_for(400).has("brokers-bound")
+    unknown = App([100.0] * PARTITIONS, thread_rate=130.0, instances=[Instance(id="a", threads=2)])
+    assert not unknown.run_for(400).has("brokers-bound")
+
+
+def test_movements_of_tasks_are_symptoms() -> None:
+    """Rebalance, migration until a probing rebalance, and restore: each with its numbers."""
+    instances = [Instance(id="a", threads=2, standby_tasks=2, restore_remaining_records=1200)]
+    group = {"state": "Reconciling", "probing_rebalance_at": NOON + timedelta(minutes=10)}
+    analysis = App([25.0] * PARTITIONS, group=group, instances=instances).run_for(5)
+    assert found(analysis, "rebalancing").evidence.startswith("app rebalances (state Reconciling, 2 members)")
+    assert "12:10:00 UTC" in found(analysis, "migrating").evidence
+    assert found(analysis, "restoring").numbers == {"instances": 1, "restore_remaining_records": 1200}
+    quiet = App([25.0] * PARTITIONS).run_for(5)
+    assert not {"rebalancing", "migrating", "restoring"} & {each.code for each in quiet.symptoms}
+
+
+def test_offsets_that_went_back_are_shown_for_ten_minutes() -> None:
+    app = App([25.0] * PARTITIONS, rewound_at=NOON)
+    assert "orders/0 went back" in found(app.run_for(30), "offsets-reset").evidence
+    assert not app.run_for(600).has("offsets-reset")
+
+
+def test_records_that_expired_unread_are_counted() -> None:
+    app = App([25.0] * PARTITIONS)
+    app.run_for(60)
+    app.expired = int(app.committed[0]) + 40
+    symptom = found(app.run_for(5), "records-expired")
+    assert symptom.numbers == {"partitions": 1, "records": 40}
+
+
+@pytest.mark.parametrize(
+    ("application", "words"),
+    [
+        ({"kafkaStreams": {"applicationId": NAME}}, "without application.kafkaStreams.metrics"),
+        ({"kafkaStreams": {"applicationId": NAME, "metrics": {"port": 9404}}}, "busy time is unknown."),
+        ({"consumerGroup": {"groupId": NAME}}, "without metrics of its consumers"),
+    ],
+)
+def test_unknown_busy_time_names_its_remedy(application: dict[str, Any], words: str) -> None:
+    app = App([25.0] * PARTITIONS, policy=policy(**application))
+    assert words in found(app.run_for(60), "metric-missing").evidence
