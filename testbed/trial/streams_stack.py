@@ -13,7 +13,7 @@ from .options import GROUP_ID, INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, PAYMENTS_T
 
 SERVICE_MICROS = 4000
 """Time of a paid order: an instance of one thread carries 250 a second."""
-READY_SECONDS = 60.0
+READY_SECONDS = 150.0
 SETTINGS = {
     # Little state: a task moves at once and restores it, instead of warming up for ten minutes.
     "acceptable.recovery.lag": "10000000",
