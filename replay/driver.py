@@ -1,11 +1,22 @@
 """The executor's driver for simulated jobs: plans reach a simulation as they reach a cluster."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism, Subject
 
 from runtime.clock import Clock
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered, changes, contested
+from services.executor.core import (
+    NO_GROUP,
+    Accepted,
+    DepartedMember,
+    Refusal,
+    Rejected,
+    Snapshot,
+    Unanswered,
+    changes,
+    contested,
+)
 from services.executor.driver import Fence
 from simulator import Simulation
 from simulator.observe import deployment_of
@@ -84,6 +95,9 @@ class SimulatedDriver:
         if isinstance(found, Snapshot):
             return found.reason
         return found.trigger_checkpoint() if found.job_id == job_id else f"the cluster has no job {job_id}"
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
+        return Unanswered(NO_GROUP)
 
     async def close(self) -> None:
         return None

@@ -16,7 +16,9 @@ from runtime.settings import load, refuse
 
 from .adapters.docker import DockerDriver
 from .adapters.docker_scaling import Daemon
+from .adapters.endpoint import EndpointDriver
 from .adapters.flink import FlinkDriver
+from .adapters.kafka_groups import KafkaGroups
 from .adapters.knowledge import HttpKnowledge
 from .adapters.kubernetes import KubernetesDriver, Workloads
 from .service import Executor
@@ -30,13 +32,21 @@ async def start(settings: Settings) -> int:
     flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
     docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
     kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces)
+    groups = KafkaGroups(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
+    endpoint = EndpointDriver(
+        clock,
+        groups,
+        settings.credentials,
+        timeout_seconds=settings.target_timeout_seconds,
+        allowed=settings.targets(),
+    )
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
     )
     newer = NewerMessages(clock)
     executor = Executor(
         bus,
-        {"flink": flink, "docker": docker, "kubernetes": kubernetes},
+        {"flink": flink, "docker": docker, "kubernetes": kubernetes, "endpoint": endpoint},
         knowledge,
         clock,
         settings.rules(),
@@ -59,6 +69,7 @@ async def start(settings: Settings) -> int:
     async def close() -> None:
         await docker.close()
         await kubernetes.close()
+        await endpoint.close()
         await flink.close()
         await knowledge.close()
         await bus.close()

@@ -25,6 +25,8 @@ from .core.gate import Context, admit, is_for_us, precheck
 from .core.history import Transition, expected, recall, record_refusal, record_transition, taken_over
 from .core.observed import (
     Answer,
+    Evict,
+    Evicted,
     Instruction,
     Observed,
     PolicyReading,
@@ -60,6 +62,8 @@ class Pace:
 
 TRIGGER_PAUSE_SECONDS = 2.0
 """Pause between two triggers: Flink shows a triggered checkpoint only after a refresh of its statistics."""
+EVICT_PAUSE_SECONDS = 2.0
+"""Pause between two evictions of one application's members: each rebalances the group."""
 GATE_SECONDS = 6.0
 """Time limit of the gate for reading policy and target."""
 READ_SECONDS = 2.0
@@ -332,6 +336,8 @@ class ActionRunner:
             return Unanswered("the target is unknown")
         if isinstance(instruction, Request):
             return await self._request(app, subject, action, instruction.parallelism, snapshot.version)
+        if isinstance(instruction, Evict):
+            return await self._evict(app, subject, instruction)
         if isinstance(instruction, TriggerCheckpoint):
             await self._trigger_checkpoint(app, subject, action)
         return None
@@ -363,6 +369,20 @@ class ActionRunner:
         if problem is not None:
             app.checkpoint_triggered_at = None
             self._log_of(app).info("checkpoint-trigger-failed", reason=problem)
+
+    async def _evict(self, app: Application, subject: Subject, instruction: Evict) -> Evicted | None:
+        """Return the members that were removed, or None; the next observation shows who is left."""
+        now = self._clock.monotonic()
+        if app.evicted_at is not None and now - app.evicted_at < EVICT_PAUSE_SECONDS:
+            return None
+        if await self._ownership.unconfirmed(app) is not None:
+            return None
+        app.evicted_at = now
+        answer = await self._driver(subject).evict(subject, instruction.members)
+        if isinstance(answer, Evicted):
+            return answer
+        self._log_of(app).warning("eviction-failed", members=len(instruction.members), reason=answer.reason)
+        return None
 
     async def drain(self) -> None:
         """Wait for the pending writes to knowledge."""

@@ -29,6 +29,8 @@ class Application:
     traceparent: str | None = None
     """Trace of the action's plan."""
     checkpoint_triggered_at: float | None = None
+    evicted_at: float | None = None
+    """Monotonic time of the last eviction that was tried."""
     resumed: bool = True
     """Whether another process, or an earlier run of this one, began the action."""
     recalled: bool = False

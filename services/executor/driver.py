@@ -1,5 +1,6 @@
 """Protocols of the executor: fence, driver of a kind of target, knowledge service."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from weir_contracts import ActionState, Outcome, Parallelism, Subject
@@ -7,6 +8,8 @@ from weir_contracts import ActionState, Outcome, Parallelism, Subject
 from .core.observed import (
     Accepted,
     Conflict,
+    DepartedMember,
+    Evicted,
     PolicyReading,
     Recorded,
     Refusal,
@@ -74,6 +77,14 @@ class Driver(Protocol):
         """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure.
 
         Called only if the snapshot says `can_trigger_checkpoint`.
+        """
+        ...
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
+        """Remove those of the members from the application's group whose process has still ended; idempotent.
+
+        Called only for members that a snapshot names as `departed`. Returns those that are removed, and `Unanswered` if
+        there are none.
         """
         ...
 

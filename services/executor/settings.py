@@ -1,11 +1,14 @@
 """The executor's settings: environment variables `WEIR_EXECUTOR_…`, in addition to those that every service shares."""
 
-from pydantic import Field
+from collections.abc import Mapping
+
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.settings import KubernetesSettings, http_port
 
 from .core.rules import Rules, RuleSettings
+from .credentials import Credential, read_credentials
 
 
 class Settings(RuleSettings, KubernetesSettings):
@@ -42,6 +45,23 @@ class Settings(RuleSettings, KubernetesSettings):
         le=120,
         description="maximum wait for one response of Docker, in seconds; to stop a container, in addition to its grace period",
     )
+
+    endpoint_credentials: SecretStr = Field(
+        default=SecretStr(""),
+        description="tokens for the endpoints of policies by the name that policies use, as JSON: "
+        '`{"name": {"origin": "https://host:port", "token": "…"}}`; a token is sent to its origin only',
+    )
+
+    @field_validator("endpoint_credentials")
+    @classmethod
+    def _readable_credentials(cls, value: SecretStr) -> SecretStr:
+        read_credentials(value.get_secret_value())
+        return value
+
+    @property
+    def credentials(self) -> Mapping[str, Credential]:
+        """The tokens for endpoints by name."""
+        return read_credentials(self.endpoint_credentials.get_secret_value())
 
     @property
     def docker_allowed(self) -> frozenset[str]:

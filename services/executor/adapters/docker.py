@@ -5,14 +5,15 @@ new one is a copy of its siblings with the next number, labels included, and the
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from weir_contracts import DockerTarget, Parallelism, Subject
 
 from runtime.clock import Clock
-from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.core.messages import NO_GROUP
+from services.executor.core.observed import Accepted, DepartedMember, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Fence
 
 from .docker_scaling import Container, Containers, Daemon, DockerAway, DockerRefused, Held, no_containers
@@ -110,6 +111,9 @@ class DockerDriver:
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         return await self._job.trigger_checkpoint(subject, job_id)
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
+        return Unanswered(NO_GROUP)
 
     async def _list(self, docker: DockerTarget) -> list[Container] | DockerAway | DockerRefused:
         """Return the service's containers sorted by number, or the error."""

@@ -19,9 +19,11 @@ from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.executor.core.messages import changes
+from services.executor.core.messages import NO_GROUP, changes
 from services.executor.core.observed import (
     Accepted,
+    DepartedMember,
+    Evicted,
     Refusal,
     Rejected,
     Snapshot,
@@ -255,6 +257,9 @@ class KubernetesDriver:
         if subject.application.flink is None:
             return "a service has no checkpoints"
         return await self._job.trigger_checkpoint(subject, job_id)
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
+        return Unanswered(NO_GROUP)
 
     # -- the workloads ---------------------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@
 transition as an outcome.
 """
 
-from .messages import changes
+from .messages import NO_GROUP, changes
 from .observed import (
     Accepted,
     Conflict,
+    DepartedMember,
     PolicyReading,
     Refusal,
     Rejected,
@@ -19,8 +20,10 @@ from .observed import (
 from .rules import Rules
 
 __all__ = [
+    "NO_GROUP",
     "Accepted",
     "Conflict",
+    "DepartedMember",
     "PolicyReading",
     "Refusal",
     "Rejected",

@@ -44,19 +44,19 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     """Return the time limit of a rescale: cooldown + stabilisation + trigger delay + checkpoint + restart, at least the
     floor.
 
-    A rescale by instances, such as containers or pods, gets their start on top. A service has no checkpoints.
+    A rescale by instances, such as containers or pods, gets their start on top. Only Flink has checkpoints.
     """
-    is_service = deployment.engine == "service"
+    is_flink = deployment.engine == "flink"
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
     restart = analysis.restart_times.seconds if analysis else None
     total = (
         cooldown_seconds(deployment)
         + stabilization_seconds(deployment)
         + trigger_delay_seconds(deployment)
-        + (0.0 if is_service else _or_default(duration, UNKNOWN_CHECKPOINT_SECONDS))
+        + (_or_default(duration, UNKNOWN_CHECKPOINT_SECONDS) if is_flink else 0.0)
         + _or_default(restart, rules.restart_estimate_seconds)
     )
-    by_instances = is_service or (analysis is not None and analysis.policy.spec.target.unit is not None)
+    by_instances = not is_flink or (analysis is not None and analysis.policy.spec.target.unit is not None)
     start = rules.container_start_seconds if by_instances else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 

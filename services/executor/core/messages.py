@@ -7,6 +7,7 @@ from weir_contracts import Parallelism
 
 MAX_OPERATORS = 4
 MAX_NAME_LENGTH = 40
+MAX_INSTANCE_LENGTH = 20
 MAX_SENTENCE_LENGTH = 2000
 
 POLICY_DELETED = "the policy was deleted"
@@ -17,6 +18,10 @@ PARALLELISM_CHANGED = "the job's parallelism changed before the plan was applied
 GRAPH_CHANGED = "the job's graph differs from the one the plan was made for"
 NO_DEPLOYMENT = "the plan names no deployment"
 ACTION_ELSEWHERE = "another executor holds an action of this application"
+ENDPOINT_WITHOUT_APPLICATION = "the endpoint does not know the application (404)"
+NO_CHECKPOINTS = "the application has no checkpoints"
+NO_INSTANCES = "the endpoint has 0 replicas: scale it to 1 by hand"
+NO_GROUP = "the application is not a consumer group"
 REACTIVE_WITHOUT_INSTANCES = (
     "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker or "
     "kubernetes target"
@@ -210,6 +215,41 @@ def not_running(state: str, progress: str = "") -> str:
 
 def waiting(wanted: Parallelism, progress: str) -> str:
     return f"waiting for {vector(wanted)}: {progress}"
+
+
+def evicted(instances: list[str], count: int) -> str:
+    members = "1 member" if count == 1 else f"{count} members"
+    verb = "which has ended" if len(instances) == 1 else "which have ended"
+    return f"evicted {members} of {_joined([_cut(each, MAX_INSTANCE_LENGTH) for each in instances])}, {verb}"
+
+
+def instances_ready(ready: int, wanted: int, running: int) -> str:
+    more = "" if running <= wanted else f", and {running} run"
+    return f"{ready} of {wanted} instances are ready{more}"
+
+
+def group_waits(count: int) -> str:
+    return f"the group waits for {count} {'member' if count == 1 else 'members'} of instances that have ended"
+
+
+def group_is(state: str) -> str:
+    return f"the group is {_cut(state, MAX_NAME_LENGTH)}"
+
+
+def without_member(count: int) -> str:
+    return f"{count} {'instance has' if count == 1 else 'instances have'} no member of the group"
+
+
+def unassigned(count: int) -> str:
+    return f"{count} {'partition has' if count == 1 else 'partitions have'} no member of the group"
+
+
+def odd_members(count: int, wanted: int) -> str:
+    return f"the group has {count} {'member' if count == 1 else 'members'} instead of {wanted}"
+
+
+def more_threads(threads: int, slots: int) -> str:
+    return f"each instance has {threads} members of the group or more, and the target's slots say {slots}: correct them"
 
 
 def running(wanted: Parallelism, took_seconds: float) -> str:

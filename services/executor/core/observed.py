@@ -24,8 +24,9 @@ def contested(there: str, by: str = "") -> Refusal:
     return Refusal("contested", contested_now(there, by))
 
 
-PROGRESS_CODES = ("pods-pending", "unschedulable", "quota", "image", "pods-crashing", "out-of-memory")
-"""Reasons for which requested instances do not run yet, by increasing severity. The first one is normal, and not
+_NORMAL_CODES = ("instances-pending", "pods-pending")
+PROGRESS_CODES = (*_NORMAL_CODES, "unschedulable", "quota", "image", "pods-crashing", "out-of-memory")
+"""Reasons for which requested instances do not run yet, by increasing severity. The first two are normal, and not
 reported."""
 
 
@@ -40,8 +41,20 @@ class Progress:
     def is_worse_than(self, code: str) -> bool:
         """Return whether `code` is none of the reasons, or a less severe one, so that an action reports each at most
         once."""
-        reported = PROGRESS_CODES.index(code) if code in PROGRESS_CODES else 0
+        reported = PROGRESS_CODES.index(code) if code in PROGRESS_CODES else len(_NORMAL_CODES) - 1
         return PROGRESS_CODES.index(self.code) > reported
+
+
+@dataclass(frozen=True)
+class DepartedMember:
+    """Member of a consumer group whose process has ended for certain, while the brokers still wait for it."""
+
+    id: str
+    """Id at the group's coordinator; a process that joins again gets another one."""
+    instance: str
+    """Instance that it belonged to."""
+    static_id: str | None = None
+    """`group.instance.id`; None for a dynamic member."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,9 @@ class Snapshot:
     """Version of the target for a conditional request, in the driver's own format; None if the driver has no versions.
     """
 
+    departed: tuple[DepartedMember, ...] = ()
+    """Members of the application's group to evict, so that their tasks move at once."""
+
     def runs(self, wanted: Parallelism) -> bool:
         """Return whether exactly this parallelism runs, with every subtask."""
         return self.all_running and self.deployment is not None and self.deployment.observed == wanted
@@ -113,7 +129,14 @@ class TriggerCheckpoint:
     """Trigger a checkpoint, since a rescale waits for one to complete."""
 
 
-Instruction = Record | Request | TriggerCheckpoint
+@dataclass(frozen=True)
+class Evict:
+    """Remove members whose process has ended from the application's group."""
+
+    members: tuple[DepartedMember, ...]
+
+
+Instruction = Record | Request | TriggerCheckpoint | Evict
 
 
 @dataclass(frozen=True)
@@ -150,13 +173,20 @@ class TargetChanged:
 
 
 @dataclass(frozen=True)
+class Evicted:
+    """The group's coordinator removed these members."""
+
+    members: tuple[DepartedMember, ...]
+
+
+@dataclass(frozen=True)
 class Unanswered:
     """No conclusive response: the instruction may have been carried out or not, so it is repeated."""
 
     reason: str
 
 
-Answer = Recorded | Conflict | Accepted | Rejected | TargetChanged | Unanswered | Refusal
+Answer = Recorded | Conflict | Accepted | Rejected | TargetChanged | Evicted | Unanswered | Refusal
 """A `Refusal` is the fence's: the instruction will not be carried out."""
 
 
@@ -183,7 +213,8 @@ class Observed:
 class Step:
     """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping.
 
-    Invariant: a parallelism is requested in the phases `applying` and `rolling-back` only.
+    Invariants: a parallelism is requested in the phases `applying` and `rolling-back` only, and members are evicted in
+    `verifying` and `rolling-back` only.
     """
 
     action: ActionState
@@ -193,6 +224,8 @@ class Step:
     def __post_init__(self) -> None:
         if isinstance(self.instruction, Request) and self.action.phase not in ("applying", "rolling-back"):
             raise ValueError(f"{self.action.application}: a request in phase {self.action.phase!r}")
+        if isinstance(self.instruction, Evict) and self.action.phase not in ("verifying", "rolling-back"):
+            raise ValueError(f"{self.action.application}: an eviction in phase {self.action.phase!r}")
 
     @property
     def name(self) -> EventName | None:

@@ -21,6 +21,8 @@ from .messages import changes, short, vector
 from .observed import (
     Accepted,
     Conflict,
+    Evict,
+    Evicted,
     Instruction,
     Observed,
     PolicyReading,
@@ -173,6 +175,19 @@ class _Situation:
         due = requested_at is None or checkpoint_is_due(self.snapshot, requested_at, self.now)
         return TriggerCheckpoint() if due else None
 
+    def eviction(self) -> Step | None:
+        """Report members that were evicted, or evict those whose process has ended; None if there are none.
+
+        A phase that is past its deadline ends instead.
+        """
+        answer = self.observed.answer
+        if isinstance(answer, Evicted):
+            instances = list(dict.fromkeys(member.instance for member in answer.members))
+            return self.go(Event("evicted", messages.evicted(instances, len(answer.members))))
+        if not self.snapshot.departed or self.is_late:
+            return None
+        return self.stay(Evict(self.snapshot.departed))
+
     def job_lost(self) -> Step | None:
         """Return the end of the action if its job has ended or was replaced, or None."""
         there = self.snapshot.deployment
@@ -271,6 +286,9 @@ def _verifying(case: _Situation) -> Step:
     action, snapshot = case.action, case.snapshot
     if deployment.requested not in (None, action.wanted):
         return case.contested(deployment.requested or {})
+    eviction = case.eviction()
+    if eviction is not None:
+        return eviction
     extra = _extra_restarts(action, deployment) or 0
     if extra >= case.rules.restart_loop and _is_looping(case):
         return case.roll_back("restart-loop", messages.restart_loop(extra))
@@ -334,7 +352,7 @@ def _rolling_back(case: _Situation) -> Step:
     if requested is not None and not _mixes(requested, target, action.wanted):
         return case.contested(requested)
     if action.rollback_requested_at is not None:
-        return _returning(case, action.rollback_requested_at, deployment.state)
+        return case.eviction() or _returning(case, action.rollback_requested_at, deployment.state)
     if requested == target:
         return case.accepted("found-requested", case.now, again, code="rollback-requested")
     if not case.is_late:

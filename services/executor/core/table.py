@@ -24,6 +24,7 @@ EventName = Literal[
     "rejected",
     "unreachable",
     "waiting",
+    "evicted",
     "running",
     "healthy",
     "superseded",
@@ -102,6 +103,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("applying", "gone"): "failed",
     # the engine has it: wait until it runs, then watch it settle
     ("verifying", "waiting"): "verifying",  # requested instances do not run yet, for a reason worth reporting
+    ("verifying", "evicted"): "verifying",  # members of a group whose instances have ended
     ("verifying", "running"): "verifying",
     ("verifying", "healthy"): "verified",
     ("verifying", "superseded"): "superseded",
@@ -115,6 +117,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     # back to what was requested before
     ("rolling-back", "accepted"): "rolling-back",
     ("rolling-back", "found-requested"): "rolling-back",
+    ("rolling-back", "evicted"): "rolling-back",
     ("rolling-back", "restored"): "rolled-back",
     ("rolling-back", "rejected"): "failed",
     ("rolling-back", "unreachable"): "failed",

@@ -1,5 +1,6 @@
 """A cluster in memory that rescales jobs in given time. It passes the suite of all drivers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -7,8 +8,17 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink.health import health_of
 from runtime.clock import Clock
-from services.executor.core.messages import changes
-from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, TargetChanged, Unanswered, contested
+from services.executor.core.messages import NO_GROUP, changes
+from services.executor.core.observed import (
+    Accepted,
+    DepartedMember,
+    Refusal,
+    Rejected,
+    Snapshot,
+    TargetChanged,
+    Unanswered,
+    contested,
+)
 from services.executor.driver import Fence
 
 _CRASHES_AFTER_SECONDS = 1.0
@@ -141,6 +151,9 @@ class MemoryDriver:
         job.checkpoints_triggered += 1
         job.checkpoint_at = self._clock.now()
         return None
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
+        return Unanswered(NO_GROUP)
 
     async def close(self) -> None:
         return None

@@ -1,0 +1,269 @@
+"""Driver for the instances of a consumer group behind an HTTP endpoint, which reads and sets their number.
+
+The endpoint knows which processes run, the group's coordinator which members it waits for. The endpoint is read first:
+a member of an instance that it does not list any more has ended before the group is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx
+import structlog
+from weir_contracts import Deployment, KafkaSignals, Operator, Parallelism, RescaleSettings, Subject, Topology, Unit
+from weir_contracts.endpoint import MAX_REQUESTED, EndpointState
+
+from engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
+from runtime.addresses import TARGETS, Allowed
+from runtime.clock import Clock
+from runtime.http_client import async_client
+from services.executor.core import messages
+from services.executor.core.messages import changes
+from services.executor.core.observed import (
+    Accepted,
+    DepartedMember,
+    Evicted,
+    Progress,
+    Refusal,
+    Rejected,
+    Snapshot,
+    TargetChanged,
+    Unanswered,
+    contested,
+)
+from services.executor.credentials import Credential, CredentialRefused, token_for
+from services.executor.driver import Fence
+
+from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress
+from .groups import Groups, GroupUnread
+from .steadiness import MAX_OBSERVED, Steadiness
+
+Answer = Accepted | Rejected | TargetChanged | Unanswered | Refusal
+_AT_ONCE = RescaleSettings(cooldown_seconds=0, stabilization_seconds=0, max_trigger_delay_seconds=0)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Instances, the group that was read after them, and the members whose instance has ended."""
+
+    instances: EndpointState
+    group: GroupReading
+    departed: tuple[DepartedMember, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        return [instance.id for instance in self.instances.instances]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether exactly the requested instances run and are ready."""
+        return self.instances.replicas == self.instances.ready == len(self.ids)
+
+    def progress(self, unit: Unit) -> Progress | None:
+        """Return why the requested instances do not process everything yet, or None."""
+        there, members = self.instances, len(self.group.members)
+        if not self.is_settled:
+            sentence = messages.instances_ready(there.ready, there.replicas, len(self.ids))
+            return Progress("instances-pending", sentence)
+        found = group_progress(self.ids, self.departed, self.group)
+        if found is None and members != there.replicas * unit.slots:
+            return Progress("instances-pending", messages.odd_members(members, there.replicas * unit.slots))
+        return found
+
+    def refusal(self, unit: Unit) -> Refusal | None:
+        """Return the refusal of a policy that counts fewer threads than an instance has."""
+        if not self.is_settled or self.group.state != STABLE:
+            return None
+        threads = fewest_members(self.ids, self.group)
+        if threads <= unit.slots:
+            return None
+        return Refusal("unsupported", messages.more_threads(threads, unit.slots))
+
+
+class EndpointDriver:
+    """All endpoints. Every call has a timeout and every response a size limit; a token goes to its own origin only."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        groups: Groups,
+        credentials: Mapping[str, Credential] | None = None,
+        *,
+        timeout_seconds: float = 5.0,
+        allowed: Allowed = TARGETS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._clock = clock
+        self._groups = groups
+        self._credentials = credentials or {}
+        self._answer_seconds = timeout_seconds
+        # A request leaves within 3 s, while the fence that let it through still holds.
+        self._leaving = httpx.Timeout(timeout_seconds, connect=1.5, pool=1.5)
+        self._client = async_client(
+            timeout_seconds=timeout_seconds,
+            connect_seconds=min(2.0, timeout_seconds),
+            answer_bytes=MAX_ANSWER_BYTES,
+            allowed=allowed,
+            transport=transport,
+        )
+        self._instances: dict[str, InstanceMemory] = {}
+        self._steadiness = Steadiness()
+        self._log = structlog.get_logger("executor")
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await self._groups.close()
+
+    async def observe(self, subject: Subject) -> Snapshot:
+        try:
+            found = await self._read(subject)
+        except CredentialRefused as error:
+            return self._away(str(error), denied=True)
+        except EndpointFailed as error:
+            if error.is_missing:
+                return Snapshot(self._clock.now(), reachable=True, reason=messages.ENDPOINT_WITHOUT_APPLICATION)
+            return self._away(str(error), denied=error.is_denied)
+        except GroupUnread as error:
+            return self._away(str(error))
+        if found.instances.replicas == 0:
+            return Snapshot(self._clock.now(), reachable=True, reason=messages.NO_INSTANCES)
+        return self._snapshot(subject, found)
+
+    def _away(self, reason: str, *, denied: bool = False) -> Snapshot:
+        refusal = Refusal("forbidden", reason) if denied else None
+        return Snapshot(self._clock.now(), reachable=False, reason=reason, refusal=refusal)
+
+    def _snapshot(self, subject: Subject, found: _Found) -> Snapshot:
+        now, name, there = self._clock.now(), _group(subject), found.instances
+        topology = Topology(operators=[Operator(name=name, id=name)])
+        unit, group = _unit(subject), found.group
+        progress = found.progress(unit)
+        members = tuple(sorted(member.id for member in group.members))
+        state = (there.replicas, there.ready, tuple(sorted(found.ids)), members, group.state, progress is None)
+        deployment = Deployment(
+            engine=subject.application.engine,
+            health="running" if group.state == STABLE else "restarting",
+            job_id=name[:200],
+            job_name=name,
+            graph_hash=topology.graph_hash(),
+            state=group.state[:50],
+            requested={name: min(MAX_REQUESTED, there.replicas * unit.slots)},
+            observed={name: min(MAX_REQUESTED, max(1, len(members)))},
+            replicas=len(found.ids),
+            rescale=_AT_ONCE,
+        )
+        return Snapshot(
+            at=now,
+            reachable=True,
+            deployment=deployment,
+            all_running=progress is None,
+            steady_since=self._steadiness.since(subject.id, state, now),
+            topology=topology,
+            refusal=found.refusal(unit),
+            progress=progress,
+            version=there.version,
+            departed=found.departed,
+        )
+
+    async def request(
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Answer:
+        name, unit = _group(subject), _unit(subject)
+        if job_id != name[:200]:
+            return Rejected(f"job {job_id[:100]} is missing: the application is group {name[:100]}")
+        problem = _unfit(parallelism, name, unit)
+        if problem:
+            return Rejected(problem)
+        replicas = parallelism[name] // unit.slots
+        try:
+            endpoint = self._endpoint(subject)
+            there = await endpoint.read()
+            if there.replicas == replicas:
+                return Accepted(self._clock.now())
+            now = {name: there.replicas * unit.slots}
+            if now != expected:
+                return contested(changes(expected, now))
+            if version is not None and version != there.version:
+                return TargetChanged("the endpoint's version changed since it was observed")
+            held = await fence.begin()
+            if held is not None:
+                return held
+            await endpoint.scale(replicas, there.version, self._leaving)
+        except CredentialRefused as error:
+            return Rejected(str(error))
+        except EndpointFailed as error:
+            if error.is_conflict:
+                return TargetChanged("the endpoint's version changed since it was read")
+            text = f"{replicas} instances: {error}"
+            return Rejected(text) if error.is_final else Unanswered(text)
+        self._log.info("endpoint-scaled", application=subject.id, before=there.replicas, replicas=replicas)
+        return Accepted(self._clock.now())
+
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        return messages.NO_CHECKPOINTS
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
+        try:
+            found = await self._read(subject)  # an instance may have come back since the snapshot
+            gone = [member for member in members if member in found.departed]
+            if not gone:
+                return Unanswered("no member is left whose instance has ended")
+            evicted = await self._groups.evict(_kafka(subject), _group(subject), gone)
+        except (CredentialRefused, EndpointFailed, GroupUnread) as error:
+            return Unanswered(str(error))
+        return Evicted(evicted) if evicted else Unanswered("the coordinator removed no member")
+
+    async def _read(self, subject: Subject) -> _Found:
+        instances = await self._endpoint(subject).read()
+        group = await self._groups.read(_kafka(subject), _group(subject))
+        if subject.id not in self._instances and len(self._instances) >= MAX_OBSERVED:
+            self._instances.clear()
+        memory = self._instances.setdefault(subject.id, InstanceMemory())
+        departed = memory.departed([each.id for each in instances.instances], instances.ended, group)
+        return _Found(instances, group, departed)
+
+    def _endpoint(self, subject: Subject) -> Endpoint:
+        """Return the endpoint, with its token. Raises `CredentialRefused`."""
+        target = subject.target.endpoint
+        if target is None:
+            raise ValueError("target: the endpoint driver was given a target without endpoint")
+        token = token_for(target, self._credentials)
+        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        return Endpoint(self._client, str(target.url), self._answer_seconds, headers)
+
+
+def _kafka(subject: Subject) -> KafkaSignals:
+    if subject.signals.kafka is None:
+        raise ValueError(f"{subject.id}: a consumer group without signals.kafka")
+    return subject.signals.kafka
+
+
+def _group(subject: Subject) -> str:
+    """Return the group, which is the name of the application's only operator, too."""
+    if subject.application.group_id is None:
+        raise ValueError(f"{subject.id} is not a consumer group")
+    return subject.application.group_id
+
+
+def _unit(subject: Subject) -> Unit:
+    return subject.unit or Unit(1)
+
+
+def _unfit(parallelism: Parallelism, name: str, unit: Unit) -> str:
+    """Return why no number of instances gives this parallelism; empty if one does."""
+    if set(parallelism) != {name}:
+        odd = sorted(set(parallelism) ^ {name})
+        return f"the group and the request differ in operators: {', '.join(odd[:5])}"
+    threads = parallelism[name]
+    if threads > MAX_REQUESTED or threads < 1:
+        return f"{threads} threads are not between 1 and {MAX_REQUESTED}"
+    reached = -(-threads // unit.slots) * unit.slots
+    if reached != threads:
+        return f"no number of instances of {unit.slots} threads gives {threads}: the next is {reached}"
+    return ""

@@ -1,0 +1,204 @@
+"""Consumer groups at their coordinators.
+
+confluent-kafka describes groups, but librdkafka has no call that removes members (2.16: neither LeaveGroup by an admin
+client nor RemoveMembersFromConsumerGroup); kafka-python's admin client does that, opened for one eviction at a time.
+
+Both clients resolve names and connect by themselves, so hosts are checked separately, as in the monitor: those of the
+policy before a client is made, and those that the brokers advertise before any request but the list of topics.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import kafka
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
+from kafka.admin import MemberToRemove
+from weir_contracts import KafkaSignals
+
+from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
+from runtime.bus import BusError
+from runtime.clock import Clock
+from runtime.kafka_thread import ClientThread, code_of, connection, explain
+from services.executor.core.observed import DepartedMember
+
+from .group_state import STABLE, GroupMember, GroupReading
+from .groups import GroupUnread
+
+T = TypeVar("T")
+
+TOPICS_KEPT_SECONDS = 10.0
+IDLE_SECONDS = 900.0
+"""Clients of brokers that were not used for so long are closed."""
+MAX_BROKERS = 1_000
+REASON = "its instance has ended"
+_STATES = {
+    "STABLE": STABLE,
+    "PREPARING_REBALANCING": "PreparingRebalance",
+    "COMPLETING_REBALANCING": "CompletingRebalance",
+    "EMPTY": "Empty",
+    "DEAD": "Dead",
+}
+_NO_GROUP = GroupReading("Dead")
+
+
+@dataclass
+class _Cluster:
+    """Client of one cluster's brokers, and the partitions that they listed last."""
+
+    thread: ClientThread
+    admin: AdminClient | None = None
+    partitions: Mapping[str, frozenset[int]] | None = None
+    listed_at: float = 0.0
+    used_at: float = 0.0
+
+
+class KafkaGroups:
+    """Groups of any brokers that policies name; a client for each address, opened at its first use."""
+
+    def __init__(
+        self, clock: Clock, *, timeout_seconds: float = 5.0, allowed: Allowed = TARGETS, resolve: Resolve = resolve
+    ) -> None:
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._allowed = allowed
+        self._resolve = resolve
+        self._clusters: dict[str, _Cluster] = {}
+
+    async def close(self) -> None:
+        for servers in list(self._clusters):
+            self._drop(servers)
+
+    async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
+        cluster = self._cluster(kafka)
+        partitions = await self._partitions(kafka, cluster)
+        admin, seconds = cluster.admin, self._timeout_seconds
+        if admin is None:
+            raise GroupUnread("the client of the brokers was closed meanwhile")
+        described = admin.describe_consumer_groups([group], request_timeout=seconds)[group]
+        try:
+            answer = await self._in_time(asyncio.wrap_future(described))
+        except KafkaException as error:
+            if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                return _NO_GROUP
+            raise GroupUnread(f"group {group[:60]}: {explain(error)}") from None
+        return _reading(answer, partitions)
+
+    async def evict(
+        self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
+    ) -> tuple[DepartedMember, ...]:
+        cluster = self._cluster(kafka)
+        await self._partitions(kafka, cluster)
+        servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
+        answer = await self._in_time(cluster.thread.call(_remove, servers, group, members, seconds), 3 * seconds)
+        if not isinstance(answer, frozenset):
+            raise GroupUnread(f"group {group[:60]}: {answer}")
+        return tuple(member for member in members if member.id in answer)
+
+    async def _partitions(self, kafka: KafkaSignals, cluster: _Cluster) -> Mapping[str, frozenset[int]]:
+        """Return the partitions by topic, read again after a while; only then are all addresses known to be allowed."""
+        now = self._clock.monotonic()
+        if cluster.partitions is not None and now - cluster.listed_at < TOPICS_KEPT_SECONDS:
+            return cluster.partitions
+        await self._check(kafka, hosts_of(kafka.bootstrap_servers))
+        if cluster.admin is None:
+            cluster.admin = AdminClient(connection(kafka.bootstrap_servers, {"socket.timeout.ms": self._timeout_ms}))
+        admin, seconds = cluster.admin, self._timeout_seconds
+        listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
+        await self._check(kafka, (broker.host for broker in listed.brokers.values()))
+        cluster.partitions = {name: frozenset(t.partitions) for name, t in listed.topics.items() if t.error is None}
+        cluster.listed_at = now
+        return cluster.partitions
+
+    async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:
+        """Raise `GroupUnread` if an address of any host is not allowed; then no client stays open."""
+        names = set(hosts)
+        refused = f"the brokers list {len(names)} hosts, more than {MAX_BROKERS}" if len(names) > MAX_BROKERS else ""
+        if not refused:
+            looked_up = (checked_addresses(name, 0, self._allowed, self._resolve) for name in names)
+            found = await asyncio.gather(*looked_up, return_exceptions=True)
+            refused = next((str(each) for each in found if isinstance(each, AddressRefused)), "")
+        if refused:
+            self._drop(kafka.bootstrap_servers)
+            raise GroupUnread(refused)
+
+    async def _in_time(self, waiting: Awaitable[T], seconds: float | None = None) -> T:
+        limit = seconds or 1.5 * self._timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return await waiting
+        except TimeoutError:
+            raise GroupUnread(f"the brokers did not answer within {limit:g} s") from None
+        except BusError as error:
+            raise GroupUnread(str(error)) from None
+
+    @property
+    def _timeout_ms(self) -> int:
+        return max(1000, int(self._timeout_seconds * 1000))
+
+    def _cluster(self, kafka: KafkaSignals) -> _Cluster:
+        """Return the client's place for these brokers, and close the idle ones."""
+        if kafka.credentials is not None:
+            raise GroupUnread("signals.kafka.credentials: the executor connects to brokers without credentials only")
+        now, servers = self._clock.monotonic(), kafka.bootstrap_servers
+        for idle in [each for each, found in self._clusters.items() if now - found.used_at > IDLE_SECONDS]:
+            self._drop(idle)
+        cluster = self._clusters.setdefault(servers, _Cluster(ClientThread(f"groups-{servers}"[:40])))
+        cluster.used_at = now
+        return cluster
+
+    def _drop(self, servers: str) -> None:
+        cluster = self._clusters.pop(servers, None)
+        if cluster is not None:
+            cluster.admin = None
+            cluster.thread.close()
+
+
+def _reading(described: ConsumerGroupDescription, partitions: Mapping[str, frozenset[int]]) -> GroupReading:
+    assigned: dict[str, set[int]] = {}
+    for member in described.members:
+        for place in member.assignment.topic_partitions if member.assignment is not None else ():
+            assigned.setdefault(place.topic, set()).add(place.partition)
+    members = tuple(
+        GroupMember(member.member_id, member.client_id or "", member.group_instance_id or None)
+        for member in described.members
+    )
+    unassigned = sum(len(partitions.get(topic, frozenset()) - found) for topic, found in assigned.items())
+    return GroupReading(_state(described.state), members, unassigned)
+
+
+def _state(state: ConsumerGroupState) -> str:
+    """Return the coordinator's name of a state; Unknown for one that librdkafka has no name for, such as Reconciling."""
+    return _STATES.get(state.name, "Unknown")
+
+
+def _remove(
+    servers: Sequence[str], group: str, members: Sequence[DepartedMember], seconds: float
+) -> frozenset[str] | str:
+    """Return the ids of the removed members, or the reason of a failure. Blocks.
+
+    A static member is named by both ids: the coordinator then fences a request for an earlier holder of the instance id.
+    """
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its debug lines quote all settings
+    milliseconds = max(1000, int(seconds * 1000))
+    limits: dict[str, Any] = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds}
+    removed = [MemberToRemove(each.id, each.static_id, REASON) for each in members]
+    try:
+        client = kafka.KafkaAdminClient(bootstrap_servers=list(servers), client_id="weir-executor", **limits)
+        try:
+            answer = client.remove_group_members(group, removed)
+        finally:
+            client.close()
+    except kafka.errors.KafkaError as error:
+        return f"{type(error).__name__} at the removal of members"
+    except OSError as error:
+        return f"the brokers cannot be reached: {error.strerror or type(error).__name__}"
+    # brokers before Kafka 2.3 answer by id
+    return frozenset(
+        key if isinstance(key, str) else key.member_id
+        for key, problem in answer.items()
+        if problem is kafka.errors.NoError
+    )
