@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from engines.endpoint.rest import Endpoint, EndpointFailed
 from runtime.auth import Caller, Tokens
 from testbed.process import TestbedError
 from testbed.supervisor.__main__ import main
@@ -183,6 +184,20 @@ async def test_the_api_reads_and_sets_the_number() -> None:
     assert (await api.put("/scale/orders", json=request)).json()["replicas"] == 2
     again = await api.put("/scale/orders", json=request)
     assert (again.status_code, "read the state again" in again.json()["detail"]) == (409, True)
+
+
+async def test_the_executors_client_understands_the_supervisor() -> None:
+    """It reads, scales, and is told that its version is an old one."""
+    park = Park(1)
+    park.fleet.tick()
+    endpoint = Endpoint(_api(park), "/scale/orders", answer_seconds=5.0)
+    state = await endpoint.read()
+    await endpoint.scale(3, state.version, httpx.Timeout(5.0))
+    assert [each.id for each in state.instances] == ["orders-1-0"]
+    assert (await endpoint.read()).replicas == 3
+    with pytest.raises(EndpointFailed) as refused:
+        await endpoint.scale(2, state.version, httpx.Timeout(5.0))
+    assert refused.value.is_conflict
 
 
 @pytest.mark.parametrize(
