@@ -12,7 +12,8 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-loop bench-advance bench-compare bench-fleet bench-planners bench-quality \
+        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-capacity \
+        bench-compare bench-fleet bench-planners bench-quality \
         chaos schemas lock images clean
 
 help:  ## what can be made
@@ -29,13 +30,13 @@ environment:
 	@$(BOOTSTRAP) environment
 
 kubernetes: environment  ## builds the Kubernetes API server of the tests with Go, once (about ten minutes)
-	@$(BOOTSTRAP) kubernetes
+	@$(BIN)/python -m testbed.kubernetes_programs
 
 kubernetes-node: environment  ## besides that what runs pods on this machine, once (five minutes more)
-	@$(BOOTSTRAP) kubernetes-node
+	@$(BIN)/python -m testbed.kubernetes_programs node
 
-demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root)
-	@$(BIN)/python -m tests.node.demo || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
+demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root; ARGS=reactive)
+	@$(BIN)/python -m tests.node.demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
 # Without its means a tier is skipped and says what is missing, or fails where WEIR_REQUIRE names it.
 means: environment
@@ -76,7 +77,7 @@ test-node: means kubernetes-node  ## on a Kubernetes node of this machine, where
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
-	-@$(BOOTSTRAP) $(if $(findstring node,$(WEIR_REQUIRE)),kubernetes-node,kubernetes)
+	-@$(BIN)/python -m testbed.kubernetes_programs $(if $(findstring node,$(WEIR_REQUIRE)),node)
 	@$(BIN)/pytest -q --thorough $(FAST) tests/e2e tests/containers tests/kubernetes tests/node tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
@@ -94,11 +95,17 @@ bench-compare: setup  ## Weir beside static parallelism and a reactive rule, int
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
 	@$(BIN)/python -m bench.quality $(ARGS)
 
-bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 14 minutes of one core)
+bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 25 minutes of one core)
 	@$(BIN)/python -m bench.planners $(ARGS)
 
-bench-kubernetes: setup kubernetes  ## measures actions on Kubernetes into bench/results/kubernetes.json (about 5 minutes)
+bench-capacity: environment  ## the predictor's capacity curves against published ones, into bench/results/capacity.json (some seconds)
+	@$(BIN)/python -m bench.capacity $(ARGS)
+
+bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)
+
+bench-kubernetes-node: setup kubernetes-node  ## the same on a real node into bench/results/kubernetes_node.json (about 20 minutes, Debian, as root)
+	@$(BIN)/python -m bench.kubernetes.node $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
 	@$(BIN)/python -m bench.advance $(ARGS)

@@ -127,11 +127,32 @@ def _chaos(found: dict[str, Any]) -> Figures:
 
 
 def _kubernetes(found: dict[str, Any]) -> Figures:
-    yield "plan to replicas written on Kubernetes", _percentiles(found["plan_to_scale_written_seconds"], "s")
-    ready, settle = found["pods_ready_seconds"], found["settle_seconds"]
-    for way, times in found["written_to_verified_seconds"].items():
+    actions, observed, compared = found["actions"], found["watched"], found["autoscalers"]
+    yield "plan to replicas written on Kubernetes", _percentiles(actions["plan_to_scale_written_seconds"], "s")
+    ready, settle = actions["pods_ready_seconds"], actions["settle_seconds"]
+    for way, times in actions["written_to_verified_seconds"].items():
         case = f"written to verified, {way}; pods ready after {ready:g} s, settle time {settle:g} s"
         yield case, _percentiles(times, "s")
+    for name, calls in observed["api_calls_per_minute"].items():
+        memory = observed["usage"][name]["rss_megabytes"]
+        case = f"{name} with {observed['workloads']} watched workloads at rest"
+        yield case, f"{memory:,.0f} MB, {calls:.1f} calls of the API server a minute"
+    minutes, objective = compared["seconds"] / 60, compared["objective_seconds"]
+    for name, each in compared["autoscalers"].items():
+        cost = each["replica_seconds"] / compared["needed_replica_seconds"]
+        case = f"{minutes:.0f} min of steps and waves, queue of at most {objective:g} s, `{name}`"
+        yield (
+            case,
+            f"late {each['late_share']:.1%}, {each['replica_seconds']:,} replica-seconds ({cost:.2f} × the load), maximum "
+            f"{each['max_age_seconds']:,.0f} s",
+        )
+
+
+def _capacity(found: dict[str, Any]) -> Figures:
+    for name, fitted in (("triples", "three points"), ("single", "one point")):
+        reach = found[name]["within_reach"]
+        error = f"median {reach['median']:.1%}, p90 {reach['p90']:.1%}; {reach['inside']:.0%} inside the interval"
+        yield f"error of published capacity curves fitted on {fitted}, within reach", error
 
 
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
@@ -139,6 +160,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "fleet": _fleet,
     "advance": _advance,
     "planner_requests": _requests,
+    "capacity": _capacity,
     "backlog": _backlog,
     "spark_cluster": _spark,
     "what_if": _what_if,

@@ -1,10 +1,12 @@
 """Capacity of an operator at parallelisms with which it may never have run.
 
-`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s). `p / C(p)` is
-linear in `1/c` and `s/c`, so both come from a weighted non-negative least squares fit. With a single measured p the
-curve is linear: a second parameter fitted on one point would be invented. A coherence term (USL's κ) only where more
-subtasks were measured to do less: on the few close p of a control loop a free κ extrapolates worse than a straight
+`C(p) = c·p / (1 + s·(p − 1))` (Amdahl's form: c one subtask's rate, s the serial share; ceiling c/s), fitted in
+`fit.py`. With a single measured p the bend is the usual one of other applications. A coherence term (USL's κ) only where
+more subtasks were measured to do less: on the few close p of a control loop a free κ extrapolates worse than a straight
 line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some parallelism more subtasks do less.
+
+Each curve has an interval at each parallelism: it widens with the points' spread, age and lack of saturation, and with
+the distance from them.
 
 A nearly idle operator gives no rate for a curve, but a lower bound: at its low utilization it does what it takes in, so
 it can do so much more. A lower bound shows that a parallelism suffices, never that it does not.
@@ -18,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from weir_contracts import CapacityPoint, OperatorAnalysis
 
+from .fit import DISTANCE_ERROR, NOISE, PRIOR, Measurement, Prior, fitted, sensitivity
+
 MIN_CONFIDENCE = 0.05
 FALLEN = 0.9
 """Share of what fewer subtasks do, below which a fall is no noise. The executor rolls back by the same."""
@@ -26,6 +30,11 @@ FALL_COUNTS = timedelta(hours=1)
 again."""
 SATURATED_WEIGHT = 2.0
 """Weight of a measurement under saturation, which is an observation; one from busy time is an extrapolation."""
+HOURLY_ERROR = 0.05
+"""Relative error that each hour adds to a measurement: state grows, neighbours come and go."""
+MAX_AGE_HOURS = 24.0
+DEVIATIONS = 1.645
+"""Standard errors from the curve to the edges of its interval: nine of ten measurements lie within."""
 
 
 class CapacityCurve(NamedTuple):
@@ -36,11 +45,36 @@ class CapacityCurve(NamedTuple):
     confidence: float = 0.0
     points: int = 1
     coherence_seconds: float = 0.0
+    level_error: float = 0.0
+    """Relative standard error at the measured parallelisms."""
+    shape_error: float = 0.0
+    """Standard error of the serial share's logarithm."""
+    pivot: float = 0.0
+    """`fit.sensitivity` at the measured parallelisms."""
+    measured: tuple[int, ...] = ()
+    """The measured parallelisms, least first."""
 
     def rate(self, parallelism: int) -> float:
         """Return records/s that the operator sustains at `parallelism`; grows with it up to `best`."""
         shared = self.serial_seconds * (parallelism - 1) + self.coherence_seconds * parallelism * (parallelism - 1)
         return parallelism / (self.per_subtask_seconds + shared)
+
+    def lower(self, parallelism: int) -> float:
+        """Return the lower edge of the interval around `rate`."""
+        return self.rate(parallelism) * math.exp(-DEVIATIONS * self.error(parallelism))
+
+    def upper(self, parallelism: int) -> float:
+        """Return the upper edge of the interval around `rate`."""
+        return self.rate(parallelism) * math.exp(DEVIATIONS * self.error(parallelism))
+
+    def error(self, parallelism: int) -> float:
+        """Return the relative standard error of `rate`; 0 if the curve was not measured."""
+        if not self.measured:
+            return 0.0
+        share = self.serial_seconds / self.per_subtask_seconds
+        shape = self.shape_error * (sensitivity(share, parallelism) - self.pivot)
+        distance = min(abs(math.log(parallelism / each)) for each in self.measured)
+        return math.sqrt(self.level_error**2 + shape**2 + (DISTANCE_ERROR * distance) ** 2)
 
     @property
     def best(self) -> int | None:
@@ -69,42 +103,47 @@ class CapacityCurve(NamedTuple):
         exact = demand * (self.per_subtask_seconds - self.serial_seconds) / left
         return max(1, math.ceil(exact - 1e-9))
 
-    def scaled(self, factor: float) -> "CapacityCurve":
-        """Return the curve with each rate divided by `factor`."""
-        own, serial, confidence, points, coherence = self
-        return CapacityCurve(own * factor, serial * factor, confidence, points, coherence * factor)
+    def surely_needed(self, demand: float, limit: int) -> int | None:
+        """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`; None if none does."""
+        first = self.needed(demand)
+        if first is None:
+            return None
+        return next((p for p in range(first, limit + 1) if self.lower(p) >= demand * (1 - 1e-9)), None)
 
 
 def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
-    """Return the curve through what was measured of an operator; None if nothing was.
-
-    It goes exactly through the best value at the present parallelism, and takes its shape from all of them.
-    """
+    """Return the curve through what was measured of an operator; None if nothing was."""
     trusted = [point for point in operator.capacities if point.confidence >= MIN_CONFIDENCE]
     now, parallelism = operator.true_processing_rate, operator.parallelism
     # An estimate may be negative or 0; such a rate says nothing of what the operator can do.
     rate = now.value if now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE else None
-    # Most operators were measured at their present parallelism only: the line through that point.
-    if not trusted:
-        return CapacityCurve(parallelism / rate, 0.0, now.confidence) if rate else None
-    if len(trusted) == 1 and trusted[0].parallelism == parallelism:
-        return CapacityCurve(parallelism / trusted[0].records_per_second, 0.0, trusted[0].confidence)
-    points = [
-        (p.parallelism, p.records_per_second, p.confidence * (SATURATED_WEIGHT if p.saturated else 1.0))
-        for p in trusted
-    ]
+    points = _measurements(trusted)
     confidences = [point.confidence for point in trusted]
-    here = next((rate for p, rate, _ in points if p == parallelism), None)
-    if rate and here is None:
-        here = rate
-        points.append((parallelism, rate, now.confidence))
+    if rate and all(point.parallelism != parallelism for point in trusted):
+        points.append(Measurement(parallelism, rate, 1 / now.confidence))
         confidences.append(now.confidence)
-    curve = _falling(points, max(confidences)) if _falls(trusted) else _fit(points, max(confidences))
-    return curve if here is None else curve.scaled(curve.rate(parallelism) / here)
+    if not points:
+        return None
+    curve = _falling(points, max(confidences)) if _falls(trusted) else None
+    return curve or curve_through(points, max(confidences))
+
+
+def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:
+    if not trusted:
+        return []
+    newest, found = max(p.measured_at for p in trusted), []
+    for point in trusted:
+        hours = min(MAX_AGE_HOURS, (newest - point.measured_at).total_seconds() / 3600)
+        weight = point.confidence * (SATURATED_WEIGHT if point.saturated else 1.0)
+        variance = 1 / weight + (HOURLY_ERROR * hours / NOISE) ** 2
+        found.append(Measurement(point.parallelism, point.records_per_second, round(variance, 3)))
+    return found
 
 
 def _falls(points: Sequence[CapacityPoint]) -> bool:
     """Whether more subtasks were measured to do clearly less than fewer, both saturated and within the last hour."""
+    if len(points) < 2:
+        return False
     newest = max(p.measured_at for p in points)
     full = [
         (p.parallelism, p.records_per_second) for p in points if p.saturated and newest - p.measured_at <= FALL_COUNTS
@@ -117,38 +156,30 @@ def _falls(points: Sequence[CapacityPoint]) -> bool:
     return False
 
 
-def _falling(points: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
-    own, coherence = _weighted(points, [p * (p - 1.0) for p, _, _ in points])
+def curve_through(points: Sequence[Measurement], confidence: float, prior: Prior = PRIOR) -> CapacityCurve:
+    """Return the curve through one or more measurements."""
+    rate, share, level_error, shape_error, pivot = fitted(tuple(points), prior)
+    measured = tuple(sorted({point.parallelism for point in points}))
+    return CapacityCurve(
+        1 / rate, share / rate, confidence, len(measured), 0.0, level_error, shape_error, pivot, measured
+    )
+
+
+def _falling(points: Sequence[Measurement], confidence: float) -> CapacityCurve | None:
+    own, coherence = _weighted(points)
     if own <= 0 or coherence <= 0:
-        return _fit(points, confidence)
-    return CapacityCurve(own, 0.0, confidence, len({p for p, _, _ in points}), coherence)
+        return None
+    measured = tuple(sorted({point.parallelism for point in points}))
+    return CapacityCurve(own, 0.0, confidence, len(measured), coherence, 2 * NOISE, 0.0, 0.0, measured)
 
 
-def _fit(points: Sequence[tuple[int, float, float]], confidence: float) -> CapacityCurve:
-    distinct = {p for p, _, _ in points}
-    if len(distinct) == 1:
-        p = next(iter(distinct))
-        mean = sum(rate * weight for _, rate, weight in points) / sum(weight for _, _, weight in points)
-        return CapacityCurve(p / mean, 0.0, confidence, 1)
-    own, serial = _weighted(points, [p - 1.0 for p, _, _ in points])
-    if own <= serial:
-        # A serial share above 1 is no curve of this family: more subtasks would do less than one. Noise; go linear.
-        values, weights = _rows(points)
-        return CapacityCurve(float(np.average(values, weights=weights)), 0.0, confidence, len(distinct))
-    return CapacityCurve(own, serial, confidence, len(distinct))
-
-
-def _rows(points: Sequence[tuple[int, float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return p / C(p) and its weights, divided by the row's own value: errors are relative."""
+def _weighted(points: Sequence[Measurement]) -> tuple[float, float]:
+    """Fit p / C(p) by a constant and a multiple of p·(p − 1), neither below 0: the free optimum if it is allowed, else
+    the better of the two edges (the problem is convex, so it cannot lie inside). Errors are relative."""
     values = np.array([p / rate for p, rate, _ in points])
-    return values, np.sqrt(np.array([weight for _, _, weight in points])) / values
-
-
-def _weighted(points: Sequence[tuple[int, float, float]], second: Sequence[float]) -> tuple[float, float]:
-    """Fit p / C(p) by a constant and a multiple of `second`, neither below 0: the free optimum if it is allowed, else
-    the better of the two edges (the problem is convex, so it cannot lie inside)."""
-    values, weights = _rows(points)
-    matrix, values = np.array([[1.0, each] for each in second]) * weights[:, None], values * weights
+    weights = np.sqrt(np.array([1 / variance for _, _, variance in points])) / values
+    matrix = np.array([[1.0, p * (p - 1.0)] for p, _, _ in points]) * weights[:, None]
+    values = values * weights
     free, *_ = np.linalg.lstsq(matrix, values, rcond=None)
     if free.min() >= 0:
         return float(free[0]), float(free[1])

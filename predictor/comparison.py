@@ -45,7 +45,7 @@ class Assumptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target_utilization: float = Field(
-        default=0.8, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
+        default=0.85, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
     )
     max_utilization: float = Field(
         default=0.92,
@@ -137,6 +137,11 @@ class Comparison:
         for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)] if waiting else []:
             backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
             yield replace(self, model=replace(self.model, backlogs=backlogs))
+
+    @cached_property
+    def without_restart(self) -> "Comparison":
+        """The comparison as if a restart cost nothing."""
+        return replace(self, restart=replace(self.restart, seconds=0.0, replay_seconds=0.0))
 
     @cached_property
     def waiting(self) -> Mapping[str, float]:

@@ -112,7 +112,7 @@ def counted_on(name: str, bound: float, p: int) -> str:
 def extrapolated(name: str, p: int, seen_at: Sequence[int]) -> list[str]:
     """Return a note if the capacity at `p` lies outside the measured parallelisms."""
     if len(seen_at) == 1 and p != seen_at[0]:
-        return [f"{name} was measured at {seen_at[0]} only: its capacity at {p} is assumed to be in proportion"]
+        return [f"{name} was measured at {seen_at[0]} only: its capacity at {p} assumes the usual contention"]
     if not seen_at[0] <= p <= seen_at[-1]:
         return [f"{name} was measured at {', '.join(map(str, seen_at))}: its capacity at {p} is extrapolated"]
     return []

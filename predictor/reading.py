@@ -16,6 +16,10 @@ USUAL_RESTART_SECONDS = 8.0
 """Downtime of a rescale until one was measured."""
 
 
+MIN_START_SECONDS, MAX_START_SECONDS = 0.5, 600.0
+"""Beyond these the time until the first run was up is no start: the engine's clock, or slots that came late."""
+
+
 @dataclass(frozen=True)
 class Gap:
     """A value of an operator that is unknown, and why."""
@@ -57,7 +61,8 @@ def restart_of(
     outcomes: Sequence[Outcome] = (),
     usual_seconds: float = USUAL_RESTART_SECONDS,
 ) -> Restart:
-    """Return the cost of a rescale: the usual time from request to RUNNING (the median of the last ones in `outcomes`,
+    """Return the cost of a rescale, before one was measured from the job's first start and its checkpoints, else
+    `usual_seconds`; then the usual time from request to RUNNING (the median of the last ones in `outcomes`,
     newest first), but not less than the gap between runs and not more than an interval above it, as far as measured.
 
     The gap misses times shorter than an interval; the time to RUNNING includes work of the old parallelism: all of the
@@ -69,9 +74,21 @@ def restart_of(
         usual = min(usual, gap + analysis.policy.spec.interval.total_seconds())
     measured = [seconds for seconds in (gap, usual) if seconds is not None]
     points = deployment.checkpoints if deployment else None
+    if not measured and (first := _first_start(analysis, deployment)) is not None:
+        usual_seconds = first + ((points.last_duration_seconds if points else None) or 0.0)
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
     return Restart(max(measured) if measured else usual_seconds, replay, measured=bool(measured))
+
+
+def _first_start(analysis: Analysis, deployment: Deployment | None) -> float | None:
+    """Return the seconds from the job's start until its first run was up: a rescale starts the same tasks. None: unknown,
+    or it was restarted since."""
+    run = analysis.run
+    if run is None or deployment is None or deployment.started_at is None or deployment.restarts != 0:
+        return None
+    seconds = (run.running_since - deployment.started_at).total_seconds()
+    return seconds if MIN_START_SECONDS <= seconds <= MAX_START_SECONDS else None
 
 
 def _usual(outcomes: Sequence[Outcome]) -> float | None:

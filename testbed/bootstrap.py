@@ -3,9 +3,7 @@
 `python3 testbed/bootstrap.py` checks the machine first: what is missing is one line that says what to do, before
 anything is written. Each step is stamped with the hash of its inputs, so a second start does nothing and takes a
 fraction of a second. `bootstrap.py environment` makes the virtual environment alone, which is all that the fast tests
-need. `bootstrap.py kubernetes` builds the Kubernetes API server and its companions with Go, which takes about ten
-minutes on two cores and happens once; `bootstrap.py kubernetes-node` besides what runs pods on this machine, five
-minutes more.
+need.
 
 It may be met by any python3 that a machine has, so it keeps to what Python 3.7 understands.
 """
@@ -35,26 +33,12 @@ VENV = Path(os.environ.get("WEIR_VENV") or PROJECT / ".venv").absolute()
 PYTHONS = ("python3.12", "python3.11", "python3")
 SUPPORTED = ((3, 11), (3, 12))
 JARS = ("kafka", "flink", "spark", "jmx-exporter")
-KUBERNETES_VERSION = "1.34.2"
-KUBERNETES_PARTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-"""Built from one Go module, testbed/kubernetes-tools; the API server first, since it compiles what they share."""
-KUBERNETES_TOOLS = {
-    "kwok": "sigs.k8s.io/kwok/cmd/kwok@v0.7.0",
-    "metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server@v0.8.0",
-}
-KUBERNETES_NODE_PARTS = ("kubelet", "kube-proxy")
-KUBERNETES_NODE_TOOLS = {"coredns": "github.com/coredns/coredns@v1.12.4"}
-_GO_PACKAGES = {**KUBERNETES_TOOLS, **KUBERNETES_NODE_TOOLS}
-KUBERNETES_FOLDER = CACHE / "kubernetes" / KUBERNETES_VERSION
 MIN_JAVA = 17
-MIN_GO = (1, 24)
 MIN_MEMORY_MEGABYTES = 4096
 MIN_DISK_MEGABYTES = 2500
 """Disk space of a first set-up: 1.1 GB of packages, as much again of downloads, 0.2 GB of jars."""
 RUN_DISK_MEGABYTES = 300
 """Disk space of a run after set-up."""
-KUBERNETES_DISK_MEGABYTES = 6500
-"""Disk space of building the Kubernetes API server: 6 GB of Go's modules and build cache, 0.5 GB of programs."""
 STEP_TIMEOUT_SECONDS = 1800
 _INSTALL_JAVA = "install it (Debian: apt install openjdk-17-jdk-headless)"
 
@@ -110,29 +94,6 @@ def missing_java(machine: Machine) -> str | None:
     return None
 
 
-def missing_etcd() -> str | None:
-    """Return a sentence if the Kubernetes API server would have no etcd, else None."""
-    if kubernetes_program("etcd") or shutil.which("etcd"):
-        return None
-    return "etcd is needed by the Kubernetes API server: install it (Debian: apt install etcd-server)"
-
-
-def missing_for_kubernetes() -> str | None:
-    """Return what building and running the Kubernetes API server lacks; None if nothing."""
-    if missing_etcd():
-        return missing_etcd()
-    go = shutil.which("go")
-    if go is None:
-        return (
-            "the Kubernetes API server is built with Go and no go is on the PATH: install Go 1.24 or later, "
-            "or set KUBEBUILDER_ASSETS to a folder with its binaries"
-        )
-    found = re.search(r"go(\d+)\.(\d+)", _output([go, "env", "GOVERSION"]) or "")
-    if found and (int(found.group(1)), int(found.group(2))) < MIN_GO:
-        return f"Go 1.24 or later is needed to build the Kubernetes API server, this is Go {found.group(0)[2:]}"
-    return None
-
-
 def missing_memory(machine: Machine, min_megabytes: int) -> str | None:
     """Return a sentence if the free memory is too small to run all parts at once, else None."""
     if machine.free_memory_megabytes is None or machine.free_memory_megabytes >= min_megabytes:
@@ -170,7 +131,8 @@ def java_major(text: str) -> int | None:
     return int(found.group(2) or 0) if major == 1 else major
 
 
-def _output(command: list[str]) -> str | None:
+def output_of(command: list[str]) -> str | None:
+    """Return what a command prints; None if it cannot be run, fails or takes over a minute."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False
@@ -182,7 +144,7 @@ def _output(command: list[str]) -> str | None:
 
 def _version(python: str) -> tuple[int, int] | None:
     found = re.match(
-        r"(\d+) (\d+)$", (_output([python, "-c", "import sys; print(*sys.version_info[:2])"]) or "").strip()
+        r"(\d+) (\d+)$", (output_of([python, "-c", "import sys; print(*sys.version_info[:2])"]) or "").strip()
     )
     return (int(found.group(1)), int(found.group(2))) if found else None
 
@@ -222,8 +184,8 @@ def inspect_machine(*, with_java: bool = True) -> Machine:
     return Machine(
         python=python,
         python_version=version,
-        has_venv=python is not None and _output([python, "-c", "import venv, ensurepip"]) is not None,
-        java_version=java_major(_output([java, "-version"]) or "") if java else None,
+        has_venv=python is not None and output_of([python, "-c", "import venv, ensurepip"]) is not None,
+        java_version=java_major(output_of([java, "-version"]) or "") if java else None,
         has_compiler=_has_compiler(java) if java else False,
         has_maven=shutil.which("mvn") is not None,
         free_memory_megabytes=_free_memory_megabytes(),
@@ -316,7 +278,7 @@ def _make_environment(python: str, step: Step) -> None:
         step.run([python, "-m", "venv", "--clear", str(VENV)])
     elif version is None:
         step.run([python, "-m", "venv", str(VENV)])
-    if _output([str(interpreter), "-m", "pip", "--version"]) is None:
+    if output_of([str(interpreter), "-m", "pip", "--version"]) is None:
         step.run([str(interpreter), "-m", "ensurepip"])
     settings = {
         "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(CACHE / "pip"),
@@ -376,57 +338,17 @@ def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callab
     yield step, partial(_build_sample_streams, [streams, source])
 
 
-def kubernetes_program(name: str) -> Path | None:
-    """Return a built program of Kubernetes, or the one in KUBEBUILDER_ASSETS (envtest's convention); None if neither
-    exists."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    folders = ([Path(assets)] if assets else []) + [KUBERNETES_FOLDER]
-    return next((folder / name for folder in folders if (folder / name).exists()), None)
-
-
-def kubernetes_steps(*, with_node: bool = False) -> Iterator[tuple[Step, Callable[[Step], None]]]:
-    """Yield one step for each program that KUBEBUILDER_ASSETS does not hold, with the function that builds it.
-
-    With a node: besides the programs of a cluster, those of a machine where pods really run.
-    """
-    module, pause = PROJECT / "testbed" / "kubernetes-tools", PROJECT / "testbed" / "pause"
-    names = (*KUBERNETES_PARTS, *KUBERNETES_TOOLS)
-    if with_node:
-        names += (*KUBERNETES_NODE_PARTS, *KUBERNETES_NODE_TOOLS)
-    for name in names:
-        result = KUBERNETES_FOLDER / name
-        if kubernetes_program(name) in {None, result}:
-            step = Step(f"kubernetes-{name}", [module], result, version=_GO_PACKAGES.get(name, ""))
-            yield step, partial(_build_program, module, name)
-    if with_node and kubernetes_program("pause") in {None, KUBERNETES_FOLDER / "pause"}:
-        yield Step("kubernetes-pause", [pause], KUBERNETES_FOLDER / "pause"), partial(_build_pause, pause)
-
-
-def _build_pause(folder: Path, step: Step) -> None:
-    step.result.parent.mkdir(parents=True, exist_ok=True)
-    build = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(step.result), str(folder / "main.go")]
-    step.run(build, {"CGO_ENABLED": "0"})
-
-
-def _build_program(module: Path, name: str, step: Step) -> None:
-    step.result.parent.mkdir(parents=True, exist_ok=True)
-    environment = {"CGO_ENABLED": "0", "GOBIN": str(step.result.parent), "GOFLAGS": "-mod=readonly"}
-    if name in _GO_PACKAGES:
-        # The checksum database has no entry for metrics-server.
-        environment = {**environment, "GOFLAGS": "", "GONOSUMDB": "sigs.k8s.io/metrics-server"}
-        step.run(["nice", "go", "install", "-trimpath", "-ldflags", "-s -w", _GO_PACKAGES[name]], environment)
-        return
-    version = "k8s.io/component-base/version"
-    major, minor, _ = KUBERNETES_VERSION.split(".")
-    flags = f"-s -w -X {version}.gitVersion=v{KUBERNETES_VERSION} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
-    package = f"k8s.io/kubernetes/cmd/{name}"
-    build = ["go", "build", "-C", str(module), "-trimpath", "-ldflags", flags, "-o", str(step.result), package]
-    step.run(["nice", *build], environment)
-
-
 def _print(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def perform(steps: Callable[[], Iterator[tuple[Step, Callable[[Step], None]]]]) -> None:
+    """Run the steps that are pending once no other set-up runs; raises `SetupError`."""
+    with _alone():
+        for step, make in steps():
+            if not step.done:
+                _timed(step, make)
 
 
 @contextmanager
@@ -453,27 +375,8 @@ def set_up(*, with_java: bool) -> None:
     problem = problem or (missing_memory(found, min_memory_megabytes()) if with_java else None)
     if problem:
         raise SetupError(problem)
-    if not pending:
-        return
-    with _alone():
-        for step, make in steps(found.python, with_java=with_java):
-            if not step.done:
-                _timed(step, make)
-
-
-def set_up_kubernetes(*, with_node: bool = False) -> None:
-    """Build the missing programs of a Kubernetes cluster, or also of a node; raises `SetupError` with one line for the
-    user."""
-    if all(step.done for step, _ in kubernetes_steps(with_node=with_node)):
-        return
-    found = inspect_machine(with_java=False)
-    problem = missing_for_kubernetes() or missing_space(found, KUBERNETES_DISK_MEGABYTES)
-    if problem:
-        raise SetupError(problem)
-    with _alone():
-        for step, make in kubernetes_steps(with_node=with_node):
-            if not step.done:
-                _timed(step, make)
+    if pending:
+        perform(lambda: steps(found.python or "", with_java=with_java))
 
 
 def _timed(step: Step, make: Callable[[Step], None]) -> None:
@@ -489,16 +392,10 @@ def _timed(step: Step, make: Callable[[Step], None]) -> None:
     _print(f"{time.monotonic() - began:.0f} s\n")
 
 
-def main(arguments: list[str]) -> int:
-    """Set up; returns 0 when all is in place, 1 and one line if a step is missing or failed, 2 for wrong arguments."""
-    if arguments not in ([], ["environment"], ["kubernetes"], ["kubernetes-node"]):
-        sys.stderr.write("usage: bootstrap.py [environment | kubernetes | kubernetes-node]\n")
-        return 2
+def report(set_up: Callable[[], None]) -> int:
+    """Set up; returns the exit code: 1 and one line if something is missing or failed, 130 when interrupted."""
     try:
-        if arguments in (["kubernetes"], ["kubernetes-node"]):
-            set_up_kubernetes(with_node=arguments == ["kubernetes-node"])
-        else:
-            set_up(with_java=not arguments)
+        set_up()
     except SetupError as error:
         sys.stderr.write(f"setup: {error}\n")
         return 1
@@ -506,6 +403,14 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("\nsetup: interrupted; the next start goes on from here\n")
         return 130
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Set up; returns 0 when all is in place, 1 and one line if a step is missing or failed, 2 for wrong arguments."""
+    if arguments not in ([], ["environment"]):
+        sys.stderr.write("usage: bootstrap.py [environment]\n")
+        return 2
+    return report(partial(set_up, with_java=not arguments))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import psutil
 from docker.errors import DockerException
 
 from .bootstrap import CACHE
+from .node_host import CPU_SHARES
 from .process import Launcher, ManagedProcess, TestbedError
 
 READY_SECONDS = 60.0
@@ -30,6 +31,8 @@ GRACE_SECONDS = 30.0
 ANSWER_SECONDS = 120
 OLDEST_API = "1.40"
 USUAL = "unix:///var/run/docker.sock"
+_CPU_GROUP = Path("/sys/fs/cgroup/cpu/docker")
+"""Control group of all containers where the kernel has cgroups of the first version."""
 
 
 def own_folder() -> Path:
@@ -119,6 +122,10 @@ class DockerDaemon(Launcher):
         except TestbedError as error:
             self._release()
             raise TestbedError(f"{error}{self._hint()}") from None
+        if (_CPU_GROUP.parent / "cpu.shares").exists():
+            # A new group has the weight of a single process: on a busy machine containers would not start in time.
+            _CPU_GROUP.mkdir(exist_ok=True)
+            (_CPU_GROUP / "cpu.shares").write_text(str(CPU_SHARES))
         return self
 
     def answers(self) -> bool:

@@ -13,6 +13,7 @@ from engines.flink.jobs import Jobs
 from engines.flink.rescale import request_body
 from engines.flink.rest import CallFailed
 from engines.flink.topology import Job, job
+from engines.flink.values import Unreadable
 
 from .jars import class_path, java
 from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
@@ -111,8 +112,11 @@ class FlinkApi(Jobs):
         return True
 
     def job(self, job_id: str) -> Job:
-        """The job's graph and counters."""
-        return job(self.get(f"/jobs/{job_id}"))
+        """Return the job's graph and counters; `FlinkError` also while it restarts, when its plan is incomplete."""
+        try:
+            return job(self.get(f"/jobs/{job_id}"))
+        except Unreadable as error:
+            raise FlinkError(f"flink: {error.where}", error.what) from None
 
     def job_state(self, job_id: str) -> str:
         """RUNNING only if all tasks run too; else Flink's own name of the state."""

@@ -1,5 +1,6 @@
 """A real Kafka broker (KRaft, one node) on the loopback interface."""
 
+import secrets
 import subprocess
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +20,14 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{advertised_port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised_port},SASL://127.0.0.1:{sasl_port}
+inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.name.sasl.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl.plain.sasl.jaas.config=\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 log.dirs={data}
 num.partitions=1
 auto.create.topics.enable=false
@@ -39,8 +44,12 @@ log.retention.check.interval.ms=10000
 """
 
 
+SASL_USER = "reader"
+
+
 class KafkaBroker(Server):
-    """One broker; its data outlives `kill()` and `restart()`, on the same port.
+    """One broker; its data outlives `kill()` and `restart()`, on the same port. A second listener, `sasl_servers`, demands
+    SASL/PLAIN of the user `SASL_USER` with the password `sasl_password`.
 
     `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker.
     """
@@ -57,12 +66,19 @@ class KafkaBroker(Server):
         self.port = port or free_port()
         self._advertised_port = advertised_port or self.port
         self._controller_port = free_port()
+        self._sasl_port = free_port()
+        self.sasl_password = secrets.token_hex(16)
         self._heap_megabytes = heap_megabytes
         self.process = self._process()
 
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def sasl_servers(self) -> str:
+        """Address of the listener with SASL."""
+        return f"127.0.0.1:{self._sasl_port}"
 
     def start(self, timeout_seconds: float = 90.0) -> Self:
         """Format the data folder if it is new, start, and wait until metadata is answered."""
@@ -74,6 +90,9 @@ class KafkaBroker(Server):
                 port=self.port,
                 advertised_port=self._advertised_port,
                 controller_port=self._controller_port,
+                sasl_port=self._sasl_port,
+                user=SASL_USER,
+                password=self.sasl_password,
                 data=data.resolve(),
             )
         )
@@ -81,6 +100,7 @@ class KafkaBroker(Server):
             self._format(config)
         claim_port("kafka", self.port)
         claim_port("kafka", self._controller_port)
+        claim_port("kafka", self._sasl_port)
         self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
 

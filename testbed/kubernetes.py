@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
-from .bootstrap import KUBERNETES_FOLDER, kubernetes_program, missing_etcd, missing_for_kubernetes
+from . import kubernetes_programs as programs
 from .kubernetes_access import Access, Authority, create_access
 from .kubernetes_audit import AuditEvent, audit_policy, read_events
 from .kubernetes_flags import (
@@ -44,7 +44,7 @@ _OWN_USERS = (KWOK, METRICS_SERVER, *_PARTS)
 
 def binary(name: str) -> str:
     """Return a program's path: from KUBEBUILDER_ASSETS, else built by `make kubernetes`, and etcd also from the PATH."""
-    if program := kubernetes_program(name):
+    if program := programs.program(name):
         return str(program)
     if name == "etcd" and (found := shutil.which("etcd")):
         return found
@@ -53,10 +53,10 @@ def binary(name: str) -> str:
 
 def missing() -> str | None:
     """Return which program a cluster lacks and the remedy; None if it could start."""
-    absent = [name for name in REQUIRED if kubernetes_program(name) is None]
+    absent = [name for name in REQUIRED if programs.program(name) is None]
     if absent:
-        return missing_for_kubernetes() or f"no {absent[0]} in {KUBERNETES_FOLDER}: run `make kubernetes`"
-    return missing_etcd()
+        return programs.missing() or f"no {absent[0]} in {programs.FOLDER}: run `make kubernetes`"
+    return programs.missing_etcd()
 
 
 class KubernetesCluster(Launcher):
@@ -205,6 +205,30 @@ class KubernetesCluster(Launcher):
         """Return the requests so far in order, of one user or of all but the cluster's own parts."""
         return [event for event in read_events(self._layout.audit_log) if user is None or event.user == user]
 
+    def register_api(self, group_version: str, service: Mapping[str, str], port: int) -> None:
+        """Let the API server forward a group and version to a TLS server on a port of this machine.
+
+        Its certificate, issued by `authority`, names `NAME.NAMESPACE.svc` of `service`.
+        """
+        group, _, version = group_version.partition("/")
+        metadata, spec = dict(service), {"type": "ExternalName", "externalName": "localhost"}
+        self.apply(
+            {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec},
+            {
+                "apiVersion": "apiregistration.k8s.io/v1",
+                "kind": "APIService",
+                "metadata": {"name": f"{version}.{group}"},
+                "spec": {
+                    "group": group,
+                    "version": version,
+                    "groupPriorityMinimum": 100,
+                    "versionPriority": 100,
+                    "service": {**service, "port": port},
+                    "caBundle": base64.b64encode(self.authority.certificate.read_bytes()).decode(),
+                },
+            },
+        )
+
     def _process(self, name: str, flags: Sequence[str]) -> ManagedProcess:
         return ManagedProcess(name, [binary(name), *flags], self.folder)
 
@@ -261,27 +285,7 @@ class KubernetesCluster(Launcher):
     def _register_metrics(self) -> None:
         """Let the API server forward metrics.k8s.io to metrics-server, which is no pod but a process of this machine."""
         service = {"name": "metrics-server", "namespace": "kube-system"}
-        self.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": service,
-                "spec": {"type": "ExternalName", "externalName": "localhost"},
-            },
-            {
-                "apiVersion": "apiregistration.k8s.io/v1",
-                "kind": "APIService",
-                "metadata": {"name": "v1beta1.metrics.k8s.io"},
-                "spec": {
-                    "group": "metrics.k8s.io",
-                    "version": "v1beta1",
-                    "groupPriorityMinimum": 100,
-                    "versionPriority": 100,
-                    "service": {**service, "port": self._layout.metrics_port},
-                    "caBundle": base64.b64encode(self.authority.certificate.read_bytes()).decode(),
-                },
-            },
-        )
+        self.register_api("metrics.k8s.io/v1beta1", service, self._layout.metrics_port)
 
     def _metrics_are_served(self) -> bool:
         with self.admin.client() as client:

@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import yaml
 
+from . import kubernetes_programs as programs
 from . import node_host as host
-from .bootstrap import CACHE, KUBERNETES_FOLDER, KUBERNETES_NODE_PARTS, kubernetes_program
+from .bootstrap import CACHE
 from .kubernetes import KubernetesCluster, binary
 from .kubernetes import missing as missing_for_cluster
 from .kubernetes_access import kubeconfig
@@ -39,8 +40,8 @@ def missing() -> str | None:
     """Return why this machine cannot run a node and the remedy; None if it can."""
     if reason := host.missing() or missing_for_cluster():
         return reason
-    absent = [name for name in (*KUBERNETES_NODE_PARTS, *_IMAGES) if kubernetes_program(name) is None]
-    return f"no {absent[0]} in {KUBERNETES_FOLDER}: run `make kubernetes-node`" if absent else None
+    absent = [name for name in (*programs.NODE_PARTS, *_IMAGES) if programs.program(name) is None]
+    return f"no {absent[0]} in {programs.FOLDER}: run `make kubernetes-node`" if absent else None
 
 
 class KubernetesNode(Launcher):

@@ -53,7 +53,8 @@ _SETTINGS = (
     "net/netfilter/nf_conntrack_max",
 )
 """Kernel settings that kubelet, kube-proxy and the bridge plugin write."""
-_CPU_SHARES = 1024
+CPU_SHARES = 16 * 1024
+"""Weight of a control group with some twenty processes: about as if each of them ran outside of it."""
 _UMOUNT_LAZILY = 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _TABLES = ("iptables", "ip6tables")
@@ -229,9 +230,8 @@ def make_cgroup() -> None:
         if hierarchy.is_dir() and not hierarchy.is_symlink() and hierarchy.name != "unified":
             (hierarchy / CGROUP).mkdir(exist_ok=True)
             if (hierarchy / CGROUP / "cpu.shares").exists():
-                # As the kubelet does for all pods: otherwise they would share the weight of a single process.
-                shares = _CPU_SHARES * (os.cpu_count() or 1)
-                (hierarchy / CGROUP / "cpu.shares").write_text(str(shares))
+                # A new group has the weight of a single process: on a busy machine pods would not start in time.
+                (hierarchy / CGROUP / "cpu.shares").write_text(str(CPU_SHARES))
             if hierarchy.name == "cpuset":
                 # A new group of this controller takes no process before it has processors and memory nodes.
                 for name in ("cpuset.cpus", "cpuset.mems"):

@@ -61,6 +61,10 @@ def _missing(tier: str) -> str | None:
     return None
 
 
+_FUZZ = Path(__file__).parent / "unit" / "fuzz"
+"""Its tests try invalid input by the hundred, which takes a tenth of the fast tests' time."""
+
+
 def _tier(path: Path) -> str | None:
     """The slow tier a file belongs to: the folder it is in below this one."""
     here = Path(__file__).parent
@@ -75,10 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
+        if item.path.parent == _FUZZ:
+            item.add_marker("thorough")
     if not effort.thorough():
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 def pytest_collection_finish() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 
 from engines.flink.topology import Job
-from engines.flink.values import Unreadable
 from runtime.event_feed import EventFollower
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
@@ -64,7 +63,7 @@ class Controller:
     def _run(self) -> None:
         began = time.monotonic()
         while not self._stopped.is_set():
-            with contextlib.suppress(TestbedError, Unreadable):  # a job that restarts answers again soon
+            with contextlib.suppress(TestbedError):  # a job that restarts answers again soon
                 self._cycle(time.monotonic() - began)
             self._stopped.wait(self._period_seconds)
 
@@ -199,7 +198,7 @@ class Contest:
     def _slots(self, job_id: str) -> int | None:
         try:
             return max(self._stack.flink.job(job_id).observed().values(), default=None)
-        except (TestbedError, Unreadable):
+        except TestbedError:
             return None
 
 

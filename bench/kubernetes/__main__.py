@@ -1,192 +1,39 @@
-"""Times of actions on a Deployment: plan to `/scale` written, written to `verified`.
+"""`make bench-kubernetes`: each part into its section of bench/results/kubernetes.json, the others stay as they are.
 
-`make bench-kubernetes`; writes bench/results/kubernetes.json. API server, controllers, brokers and the executor are
-real, the executor's settings the defaults. Pods are simulated and ready after 2 s; policy and actions are in memory.
+`actions`: from a plan to its outcome. `autoscalers`: Weir and the HPA on the same load (half an hour). `watched`: 200 workloads at
+rest. `ARGS="actions watched"` runs these alone.
 """
 
-import asyncio
-import contextlib
+import argparse
+import json
 import sys
-import tempfile
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
-from weir_contracts import Outcome, Plan, ScaleAction, ScalingPolicy, parse_policy
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
+from bench.results_file import RESULTS, log, write
 
-from bench.results_file import distribution, log, write
-from engines.kubernetes.api import Access, KubernetesApi
-from runtime.clock import SystemClock
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from runtime.loop import Stop
-from runtime.table import GlobalTable
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.kubernetes import KubernetesDriver
-from services.executor.adapters.kubernetes_api import ApiWorkloads
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.observed import Snapshot
-from services.executor.core.rules import Rules
-from services.executor.service import Executor
-from testbed.kafka import KafkaBroker
-from testbed.kubernetes import KubernetesCluster
+from . import actions, autoscalers, watched
 
-APP, NAMESPACE, NAME = "shop/orders", "shop", "orders"
-ACTIONS, READY_SECONDS, SMALL, LARGE = 12, 2.0, 2, 5
-LIMIT_SECONDS = 180.0
-RIGHTS = [
-    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"]},
-    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["update"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "patch"]},
-    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
-]
-
-
-def _deployment() -> dict[str, Any]:
-    annotations = {"testbed.weir.dev/ready-after": f"{READY_SECONDS:g}s"}
-    pod = {"nodeName": "kwok-node", "containers": [{"name": "main", "image": "example/main:1"}]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME},
-        "spec": {
-            "replicas": SMALL,
-            "selector": {"matchLabels": {"app": NAME}},
-            "template": {"metadata": {"labels": {"app": NAME}, "annotations": annotations}, "spec": pod},
-        },
-    }
-
-
-def _policy() -> ScalingPolicy:
-    return parse_policy(
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": NAMESPACE, "name": NAME, "version": 1},
-            "spec": {
-                "target": {"kubernetes": {"kind": "Deployment", "name": NAME}},
-                "objective": {"utilization": 0.7},
-                "mode": "act",
-            },
-        }
-    )
-
-
-class Run:
-    """An executor, and the plans that it gets."""
-
-    def __init__(self, cluster: KubernetesCluster, broker: KafkaBroker) -> None:
-        self.clock, self.rules, self.policy = SystemClock(), Rules(), _policy()
-        user = cluster.identity("weir-executor", RIGHTS, namespace=NAMESPACE)
-        self.flink = FlinkDriver(self.clock)
-        api = KubernetesApi(Access(user.url, user.ca_file, user.token_file))
-        self.driver = KubernetesDriver(self.clock, self.flink, ApiWorkloads(api), [NAMESPACE])
-        self.bus = KafkaBus(broker.bootstrap_servers)
-        self.knowledge = MemoryKnowledge()
-        self.knowledge.policies[APP] = self.policy
-        self.outcomes: list[Outcome] = []
-        self.stop = Stop()
-
-    async def measure(self, actions: int) -> dict[str, Any]:
-        """Scale out and in by turns; return the times in seconds."""
-        await self.bus.start()
-        executor = Executor(
-            self.bus, {"kubernetes": self.driver}, self.knowledge, self.clock, self.rules, attempt_id=uuid4()
-        )
-        table = GlobalTable[Outcome](
-            self.bus, OUTCOMES.name, lambda r: self._keep(Outcome.model_validate_json(r.value or b""))
-        )
-        tasks = [asyncio.create_task(executor.run(self.stop)), asyncio.create_task(table.follow(self.stop))]
-        try:
-            body, headers = encode(self.policy, type=POLICIES.type, source="bench", id=uuid4(), time=self.clock.now())
-            await self.bus.publish(POLICIES.name, APP, body, headers)
-            written, verified = [], {"out": [], "in": []}  # type: ignore[var-annotated]
-            for number in range(actions + 1):
-                way = "out" if number % 2 == 0 else "in"
-                plan, last = await self._action(LARGE if way == "out" else SMALL)
-                if last.phase != "verified" or last.action is None or last.action.requested_at is None:
-                    raise RuntimeError(f"{last.phase}: {last.sentence}")
-                if number:  # the first one also waits for the group and opens connections
-                    written.append((last.action.requested_at - plan.created_at).total_seconds())
-                    verified[way].append((last.at - last.action.requested_at).total_seconds())
-                log(f"{way}: {last.sentence}")
-            return {
-                "actions": actions,
-                "pods_ready_seconds": READY_SECONDS,
-                "settle_seconds": self.rules.settle_seconds,
-                "plan_to_scale_written_seconds": distribution(written),
-                "written_to_verified_seconds": {way: distribution(values) for way, values in verified.items()},
-            }
-        finally:
-            self.stop.request("the benchmark is over")
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.driver.close()
-            await self.flink.close()
-            await self.bus.close()
-
-    def _keep(self, outcome: Outcome) -> Outcome:
-        self.outcomes.append(outcome)
-        return outcome
-
-    async def _action(self, replicas: int) -> tuple[Plan, Outcome]:
-        found = await self._until(lambda snapshot: snapshot.all_running and snapshot.refusal is None)
-        if found.deployment is None:
-            raise RuntimeError(found.reason)
-        now = self.clock.now()
-        plan = Plan(
-            id=uuid4(),
-            application=APP,
-            analysis_id=uuid4(),
-            observation_id=uuid4(),
-            observed_at=now,
-            created_at=now,
-            expires_at=now + timedelta(seconds=30),
-            policy_version=1,
-            mode="act",
-            planner="rate",
-            deployment=found.deployment.ref(),
-            current=found.deployment.observed,
-            kind="scale",
-            action=ScaleAction(parallelism={NAME: replicas}),
-            code="capacity-short",
-            sentence="measured",
-        )
-        body, headers = encode(plan, type=PLANS.type, source="bench", id=plan.id, time=now)
-        await self.bus.publish(PLANS.name, APP, body, headers)
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while not (ended := [o for o in self.outcomes if o.plan_id == plan.id and o.terminal]):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        return plan, ended[0]
-
-    async def _until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while not condition(found := await self.driver.observe(self.policy.subject)):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-        return found
+NAME = "kubernetes"
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "actions": actions.measure,
+    "watched": watched.measure,
+    "autoscalers": autoscalers.measure,
+}
 
 
 def main() -> int:
-    """Run the benchmark."""
-    actions = int(sys.argv[1]) if len(sys.argv) > 1 else ACTIONS
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-bench-")))
-        broker = stack.enter_context(KafkaBroker(folder / "kafka"))
-        cluster = stack.enter_context(KubernetesCluster(folder / "kubernetes"))
-        cluster.create_namespace(NAMESPACE)
-        cluster.apply(_deployment(), namespace=NAMESPACE)
-        for topic in TOPICS:
-            broker.create_topic(topic.name, 1)
-        log("started")
-        results = asyncio.run(_measured(cluster, broker, actions))
-    log(f"{write('kubernetes', 'make bench-kubernetes', results)}")
+    """Run the parts that are named, all without any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which to run (default: all)")
+    for name in parser.parse_args().parts or PARTS:
+        log(f"{name}: begins")
+        found = {**PARTS[name](), "measured_at": datetime.now(UTC).isoformat(timespec="seconds")}
+        path = RESULTS / f"{NAME}.json"
+        results = json.loads(path.read_text())["results"] if path.exists() else {}
+        log(f"{write(NAME, 'make bench-kubernetes', {**results, name: found})}")
     return 0
-
-
-async def _measured(cluster: KubernetesCluster, broker: KafkaBroker, actions: int) -> dict[str, Any]:
-    return await Run(cluster, broker).measure(actions)
 
 
 if __name__ == "__main__":

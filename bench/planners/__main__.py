@@ -1,13 +1,13 @@
-"""`make bench-planners`: every built-in planner on the simulator over the bundled recordings and the classic patterns,
-on three topologies, compared with a clairvoyant planner and a parallelism for the peak. The same seed gives the same
-figures on every machine.
+"""`make bench-planners`: every built-in planner on the simulator over the bundled recordings and the classic patterns on
+three topologies, over sawtooths, flash crowds and bursts, and looked at every 10 and 60 s, compared with a clairvoyant
+planner and a parallelism for the peak. The same seed gives the same figures on every machine.
 
     python -m bench.planners                        everything, into bench/results/planners.json and planners*.svg
     python -m bench.planners --planners rate,hpa --traces step --topologies chain     a part of it, printed only
     python -m bench.planners --requests             1,000 requests through `rate` and all guards, and where the time
     goes
 
-Everything takes about 14 minutes on one core; it is spread over all of them.
+Everything takes about 25 minutes on one core; it is spread over all of them.
 """
 
 import argparse
@@ -40,22 +40,24 @@ def main() -> int:
     planners = _chosen("--planners", arguments.planners, contest.contestants())
     traces = _chosen("--traces", arguments.traces, contest.traces())
     topologies = _chosen("--topologies", arguments.topologies, list(contest.TOPOLOGIES))
-    runs = [(Situation(t, g), p) for t in traces for g in topologies for p in planners]
-    results = _all_held(runs, arguments.workers, arguments.seed, arguments.seconds)
+    chosen = [s for s in contest.situations() if s.trace in traces and s.topology in topologies]
+    seeds = None if arguments.seed is None else [arguments.seed]
+    runs = [(s, p, seed) for s in chosen for p in planners for seed in seeds or contest.seeds_of(p)]
+    results = _all_held(runs, arguments.workers, arguments.seconds)
     Console(width=118).print(summary(results, planners))
-    whole = not any((arguments.planners, arguments.traces, arguments.topologies, arguments.seconds))
+    whole = seeds is None and not any((arguments.planners, arguments.traces, arguments.topologies, arguments.seconds))
     if not whole:
         Console(width=118).print(_each(results))
         return 0
     for trace in traces:
-        drawn = [r for r in results if (r.situation.trace, r.situation.topology) == (trace, DRAWN)]
+        drawn = [r for r in results if r.situation == Situation(trace, DRAWN) and r.seed == contest.SEEDS[0]]
         write_svg(RESULTS / f"planners-{trace}.svg", f"Slots held over {trace}, {DRAWN}", figure_panels(drawn))
     about = {
         "interval_seconds": contest.INTERVAL_SECONDS,
         "peak_rate": contest.PEAK_RATE,
         "recordings_speedup": contest.SPEEDUP,
         "pattern_seconds": contest.PATTERN_SECONDS,
-        "seed": arguments.seed,
+        "seeds": {name: list(contest.seeds_of(name)) for name in planners},
         "parameters": {name: dict(contest.PARAMETERS.get(name, {})) for name in planners},
         "summary": [_sums(name, [r for r in results if r.planner == name]) for name in planners],
         "results": [_figures(result) for result in results],
@@ -72,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--topologies", help="only these, with commas")
     parser.add_argument("--seconds", type=float, help="only the first simulated seconds of each run")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: a core each)")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise in the readings")
+    parser.add_argument("--seed", type=int, help="of the noise in the readings (default: 0, and 0 to 4 for rate)")
     return parser.parse_args()
 
 
@@ -87,16 +89,19 @@ def _chosen(option: str, text: str | None, allowed: Sequence[str]) -> list[str]:
     return names
 
 
-def _all_held(runs: Sequence[tuple[Situation, str]], workers: int, seed: int, seconds: float | None) -> list[Held]:
-    """In the order of `turns`, whichever is done first."""
-    found: dict[tuple[Situation, str], Held] = {}
+def _all_held(runs: Sequence[tuple[Situation, str, int]], workers: int, seconds: float | None) -> list[Held]:
+    """In the order of `runs`, whichever is done first."""
+    found: dict[tuple[Situation, str, int], Held] = {}
     with ProcessPoolExecutor(max_workers=max(1, workers)) as pool:
-        submitted = {pool.submit(contest.held, s, p, seed=seed, duration_seconds=seconds): (s, p) for s, p in runs}
+        submitted = {
+            pool.submit(contest.held, s, p, seed=seed, duration_seconds=seconds): (s, p, seed) for s, p, seed in runs
+        }
         for done in as_completed(submitted):
             found[submitted[done]] = done.result()
-            situation, planner = submitted[done]
-            print(f"{len(found):>4}/{len(runs)}  {situation.trace} on {situation.topology} under {planner}", flush=True)
-    return [found[pair] for pair in runs]
+            situation, planner, seed = submitted[done]
+            where = f"{situation.trace} on {situation.topology} every {situation.interval_seconds:g} s"
+            print(f"{len(found):>4}/{len(runs)}  {where} under {planner}, seed {seed}", flush=True)
+    return [found[run] for run in runs]
 
 
 def _sums(planner: str, results: Sequence[Held]) -> dict[str, Any]:
@@ -154,11 +159,13 @@ def summary(results: Sequence[Held], planners: Sequence[str]) -> Table:
 
 
 def _each(results: Sequence[Held]) -> Table:
-    drawn = Table("load", "topology", "planner", "late", "times the optimum", "rescales", "largest lag", "plans")
+    drawn = Table(
+        "load", "topology", "interval", "planner", "late", "times the optimum", "rescales", "largest lag", "plans"
+    )
     for r in results:
         codes = ", ".join(f"{n} {code}" for code, n in list(r.codes.items())[:4])
         times, late = r.score.times_optimum or 0.0, r.score.violation_share or 0.0
-        where = (r.situation.trace, r.situation.topology, r.planner)
+        where = (r.situation.trace, r.situation.topology, f"{r.situation.interval_seconds:g} s", r.planner)
         drawn.add_row(
             *where, f"{late:.2%}", f"{times:.2f}", str(r.score.rescales), f"{r.score.max_lag_seconds:,.0f} s", codes
         )
@@ -190,6 +197,8 @@ def _figures(result: Held) -> dict[str, Any]:
     return {
         "trace": result.situation.trace,
         "topology": result.situation.topology,
+        "interval_seconds": result.situation.interval_seconds,
+        "seed": result.seed,
         "planner": result.planner,
         **result.score.to_document(),
         **contest.elasticity(result.points),

@@ -7,6 +7,7 @@ planner gets the same policy, readings, guards and executor; only `spec.planner`
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,6 +36,22 @@ SIGNALS = Signals(kafka=KafkaSignals(bootstrap_servers="127.0.0.1:9092", group_i
 """What a planner by committed offsets wants to be told; nothing is connected to."""
 CLAIRVOYANT, STATIC_PEAK = "clairvoyant", "static-peak"
 
+
+def _sawtooth(period_seconds: float) -> Shape:
+    return Recording((0.0, period_seconds - 2, period_seconds - 1), (LOW, 1.0, 1.0))
+
+
+def _flash(factor: int) -> Shape:
+    return Spike(
+        low=1 / factor, at_seconds=900.0, rise_seconds=60.0, hold_seconds=600.0, period_seconds=PATTERN_SECONDS
+    )
+
+
+def _bursts(seconds: int) -> Shape:
+    # Each has begun on the full minute, so that the parallelism for the peak knows of it.
+    return Spike(low=0.3, at_seconds=59.0, rise_seconds=0.5, hold_seconds=float(seconds), period_seconds=120.0)
+
+
 PATTERNS: Mapping[str, Callable[[], Shape]] = {
     "step": lambda: Step(((0.0, LOW), (1200.0, 1.0), (2700.0, 0.5), (3900.0, LOW))),
     "sine": lambda: Sine(low=LOW, period_seconds=PERIOD_SECONDS),
@@ -43,8 +60,18 @@ PATTERNS: Mapping[str, Callable[[], Shape]] = {
     ),
     "ramp": lambda: Recording((0.0, PATTERN_SECONDS), (LOW, 1.0)),
     # The last second of each period is the fall.
-    "sawtooth": lambda: Recording((0.0, PERIOD_SECONDS - 2, PERIOD_SECONDS - 1), (LOW, 1.0, 1.0)),
+    "sawtooth": lambda: _sawtooth(PERIOD_SECONDS),
 }
+SWINGS: Mapping[str, Callable[[], Shape]] = {
+    **{f"sawtooth-{minutes}min": partial(_sawtooth, 60.0 * minutes) for minutes in (3, 7, 15)},
+    **{f"flash-x{factor}": partial(_flash, factor) for factor in (5, 10, 20)},
+    **{f"bursts-{seconds}s": partial(_bursts, seconds) for seconds in (2, 5, 10)},
+}
+"""Loads that move faster than stabilisation, or many times as high as before; on the chain only."""
+LOOKS: Mapping[float, Sequence[str]] = {10.0: ("step", "flash-x20"), 60.0: ("step", "flash-x20", "sine")}
+"""By the interval of the policy: loads that are also looked at so often, on the chain."""
+SEEDS = (0, 1, 2, 3, 4)
+"""Of the noise in the readings. `rate` runs with each, every other planner with the first."""
 
 
 def skewed() -> Application:
@@ -70,6 +97,7 @@ class Situation:
 
     trace: str
     topology: str
+    interval_seconds: float = INTERVAL_SECONDS
 
 
 @dataclass(frozen=True)
@@ -82,16 +110,27 @@ class Held:
     points: Sequence[Point]
     codes: Mapping[str, int]
     ends: Mapping[str, int]
+    seed: int = SEEDS[0]
 
 
 def traces() -> list[str]:
     """Recordings first."""
-    return [*sorted(path.stem for path in BUNDLED.glob("*.csv")), *PATTERNS]
+    return [*sorted(path.stem for path in BUNDLED.glob("*.csv")), *PATTERNS, *SWINGS]
 
 
 def situations() -> list[Situation]:
     """All of them."""
-    return [Situation(trace, topology) for trace in traces() for topology in TOPOLOGIES]
+    found = [Situation(trace, topology) for trace in traces() for topology in _topologies(trace)]
+    return found + [Situation(trace, "chain", interval) for interval, names in LOOKS.items() for trace in names]
+
+
+def _topologies(trace: str) -> Sequence[str]:
+    return ("chain",) if trace in SWINGS else list(TOPOLOGIES)
+
+
+def seeds_of(planner: str) -> Sequence[int]:
+    """Return the seeds with which a contestant runs."""
+    return SEEDS if planner == "rate" else SEEDS[:1]
 
 
 def contestants() -> list[str]:
@@ -101,8 +140,9 @@ def contestants() -> list[str]:
 
 def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]:
     """The load and how long it lasts, in s."""
-    if trace in PATTERNS:
-        return LoadTrace(PATTERNS[trace](), peak_rate), PATTERN_SECONDS
+    pattern = PATTERNS.get(trace) or SWINGS.get(trace)
+    if pattern is not None:
+        return LoadTrace(pattern(), peak_rate), PATTERN_SECONDS
     shape = named(trace)
     if not isinstance(shape, Recording):
         raise TypeError(f"{trace}: is a shape, not a recording")
@@ -114,7 +154,7 @@ def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]
 def prepared(situation: Situation, planner: str | None, duration_seconds: float | None = None) -> Replay:
     """The run, ready; begun with what the first load needs and a little to spare."""
     load, lasts = load_of(situation.trace)
-    replay = prepare(ReplayOptions(trace="sine", interval_seconds=INTERVAL_SECONDS, duration_seconds=lasts))
+    replay = prepare(ReplayOptions(trace="sine", interval_seconds=situation.interval_seconds, duration_seconds=lasts))
     application = TOPOLOGIES[situation.topology]()
     max_parallelism = replay.policy.spec.bounds.max
     optimum = OfflineOptimum(application, max_parallelism)
@@ -194,7 +234,7 @@ def held(situation: Situation, contestant: str, *, seed: int = 0, duration_secon
         found = static(replay, max(replay.trace.rate_at(s) for s in _moments(replay.duration_seconds)))
         return Held(situation, contestant, found.score, found.points, {}, {})
     result = run(prepared(situation, contestant, duration_seconds), seed=seed, noise=0.02)
-    return Held(situation, contestant, result.score, result.points, result.codes, result.ends)
+    return Held(situation, contestant, result.score, result.points, result.codes, result.ends, seed)
 
 
 def _optimum(situation: Situation, duration_seconds: float | None) -> Held:

@@ -7,6 +7,7 @@ deployment, so it can still be scaled. Requested and observed parallelism are se
 import hashlib
 import math
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
@@ -218,6 +219,11 @@ class RescaleSettings(Message):
     """Maximum time in seconds that the cluster waits for a checkpoint before a rescale. None: unknown."""
 
 
+RECOVERED_AFTER = timedelta(minutes=10)
+"""Time that a restarted container must run to count as recovered: the kubelet's own, after which it forgets the
+back-off."""
+
+
 class Pod(Message):
     """Replica of the deployment, for planners that read readiness or resources."""
 
@@ -234,8 +240,10 @@ class Pod(Message):
     """Why the replica does not run, such as `CrashLoopBackOff` or `Unschedulable: 0/3 nodes are available`."""
     restarts: Count | None = None
     """Restarts of its containers. None: unknown."""
+    restarted_at: Timestamp | None = None
+    """When the container that restarted last began to run again. None: none restarted, it does not run, or unknown."""
     out_of_memory: bool = False
-    """Whether a container last ended because it exceeded its memory limit."""
+    """Whether a container last ended because it exceeded its memory limit, however long ago."""
     cpu_cores: NonNegative | None = None
     """CPU in use, in cores. None: unknown."""
     cpu_request_cores: NonNegative | None = None
@@ -248,6 +256,12 @@ class Pod(Message):
     """Memory requested, in bytes. None: unknown."""
     memory_limit_bytes: Count | None = None
     """Maximum memory, in bytes. None: none, or unknown."""
+
+    def restarts_persist(self, now: datetime) -> bool:
+        """Return whether a container restarted, and has not run since for long enough to count as recovered."""
+        if not self.restarts and not self.out_of_memory:
+            return False
+        return self.restarted_at is None or now - self.restarted_at < RECOVERED_AFTER
 
 
 class WorkloadStatus(Message):
@@ -267,6 +281,8 @@ class WorkloadStatus(Message):
     """Number of replicas of the newest version. None: unknown, or the kind has no versions."""
     ready: Count | None = None
     """Number of ready replicas. None: unknown."""
+    one_by_one: bool = False
+    """Whether each replica starts only once the one before is ready: a StatefulSet's `OrderedReady`."""
     rolling_out: bool = False
     """Whether replicas of an earlier version are being replaced."""
     paused: bool = False

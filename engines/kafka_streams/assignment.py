@@ -15,6 +15,8 @@ from .wire import Reader, Undecodable
 OLDEST, NEWEST = 7, 11
 """Versions of Kafka Streams' user data that are decoded: Kafka 2.6 to 4.x."""
 _NEVER = 2**63 - 1
+_TIME_CHARACTERS = 12
+"""Base64 of a byte and eight of the time."""
 _LATEST_MS = 32_503_680_000_000
 """The year 3000: a later time is no time."""
 
@@ -107,21 +109,16 @@ def process_of(user_data: bytes) -> UUID:
 def partition_time(metadata: str) -> datetime | None:
     """Return the largest record timestamp that Kafka Streams had processed at a commit; None if it is unknown.
 
-    The format is internal to Kafka Streams and begins with its version, 1 or 2.
+    The format is internal to Kafka Streams and begins with its version, 1 or 2. Only its first nine bytes are read:
+    clients may deliver other bytes after the metadata.
     """
-    if not metadata or len(metadata) > MAX_METADATA_CHARACTERS:
-        return None
     try:
-        data = base64.b64decode(metadata, validate=True)
+        data = base64.b64decode(metadata[:_TIME_CHARACTERS], validate=True)
     except (binascii.Error, ValueError):
         return None
-    if len(data) < 9 or data[0] not in (1, 2):
+    if len(data) != 9 or data[0] not in (1, 2):
         return None
     return _instant(int.from_bytes(data[1:9], "big", signed=True))
-
-
-MAX_METADATA_CHARACTERS = 65_536
-"""Largest metadata of a commit that is decoded; brokers allow 4,096 bytes by default."""
 
 
 def _checked_version(version: int, name: str) -> None:

@@ -113,7 +113,8 @@ class Membership:
         by_process: dict[str, list[Member]] = {}
         for member in self.members:
             by_process.setdefault(member.process, []).append(member)
-        return [_instance(process, members) for process, members in sorted(by_process.items())[:1000]]
+        probing = self.probing_at is not None
+        return [_instance(process, members, probing) for process, members in sorted(by_process.items())[:1000]]
 
 
 def membership(group: DescribedGroup, *, is_streams: bool) -> Membership:
@@ -167,11 +168,10 @@ def _member(described: DescribedMember, *, is_streams: bool) -> tuple[Member, li
     return member, problems
 
 
-def _instance(process: str, members: Sequence[Member]) -> Instance:
+def _instance(process: str, members: Sequence[Member], probing: bool) -> Instance:
     assignments = [member.tasks for member in members]
     known = [tasks for tasks in assignments if tasks is not None]
     decoded = len(known) == len(assignments)
-    probing = any(tasks.probing_at is not None for tasks in known)
     standby = sum(len(tasks.standby) for tasks in known) if decoded else None
     return Instance(
         id=process,
@@ -181,8 +181,8 @@ def _instance(process: str, members: Sequence[Member]) -> Instance:
         static_ids=[member.static_id for member in members if member.static_id][:1000],
         active_tasks=sum(len(tasks.active) for tasks in known) if decoded else _places(members),
         standby_tasks=standby,
-        # the format does not tell them from standby tasks while a probing rebalance is due
-        warm_up_tasks=0 if decoded and not probing else None,
+        # the format does not distinguish them from standby tasks while a probing rebalance of the group is due
+        warm_up_tasks=0 if decoded and not (probing and standby) else None,
     )
 
 

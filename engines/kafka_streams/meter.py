@@ -30,8 +30,9 @@ class GroupMeter:
     _commits: dict[Place, _Commit] = field(default_factory=dict)
     _distances: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_COMMITS))
     _processed: int = 0
-    _last: dict[str, float] = field(default_factory=dict)
-    _source: str = ""
+    _last_committed: int | None = None
+    _threads_began: float | None = None
+    """Difference between `_counted` and the threads' counters, when these were first known."""
     _counted: float = 0.0
 
     def run(self, key: str, at: datetime) -> Run:
@@ -59,13 +60,16 @@ class GroupMeter:
     def counted(self, committed: int, by_threads: float | None) -> int:
         """Return the records processed, by the threads' own counters where they are known, else by commits.
 
-        The two count at different times, so that the first reading after a switch between them counts nothing.
+        Both count the same records, commits later: after a gap in the threads' counters the sum waits until these
+        have caught up with it, so that no record counts twice.
         """
-        source, value = ("commits", float(committed)) if by_threads is None else ("threads", by_threads)
-        if source == self._source:
-            self._counted += max(0.0, value - self._last[source])
-        self._source = source
-        self._last[source] = value
+        if by_threads is None:
+            self._counted += 0 if self._last_committed is None else max(0, committed - self._last_committed)
+        else:
+            if self._threads_began is None:
+                self._threads_began = self._counted - by_threads
+            self._counted = max(self._counted, self._threads_began + by_threads)
+        self._last_committed = committed
         return min(int(self._counted), MAX_COUNT)
 
     @property

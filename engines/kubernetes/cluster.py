@@ -19,6 +19,7 @@ from .discovery import (
     kinds_of_version,
     root_of,
 )
+from .events import CreateFailures
 from .pods import PodReading, pod_of
 from .usage import Usage, UsageCache
 from .values import selects
@@ -96,6 +97,7 @@ class KubernetesWorkloads:
         self._watches: dict[tuple[str, Kind], Watch[Any]] = {}
         self._scales: dict[tuple[str, Kind, str], tuple[str, WorkloadReading]] = {}
         self._usage = UsageCache(api)
+        self._create_failures = CreateFailures(api)
 
     async def close(self) -> None:
         """End all watches and close the client."""
@@ -120,6 +122,7 @@ class KubernetesWorkloads:
             workload = watches[kind].objects.get(ref.name)
             if workload is not None:
                 scaled = await self._with_scale(namespace, workload)
+                scaled = await self._create_failures.explained(scaled)
                 found[ref.name] = join(scaled, pods.objects.values(), named=len(refs) > 1)
         return WorkloadsReading(
             found,

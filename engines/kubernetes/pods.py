@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from weir_contracts import Pod
@@ -53,6 +54,7 @@ def pod_of(document: Any) -> PodReading | None:
             phase=phase,
             reason=_reason(status, mapping(conditions.get("PodScheduled")), [*initial, *containers]),
             restarts=_restarts([*initial, *containers]),
+            restarted_at=_restarted_at([*initial, *containers]),
             out_of_memory=any(_killed_for_memory(each) for each in [*initial, *containers]),
             cpu_request_cores=resources.total("requests", "cpu"),
             cpu_limit_cores=resources.total("limits", "cpu"),
@@ -97,6 +99,21 @@ def _restarts(containers: list[Mapping[str, Any]]) -> int | None:
     counts = [count(each.get("restartCount")) for each in containers]
     present = [each for each in counts if each is not None and each < 2**31]
     return sum(present) if present else None
+
+
+def _restarted_at(containers: Iterable[Mapping[str, Any]]) -> datetime | None:
+    """Return when the last restarted container began to run; None while a restarted one does not run."""
+    found: list[datetime] = []
+    for each in containers:
+        state = mapping(each.get("state"))
+        has_completed = mapping(state.get("terminated")).get("reason") == "Completed"
+        if has_completed or not count(each.get("restartCount")):
+            continue
+        started = instant(mapping(state.get("running")).get("startedAt"))
+        if started is None:
+            return None
+        found.append(started)
+    return max(found, default=None)
 
 
 def _killed_for_memory(container: Mapping[str, Any]) -> bool:

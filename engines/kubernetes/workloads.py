@@ -93,6 +93,7 @@ def workload_of(document: Any, kind: Kind) -> WorkloadReading | None:
             current=current,
             updated=updated,
             ready=_ready(kind, status),
+            one_by_one=kind.kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel",
             rolling_out=_is_rolling_out(spec, status, wanted, current, updated),
             paused=spec.get("paused") is True,
             reason=_failure(status),

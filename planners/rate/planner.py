@@ -5,7 +5,9 @@ arrivals through the edges' selectivities, and its parallelism the smallest whos
 
     target / target_utilization + (backlog + target · restart) / drain_seconds
 
-(the Flink autoscaler's terms for catching up and for the restart itself). Unlike both, it does not assume linear
+(the Flink autoscaler's terms for catching up and for the restart itself), and whose lower edge covers the target. Before
+scaling in the target may become `arrival_margin` higher, and the room that the target utilization leaves works off the
+restart. Unlike both, it does not assume linear
 capacity but uses the measurements at other parallelisms, and the formula does not decide: holding and each candidate
 are run on the predictor, and the cheapest that meets the objective wins, else the one with the smallest violation.
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
@@ -24,6 +26,8 @@ from weir_planner import Request, planner
 
 from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
 
+from .cold import first_step
+from .rising import Memory, noticed, rise_of
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 
 
@@ -48,16 +52,27 @@ class _Situation(NamedTuple):
 )
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
+    memory = noticed(request, request.remembered(Memory))
+    return _planned(request, memory).model_copy(update={"memory": memory.model_dump()})
+
+
+def _planned(request: Request, memory: Memory) -> PlanReply:
     parameters = request.parameters(RateParameters)
     comparison = comparison_of(request, parameters)
     if isinstance(comparison, TooLittle):
+        step = first_step(request, parameters) if comparison.code == "warming-up" else None
+        if step is not None:
+            return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
-    demands = demands_of(comparison)
+    rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
+    demands = demands_of(comparison, rise)
     situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
     reason = _why_not_hold(comparison)
     if reason is None:
         return _scale_in(situation, parameters)
+    if rise > 0:
+        reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
     vectors = _candidates(situation, demands)
     outlooks = comparison.going(vectors)
     options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]
@@ -123,7 +138,7 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     if not options:
         return _reply(situation, None, "nothing-helps", f"{text}, and no allowed parallelism would help")
     best = _best(comparison, options, doubtful=code == "saturated")
-    if not comparison.suspects and not comparison.is_worth(best.outlook, [option.vector for option in options]):
+    if not comparison.suspects and not _is_worth(comparison, best, options):
         if is_overloaded(hold.outlook):
             much = " much" if comparison.gains(best.outlook) else ""
             sentence = f"{text}, and no allowed parallelism would help{much}"
@@ -135,6 +150,16 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     if not comparison.suspects:
         sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
     return _reply(situation, best, code, sentence, [option for option in options if option is not best])
+
+
+def _is_worth(comparison: Comparison, best: _Option, options: Sequence[_Option]) -> bool:
+    vectors = [option.vector for option in options]
+    if comparison.is_worth(best.outlook, vectors):
+        return True
+    if comparison.restart.measured:
+        return False
+    quick = comparison.without_restart
+    return quick.is_worth(quick.going([best.vector])[0], vectors)
 
 
 def _prospect(comparison: Comparison, outlook: Outlook) -> str:
@@ -161,7 +186,7 @@ def _best(comparison: Comparison, options: Sequence[_Option], *, doubtful: bool)
 def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
-    vector = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
+    vector, decided_by = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
     if staying.max_utilization is not None:
         held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"
@@ -175,16 +200,19 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     if saved == 0:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
         return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
-    if not comparison.is_good(option.outlook):
+    # A guess does not prevent the rescale that would correct it.
+    judged = option.outlook if restart.measured else comparison.without_restart.going([vector])[0]
+    if not comparison.is_good(judged):
         sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
-        if not restart.measured:
-            sentence += " (the parameter restart_seconds: no rescale was measured yet)"
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())
     sentence = (
-        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {hold.cost[0]} slots; "
+        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {hold.cost[0]} slots by "
+        f"{decided_by}; "
         f"lag peaks at {peak:.1f} s in a restart of {restart.seconds:.0f} s"
     )
+    if not restart.measured:
+        sentence += ", which is an estimate: no rescale was measured yet"
     return _reply(situation, option, "over-provisioned", sentence)
 
 

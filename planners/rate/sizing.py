@@ -36,25 +36,50 @@ class Demand(NamedTuple):
     curve: CapacityCurve | None
     load: float | None
     """Records/s that arrive; None: unknown."""
+    upper: float
+    """Records/s that arrive at most: the load's upper edge."""
     lasting: float
     """Records/s over the target utilization."""
     catching_up: float
     """Records of the backlog and of a restart."""
 
+    def fitting(self, rate: float) -> "Fitting":
+        """Return the smallest useful parallelism whose capacity is `rate` and whose lower edge is `upper`."""
+        if self.curve is None:
+            return Fitting(self.now, LOAD)
+        by_load, by_capacity = (
+            self.curve.needed(max(rate, self.upper)),
+            self.curve.surely_needed(self.upper, self.useful),
+        )
+        sizes = [self.useful if p is None or p > self.useful else p for p in (by_load, by_capacity)]
+        return Fitting(max(self.min, *sizes), CAPACITY if sizes[1] > sizes[0] else LOAD)
+
+
+class Fitting(NamedTuple):
+    """A parallelism, and which edge decided it."""
+
+    parallelism: int
+    decided_by: str
+
+
+LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
+
 
 def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Demand]:
-    """Return the demand of each operator with arrivals `arrival_margin` higher than now: its input grows with them."""
+    """Return the demand of each operator if arrivals may become `arrival_margin` higher: its input grows with them."""
     model, waiting, current = comparison.model, comparison.waiting, comparison.current
-    curves, loads = model.curves, model.loads
     utilization, restart_seconds, growth = comparison.target_utilization, comparison.restart.seconds, 1 + arrival_margin
+    # An objective of utilization is to hold under the higher arrivals, too; otherwise the target is room enough for them.
+    held = growth if comparison.objective.utilization is not None else 1.0
     found = []
     for name, (low, high, _) in comparison.limits.items():
-        now, curve, load = current[name], curves.get(name), loads.get(name)
+        now, curve, load = current[name], model.curves.get(name), model.loads.get(name)
         best = None if curve is None else curve.best
         useful = high if best is None else min(high, max(best, now))
-        arriving = 0.0 if load is None else load * growth
+        arriving = load or 0.0
         catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
-        found.append(Demand(name, now, low, high, useful, curve, load, arriving / utilization, catching_up))
+        lasting = held * arriving / utilization
+        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up))
     return found
 
 
@@ -63,32 +88,36 @@ def sized(comparison: Comparison, demands: Sequence[Demand], drain_seconds: floa
     None drains no backlog."""
     found = {}
     for each in demands:
-        name, now, low, high, useful, curve, load, lasting, catching_up = each
-        if curve is None or load is None:
-            found[name] = _grown(comparison, each)
+        now, high = each.now, each.max
+        if each.curve is None or each.load is None:
+            found[each.operator] = _grown(comparison, each)
             continue
-        needed = curve.needed(lasting if drain_seconds is None else lasting + catching_up / drain_seconds)
-        fitting = max(low, useful if needed is None or needed > useful else needed)
-        found[name] = fitting if fitting > now else max(fitting, min(now, high))
+        draining = 0.0 if drain_seconds is None else each.catching_up / drain_seconds
+        fitting = each.fitting(each.lasting + draining).parallelism
+        found[each.operator] = fitting if fitting > now else max(fitting, min(now, high))
     return found
 
 
-def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) -> Parallelism:
-    """Return the smallest useful parallelism of each operator for arrivals `arrival_margin` higher than now; none
-    becomes larger."""
-    found = {}
+def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) -> tuple[Parallelism, str]:
+    """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
+    decided the largest; none becomes larger.
+
+    Each uncertainty counts once: the target utilization leaves the room in which the restart is worked off.
+    """
+    found, decided = {}, (0, LOAD)
     for each in demands_of(comparison, arrival_margin):
-        name, now, low, _, useful, curve, load, lasting, catching_up = each
+        name, now, curve = each.operator, each.now, each.curve
         if curve is None and name in comparison.lower_bounds:
             # A lower bound suffices for fewer subtasks, and is no reason for more.
             curve = CapacityCurve(now / comparison.lower_bounds[name])
-        if curve is None or load is None:
-            fitting = _grown(comparison, each)
-        else:
-            needed = curve.needed(lasting + catching_up / drain_seconds)
-            fitting = max(low, useful if needed is None or needed > useful else needed)
-        found[name] = min(fitting, now)
-    return found
+        if curve is None or each.load is None:
+            found[name] = min(_grown(comparison, each), now)
+            continue
+        rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
+        fitting = each._replace(curve=curve).fitting(rate)
+        found[name] = min(fitting.parallelism, now)
+        decided = max(decided, (found[name], fitting.decided_by))
+    return found, decided[1]
 
 
 def _grown(comparison: Comparison, demand: Demand) -> int:
@@ -101,10 +130,11 @@ def _grown(comparison: Comparison, demand: Demand) -> int:
 def infeasible(demands: Sequence[Demand], drain_seconds: float) -> list[Infeasible]:
     """Return the operators whose demand exceeds their limits or every parallelism."""
     found = []
-    for name, _, _, _, useful, curve, load, lasting, catching_up in demands:
-        if curve is None or load is None:
+    for each in demands:
+        name, useful, curve = each.operator, each.useful, each.curve
+        if curve is None or each.load is None:
             continue
-        rate = lasting + catching_up / drain_seconds
+        rate = each.lasting + each.catching_up / drain_seconds
         needed = curve.needed(rate)
         if needed is None:
             reason = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"

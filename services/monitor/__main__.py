@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
 
 from engines.kubernetes.api import Access, KubernetesApi
 from engines.kubernetes.cluster import KubernetesWorkloads
 from runtime import health
+from runtime.broker_credentials import BrokerCredentials
 from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
@@ -29,6 +31,7 @@ async def run(settings: MonitorSettings) -> int:
         settings.targets(),
         workloads=_workloads(settings),
         namespaces=settings.namespaces,
+        credentials=_credentials(settings),
     )
     newer = NewerMessages(clock)
     monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds, newer=newer)
@@ -58,6 +61,13 @@ def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
     except ValueError as error:
         refuse(error)
     return KubernetesWorkloads(KubernetesApi(access))
+
+
+def _credentials(settings: MonitorSettings) -> Mapping[str, BrokerCredentials]:
+    try:
+        return settings.broker_credentials()
+    except ValueError as error:
+        refuse(error)
 
 
 def main() -> int:

@@ -41,6 +41,12 @@ class Loop:
         settings = [f"{name}={json.dumps(value)}" for name, value in load.items()]
         self.stack.exec("load", "python", "-m", "workloads.loadgen.set_load", *settings)
 
+    def set_objective(self, max_lag: str) -> None:
+        """Store the application's policy again with another objective."""
+        policy = self.get(f"/v1/policies/{self.application}")
+        policy["spec"]["objective"] = {"maxLag": max_lag}
+        self.client.put(f"/v1/policies/{self.application}", json=policy).raise_for_status()
+
     def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 300) -> None:
         """Wait for a condition of the application; the error has its last summary and the services' logs."""
         try:

@@ -158,7 +158,7 @@ def private_image(
     077."""
     del image_settings  # what this is built on
     tree = tmp_path / "tree"
-    for name in ("contracts/weir_contracts", "runtime", "services/monitor"):
+    for name in ("contracts/weir_contracts", "engines", "runtime", "services/monitor"):
         shutil.copytree(PROJECT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("services/__init__.py", "LICENSE", ".dockerignore"):
         shutil.copyfile(PROJECT / name, tree / name)

@@ -61,6 +61,7 @@ def test_exported_schemas_match_the_types() -> None:
     assert drift() == []
 
 
+@pytest.mark.thorough
 def test_drift_is_reported(tmp_path: Path) -> None:
     """An edited and a missing schema are each named."""
     paths = export(tmp_path)

@@ -30,6 +30,7 @@ RULES: list[dict[str, Any]] = [
     {"apiGroups": [GROUP], "resources": ["workers"], "verbs": ["get"]},
     {"apiGroups": [GROUP], "resources": ["workers/scale"], "verbs": ["get", "update"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     {"apiGroups": ["keda.sh"], "resources": ["scaledobjects"], "verbs": ["list"]},
 ]

@@ -27,6 +27,7 @@ READS = [
     {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets"], "verbs": ["list", "watch"]},
     {"apiGroups": ["example.org"], "resources": ["crews"], "verbs": ["list", "watch"]},
     {"apiGroups": ["example.org"], "resources": ["crews/scale"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     {"apiGroups": ["metrics.k8s.io"], "resources": ["pods"], "verbs": ["list"]},
 ]
 """Everything that the monitor needs."""
@@ -166,17 +167,28 @@ async def test_pods_that_do_not_run_say_why(world: Any, behaviour: str, reason: 
     assert found.found["orders"].ready == 0
 
 
-async def test_replicas_that_a_quota_denies_are_named(world: Any) -> None:
-    """The Deployment's condition has the quota's own words."""
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_replicas_that_a_quota_denies_are_named(world: Any, kind: str) -> None:
+    """A Deployment's condition has the quota's own words, an event those of a StatefulSet; both end with the quota."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     world.cluster.apply(quota, namespace=world.namespace)
-    world.cluster.apply(deployment("orders", 3), namespace=world.namespace)
+    listed = f"/api/v1/namespaces/{world.namespace}/resourcequotas/few"
+    async with asyncio.timeout(30):
+        while not world.cluster.request("GET", listed).get("status", {}).get("hard"):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    world.cluster.apply(deployment("orders", 3, kind=kind), namespace=world.namespace)
+
+    async def read() -> WorkloadsReading:
+        return await world.reader.read(world.namespace, [WorkloadRef(kind=kind, name="orders")])
+
     found = await until(
-        lambda: _read_orders(world.reader, world.namespace),
-        lambda reading: any("exceeded quota" in own.workload.status.reason for own in reading.found.values()),
+        read, lambda reading: any("exceeded quota" in own.workload.status.reason for own in reading.found.values())
     )
     status = found.found["orders"].workload.status
     assert (status.wanted, status.reason.partition(":")[0]) == (3, "FailedCreate")
+    world.cluster.kubectl("delete", "resourcequota", "few", "-n", world.namespace)
+    world.cluster.kubectl("scale", f"{kind.lower()}/orders", "--replicas=2", "-n", world.namespace)
+    await until(read, lambda reading: _ready(reading) == 2 and not reading.found["orders"].workload.status.reason)
 
 
 async def test_a_rollout_is_seen(world: Any) -> None:

@@ -23,9 +23,10 @@ from testbed.kubernetes import KubernetesCluster, binary
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.workloads import deployment
 from tests.unit.deploy.manifests import FOLDER, manifests, named, rights
+from tests.unit.engines.workloads_suite import until
 
 DEADLINE_SECONDS = 300.0
-DEMO, EXTERNAL = "overlays/demo", "overlays/external"
+DEMO, REACTIVE, EXTERNAL = "overlays/demo", "overlays/reactive", "overlays/external"
 ACCOUNTS = (*WEIR, "tokens")
 RESOURCES = (
     ("", "pods"),
@@ -103,14 +104,14 @@ def test_what_was_applied_is_what_was_rendered(installed: KubernetesCluster) -> 
     assert len(installed.kubectl("get", "-k", str(FOLDER / DEMO), "-o", "name").splitlines()) == len(manifests(DEMO))
 
 
-@pytest.mark.parametrize("overlay", [DEMO, EXTERNAL])
+@pytest.mark.parametrize("overlay", [DEMO, REACTIVE, EXTERNAL])
 def test_the_api_server_accepts_an_overlay(installed: KubernetesCluster, overlay: str) -> None:
     """Every field is known and valid: a server-side dry run, strictly validated."""
     if overlay == EXTERNAL:
         installed.create_namespace("shop")
     try:
-        # Jobs of the two overlays have the same names and cannot be changed.
-        skipped = "topics" if overlay == EXTERNAL else None
+        # Jobs of the overlays have the same names and cannot be changed.
+        skipped = {EXTERNAL: "topics", REACTIVE: "policy"}.get(overlay)
         objects = [each for each in manifests(overlay) if (each["kind"], each["metadata"]["name"]) != ("Job", skipped)]
         text = "\n---\n".join(json.dumps(each) for each in objects)
         options = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
@@ -214,32 +215,51 @@ async def wait_requested(cluster: KubernetesCluster, account: str) -> set[tuple[
 
 
 async def test_no_right_of_the_monitor_is_superfluous(installed: KubernetesCluster) -> None:
-    """Its collector's own requests, by the audit log, are all that its role grants; and none of them is denied."""
+    """Its collector's own requests, by the audit log, are all that its role grants; and none of them is denied.
+
+    A StatefulSet whose first pod is not ready lacks the second one.
+    """
+    installed.apply(deployment("stateful", 2, kind="StatefulSet", behaviour="never-ready"), namespace="demo")
     access = installed.service_account("monitor", namespace="weir")
     api = KubernetesApi(Access(access.url, access.ca_file, access.token_file), timeout_seconds=30.0)
     workloads = KubernetesWorkloads(api, sync_seconds=60.0)
-    refs = [WorkloadRef(kind="Deployment", name="taskmanager"), WorkloadRef(kind="StatefulSet", name="none")]
+    refs = [WorkloadRef(kind="Deployment", name="taskmanager"), WorkloadRef(kind="StatefulSet", name="stateful")]
     try:
-        reading = await workloads.read("demo", refs, usage=True)
+        reading = await until(
+            lambda: workloads.read("demo", refs, usage=True),
+            lambda reading: "stateful" in reading.found,
+        )
         assert reading.found["taskmanager"].ready == 2
         granted = await wait_requested(installed, "monitor")
     finally:
         await workloads.close()
         await api.close()
+        installed.kubectl("delete", "statefulset", "stateful", "-n", "demo")
     assert requested(installed, "monitor") == granted
     assert not [each for each in installed.audit("system:serviceaccount:weir:monitor") if each.code == 403]
 
 
 async def test_no_right_of_the_executor_is_superfluous(installed: KubernetesCluster) -> None:
     """Nor one of its driver's, which writes the replicas that it has read."""
-    installed.apply(deployment("stateful", 0, kind="StatefulSet"), namespace="demo")
+    installed.apply(deployment("stateful", 2, kind="StatefulSet", behaviour="never-ready"), namespace="demo")
+    await asyncio.to_thread(
+        installed.kubectl,
+        *(
+            "wait",
+            "statefulset/stateful",
+            "-n",
+            "demo",
+            "--for=jsonpath={.status.observedGeneration}=1",
+            "--timeout=30s",
+        ),
+    )
     access = installed.service_account("executor", namespace="weir")
     api = KubernetesApi(Access(access.url, access.ca_file, access.token_file), timeout_seconds=30.0)
     workloads = ApiWorkloads(api, sync_seconds=60.0)
     refs = [WorkloadRef(kind="Deployment", name="taskmanager"), WorkloadRef(kind="StatefulSet", name="stateful")]
     try:
         for name, found in (await workloads.read("demo", refs)).items():
-            await workloads.scale(found, {"taskmanager": 2, "stateful": 0}[name])
+            await workloads.scale(found, {"taskmanager": 2, "stateful": 2}[name])
         granted = await wait_requested(installed, "executor")
     finally:
         await workloads.close()

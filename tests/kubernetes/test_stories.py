@@ -160,8 +160,26 @@ async def test_out_and_in(shop: Shop) -> None:
     assert shop.writes() == 2
 
 
-async def test_a_quota_denies_two_of_five_pods(shop: Shop) -> None:
+async def test_pods_that_start_one_after_another_have_the_time_of_each(
+    cluster: KubernetesCluster, namespace: str
+) -> None:
+    """Four pods of a StatefulSet, 12 s each: longer than the time of one start, 30 s, and verified."""
+    access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    rules = RULES.model_copy(update={"container_start_seconds": 20.0})
+    shop = Shop(cluster, access, namespace, rules, kind="StatefulSet")
+    await shop.begin(ready_after="12s")
+    ended = await shop.until_ended(await shop.wants(6), seconds=150.0)
+    assert (ended.phase, ended.observed) == ("verified", {shop.name: 6}), ended.sentence
+    assert ended.action is not None and (ended.action.restart_seconds or 0.0) > 30.0
+    await shop.end()
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_a_quota_denies_two_of_five_pods(cluster: KubernetesCluster, namespace: str, kind: str) -> None:
     """Reported with its reason once, and rolled back after the deadline."""
+    access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
+    shop = Shop(cluster, access, namespace, kind=kind)
+    await shop.begin()
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -176,6 +194,7 @@ async def test_a_quota_denies_two_of_five_pods(shop: Shop) -> None:
     reported = [outcome for outcome in shop.published() if outcome.code == "quota"]
     assert len(reported) == 1 and "2 of 5 pods" in reported[0].sentence and "few" in reported[0].sentence
     assert any(o.phase == "rolling-back" and "denied by a quota" in o.sentence for o in shop.published())
+    await shop.end()
 
 
 @pytest.mark.parametrize(

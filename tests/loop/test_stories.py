@@ -85,6 +85,30 @@ def test_an_under_provisioned_start_is_found_out_and_ended() -> None:
     assert world.lag < 5
 
 
+def test_the_first_overload_of_an_unknown_job_is_answered_within_seconds() -> None:
+    """Ten seconds of a warm run show a full operator and growing lag: one step, before any curve is known; the curve
+    then says how much more is needed."""
+    world = World(job(1), 1100.0, interval="2s").live(24)
+    assert world.moves() == [(1, 2)]
+    step = next(plan for plan in world.plans if plan.kind == "scale")
+    assert "no capacity curve is known yet" in step.sentence
+    assert (step.created_at - world.plans[0].created_at).total_seconds() <= 20
+    world.live(60)
+    assert world.moves()[1][0] == 2
+    assert world.p() >= 3
+
+
+@pytest.mark.thorough
+def test_a_load_that_rises_twentyfold_within_a_minute_takes_three_restarts() -> None:
+    """The measured trend counts: each restart is for the load that will be there after it, not for the present one."""
+    world = settled(250.0)
+    world.load = lambda t: 250.0 * (1 + 19 * min(1.0, max(0.0, (t - 100) / 60)))
+    world.live(240)
+    ups = [move for move in world.moves() if move[1] > move[0]]
+    assert len(ups) <= 3, ups
+    assert world.p() * 500 / (1 + 0.02 * (world.p() - 1)) > 5000
+
+
 @pytest.mark.thorough
 def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
     """Upstream is away for 5 minutes and then sends everything at once: there was no scale-down. If it stays away,

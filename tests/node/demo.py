@@ -1,8 +1,10 @@
 """`make demo-kubernetes`: a Kubernetes node on this machine with the complete loop in it, until Ctrl-C.
 
-Without a cluster of your own. On one that you have, `kubectl apply -k deploy/k8s/overlays/demo` is all.
+Without a cluster of your own. On one that you have, `kubectl apply -k deploy/k8s/overlays/demo` is all. The argument
+`reactive` takes that overlay: Weir starts and stops TaskManager pods.
 """
 
+import argparse
 import signal
 import sys
 import threading
@@ -33,13 +35,13 @@ def _report(line: str) -> None:
     sys.stdout.flush()
 
 
-def _run() -> None:
+def _run(overlay: str) -> None:
     """Start node and overlay, say what to look at, and wait; `TestbedError` if a part does not start or ends."""
     if reason := missing():
         raise TestbedError(reason)
     _report("starting a node")
     with KubernetesNode() as node:
-        stack = NodeStack(node)
+        stack = NodeStack(node, overlay)
         _report(f"installed and ready after {stack.up(_report):.0f} s")
         server = f"http://{node.service_address(WEIR, 'knowledge')}:8080"
         values = {"kubeconfig": node.cluster.admin.kubeconfig, "kubectl": binary("kubectl"), "server": server}
@@ -61,10 +63,13 @@ def _interrupt(*_: object) -> None:
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; 1 and the reason if it does not start."""
+    parser = argparse.ArgumentParser(prog="make demo-kubernetes", description="The loop on a node of this machine.")
+    parser.add_argument("overlay", nargs="?", choices=("demo", "reactive"), default="demo")
+    overlay = parser.parse_args().overlay
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     try:
-        _run()
+        _run(overlay)
     except KeyboardInterrupt:
         return 130
     except TestbedError as error:

@@ -1,4 +1,4 @@
-"""The demo overlay on the node, with images that are built here: `kubectl apply -k deploy/k8s/overlays/demo`."""
+"""An overlay of the demonstration on the node, with images that are built here."""
 
 import base64
 import time
@@ -13,22 +13,23 @@ from testbed.process import TestbedError, wait_until
 
 from .images import provide
 
-OVERLAY = PROJECT / "deploy" / "k8s" / "overlays" / "demo"
+OVERLAYS = PROJECT / "deploy" / "k8s" / "overlays"
 WEIR, SAMPLE = "weir", "demo"
-"""The overlay's namespaces: the loop, and what it scales."""
+"""The overlays' namespaces: the loop, and what it scales."""
 READY_SECONDS = 600
 GONE_SECONDS = 180
 
 
 class NodeStack:
-    """The demo on one node, controlled by kubectl as its user would."""
+    """An overlay on one node, controlled by kubectl as its user would: `demo`, or `reactive`."""
 
-    def __init__(self, node: KubernetesNode) -> None:
+    def __init__(self, node: KubernetesNode, overlay: str = "demo") -> None:
         self.node = node
+        self._folder = OVERLAYS / overlay
 
     def manifests(self) -> list[dict[str, Any]]:
         """Return the overlay's objects as kubectl renders them."""
-        return list(yaml.safe_load_all(self.node.cluster.kubectl("kustomize", str(OVERLAY))))
+        return list(yaml.safe_load_all(self.node.cluster.kubectl("kustomize", str(self._folder))))
 
     def images(self) -> list[str]:
         """Return the images that the overlay's pods name."""
@@ -37,17 +38,25 @@ class NodeStack:
 
     def up(self, report: Callable[[str], None] = lambda _: None) -> float:
         """Apply the overlay and wait until every deployment is available; return the seconds that took."""
-        provide(self.node, self.images(), report)
-        report("kubectl apply -k deploy/k8s/overlays/demo")
+        self.load_images(report)
+        report(f"kubectl apply -k {self._folder.relative_to(PROJECT)}")
         began = time.monotonic()
-        self.node.cluster.kubectl("apply", "--server-side", "-k", str(OVERLAY), timeout_seconds=READY_SECONDS)
+        self.apply()
+        return time.monotonic() - began
+
+    def load_images(self, report: Callable[[str], None] = lambda _: None) -> None:
+        """Give the node the images that the overlay's pods name."""
+        provide(self.node, self.images(), report)
+
+    def apply(self) -> None:
+        """Apply the overlay and wait until every deployment is available."""
+        self.node.cluster.kubectl("apply", "--server-side", "-k", str(self._folder), timeout_seconds=READY_SECONDS)
         for namespace in (WEIR, SAMPLE):
             self.node.wait_available(namespace, READY_SECONDS)
-        return time.monotonic() - began
 
     def down(self) -> None:
         """Delete all that the overlay has made."""
-        command = ("delete", "-k", str(OVERLAY), "--ignore-not-found", f"--timeout={GONE_SECONDS}s")
+        command = ("delete", "-k", str(self._folder), "--ignore-not-found", f"--timeout={GONE_SECONDS}s")
         self.node.cluster.kubectl(*command, timeout_seconds=GONE_SECONDS + 30)
 
     def left(self) -> list[str]:

@@ -37,7 +37,7 @@ def test_the_loop_acts_by_itself(loop: Loop) -> None:
 
 
 def test_pods_run_as_the_manifests_say(loop: Loop) -> None:
-    """Two of each service but the analyzer, none restarted more than once while it waited for others, all restricted."""
+    """Two of each service but the analyzer, in namespaces whose pods must be restricted."""
     node = loop.stack.node
     for namespace in (WEIR, SAMPLE):
         labels = node.cluster.request("GET", f"/api/v1/namespaces/{namespace}")["metadata"]["labels"]

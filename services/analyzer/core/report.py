@@ -96,6 +96,9 @@ def _share(operator: OperatorContext, share: float | None, name: str) -> Estimat
     if share is None:
         return unknown(f"{name} time is unknown, or its window is not full")
     view = operator.view
+    if view is not None and view.warm is not None and view.busy_ms[-1] is not None:
+        seconds = view.at[-1] - view.at[view.warm]
+        return estimate(share, f"{name} time since the warm-up", 0.5, len(view.at) - view.warm, seconds)
     if view is None or not view.samples or view.busy_ms[-1] is None:
         return estimate(share, f"the engine's {name} gauge, a 60 s average", 0.4, 1, 60.0)
     return estimate(share, f"accumulated {name} time", min(0.95, 0.5 + 0.05 * view.samples), view.samples, view.seconds)

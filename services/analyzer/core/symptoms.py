@@ -28,7 +28,7 @@ def symptoms_of(
     found = [
         *_status(context),
         *_gap(context),
-        *workload_symptoms(context.observation.deployment),
+        *workload_symptoms(context.observation.deployment, context.observation.observed_at),
         *group_symptoms(context, logs, settings),
         *_warming_up(context, settings),
         *(s for source in context.sources.values() for s in _source(context, source)),

@@ -124,6 +124,11 @@ def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) 
     return tuple(thinned(recent, max(_MIN_ROWS + 1, min(_MAX_ROWS, _MAX_CELLS // max(1, operators)))))
 
 
+WARM_SECONDS = 10.0
+"""Span of warm samples from which shares are told before the window of capacity is full; Flink books idle time up to 5 s
+late."""
+
+
 class View(NamedTuple):
     """One operator's samples of the current run, a column for each counter, oldest first."""
 
@@ -142,6 +147,8 @@ class View(NamedTuple):
     """Number of samples in the window of capacity; 0 while it is not full."""
     seconds: float
     """Span of the window of capacity."""
+    warm: int | None = None
+    """Index from which the run is warm, once that is `WARM_SECONDS` long."""
     commits: bool = False
     """Whether the records are known from commits, so that a rate is taken from one commit to another."""
 
@@ -201,15 +208,13 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
     rows = rows[max(0, first - 1) :]
     warm_from = max(run.started_at, undisturbed_from or run.started_at) + settings.warm_up_seconds
 
-    def windows(times: tuple[float, ...]) -> tuple[int, int, int, float]:
+    def windows(times: tuple[float, ...]) -> tuple[int, int, int, float, int | None]:
         taught = _taught(times, warm_from, settings.capacity_window_seconds)
         samples = len(times) - taught
-        return (
-            _recent(times, settings.rate_window_seconds),
-            taught,
-            samples,
-            times[-1] - times[taught] if samples else 0.0,
-        )
+        seconds = times[-1] - times[taught] if samples else 0.0
+        # commits are too few in the first seconds of a run
+        warm = None if samples or from_commits else _warm(times, warm_from)
+        return _recent(times, settings.rate_window_seconds), taught, samples, seconds, warm
 
     all_times = tuple([at for at, _ in rows])
     all_windows = windows(all_times)
@@ -238,6 +243,12 @@ def _taught(times: Sequence[float], warm_from: float, span_seconds: float) -> in
     return len(times)
 
 
+def _warm(times: Sequence[float], warm_from: float) -> int | None:
+    """Index of the first warm sample; None if there are fewer than three, or they span less than `WARM_SECONDS`."""
+    first = next((i for i, at in enumerate(times) if at >= warm_from - 1e-6), len(times))
+    return first if len(times) - first >= 3 and times[-1] - times[first] >= WARM_SECONDS - 1e-6 else None
+
+
 def _recent(times: Sequence[float], window_seconds: float) -> int:
     """Index of the longest suffix within the window of rates, of at least two samples where there are two."""
     i = max(0, len(times) - 2)
@@ -256,14 +267,16 @@ class Shares(NamedTuple):
 
 
 def shares(view: View) -> Shares:
-    """Busy and backpressured share by least squares over the window of capacity; None where a time is unknown."""
-    weights = slope_weights(view.at[view.taught :])
+    """Busy and backpressured share by least squares over the window of capacity, and while that is not full over all
+    warm samples; None where a time is unknown."""
+    first = view.taught if view.warm is None else view.warm
+    weights = slope_weights(view.at[first:])
     if weights is None:
         return Shares()
-    busy = weighted(weights, view.busy_ms[view.taught :])
-    blocked = weighted(weights, view.backpressured_ms[view.taught :])
-    idle = weighted(weights, view.idle_ms[view.taught :])
-    taken = weighted(weights, view.records_in[view.taught :])
+    busy = weighted(weights, view.busy_ms[first:])
+    blocked = weighted(weights, view.backpressured_ms[first:])
+    idle = weighted(weights, view.idle_ms[first:])
+    taken = weighted(weights, view.records_in[first:])
     per_second = 1000.0 * view.parallelism
     if busy is not None and blocked is not None and idle is not None:
         accounted = busy + blocked + idle

@@ -1,6 +1,7 @@
 """Symptoms of a deployment's Kubernetes workloads and their pods."""
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from weir_contracts import Deployment, Pod, Symptom, SymptomCode, WorkloadStatus
 
@@ -17,18 +18,20 @@ def symptom(code: SymptomCode, evidence: str, operator: str | None = None, **num
     return Symptom(code=code, operator=operator, evidence=evidence, numbers=rounded)
 
 
-def workload_symptoms(deployment: Deployment | None) -> Iterator[Symptom]:
-    """Yield the symptoms of each workload; none for a deployment without Kubernetes workloads."""
+def workload_symptoms(deployment: Deployment | None, now: datetime) -> Iterator[Symptom]:
+    """Yield the symptoms of each workload at `now`; none for a deployment without Kubernetes workloads."""
     if deployment is None:
         return
     several = len(deployment.workloads) > 1
     for workload in deployment.workloads:
         pods = [pod for pod in deployment.pods if not several or pod.workload == workload.name]
         operator = workload.name if workload.name in deployment.observed else None
-        yield from _of_workload(workload, pods, operator)
+        yield from _of_workload(workload, pods, operator, now)
 
 
-def _of_workload(workload: WorkloadStatus, pods: Sequence[Pod], operator: str | None) -> Iterator[Symptom]:
+def _of_workload(
+    workload: WorkloadStatus, pods: Sequence[Pod], operator: str | None, now: datetime
+) -> Iterator[Symptom]:
     name = f"{workload.kind} {workload.name}"
     live = [pod for pod in pods if pod.phase not in ("Succeeded", "Failed")]
     crashing = [pod for pod in live if _is_crashing(pod)]
@@ -39,7 +42,7 @@ def _of_workload(workload: WorkloadStatus, pods: Sequence[Pod], operator: str | 
         reason = _shortened(next(filter(None, (pod.reason for pod in crashing)), ""))
         sentence = messages.pods_crashing(name, len(crashing), total, reason)
         yield symptom("pods-crashing", sentence, operator, pods=len(crashing), restarts=total)
-    killed = [pod for pod in live if pod.out_of_memory]
+    killed = [pod for pod in live if pod.out_of_memory and pod.restarts_persist(now)]
     if killed:
         limit = next((pod.memory_limit_bytes for pod in killed if pod.memory_limit_bytes is not None), None)
         sentence = messages.out_of_memory(name, len(killed), limit)

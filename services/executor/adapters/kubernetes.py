@@ -71,8 +71,9 @@ class Workloads(Protocol):
 class _Observed:
     """State of a service that was observed since `since`."""
 
-    state: tuple[object, ...]
+    values: tuple[object, ...]
     since: datetime
+    restarts: state.Restarts
 
 
 class KubernetesDriver:
@@ -120,7 +121,10 @@ class KubernetesDriver:
         else:
             snapshot = await self._flink(subject, found)
         return replace(
-            snapshot, version=state.version(found), refusal=state.refusal(found), progress=state.progress(found)
+            snapshot,
+            version=state.version(found),
+            refusal=state.refusal(found),
+            progress=state.progress(found, self._clock.now()),
         )
 
     async def _flink(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
@@ -151,20 +155,21 @@ class KubernetesDriver:
         if scrape.deployment is None:
             return Snapshot(now, reachable=True, reason=scrape.message)
         running = all(each.is_settled for each in found)
-        restarts = sum(each.pod.restarts or 0 for one in found for each in one.replicas)
-        deployment = scrape.deployment.model_copy(update={"restarts": restarts})
         previous = self._observed.get(subject.id)
-        present = (deployment.job_id, running, restarts, *deployment.observed.values())
-        if previous is None or previous.state != present:
-            if len(self._observed) >= MAX_OBSERVED:
-                self._observed.clear()
-            previous = self._observed[subject.id] = _Observed(present, now)
+        job_id = scrape.deployment.job_id
+        restarts = state.Restarts.of(found, job_id, None if previous is None else previous.restarts)
+        deployment = scrape.deployment.model_copy(update={"restarts": restarts.total})
+        present = (job_id, running, restarts.total, *deployment.observed.values())
+        since = now if previous is None or previous.values != present else previous.since
+        if previous is None and len(self._observed) >= MAX_OBSERVED:
+            self._observed.clear()
+        self._observed[subject.id] = _Observed(present, since, restarts)
         return Snapshot(
             at=now,
             reachable=True,
             deployment=deployment,
             all_running=running,
-            steady_since=previous.since,
+            steady_since=since,
             topology=scrape.topology,
             writers=state.writers(found),
         )

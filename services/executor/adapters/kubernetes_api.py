@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes.api import MERGE_PATCH, ApiFailed, Call, KubernetesApi
 from engines.kubernetes.cluster import Kinds, join
 from engines.kubernetes.discovery import PODS, Kind
+from engines.kubernetes.events import CreateFailures
 from engines.kubernetes.pods import PodReading, pod_of
 from engines.kubernetes.values import mapping, name, sequence
 from engines.kubernetes.watches import Watch
@@ -24,7 +26,8 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 HPA = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", is_scalable=False)
 SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", is_scalable=False)
 AUTOSCALERS_SECONDS, NO_KEDA_SECONDS = 10.0, 60.0
-"""Time for which a list of autoscalers is used, and for which a cluster without KEDA is not asked again."""
+"""Time for which a list of autoscalers is used, and for which a cluster without KEDA, or without the right to see its
+objects, is not asked again."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class ApiWorkloads:
     def __init__(self, api: KubernetesApi, *, sync_seconds: float = 5.0) -> None:
         self._api = api
         self._kinds = Kinds(api)
+        self._create_failures = CreateFailures(api)
         self._sync_seconds = sync_seconds
+        self._log = structlog.get_logger("executor")
         self._pods: dict[str, Watch[PodReading]] = {}
         self._autoscalers: dict[tuple[str, Kind], tuple[float, list[_Autoscaler]]] = {}
 
@@ -96,8 +101,10 @@ class ApiWorkloads:
         """Return a workload with its replicas and selector; None if it does not exist."""
         kind = await self._kinds.find(ref)
         workload = await self._get(kind, namespace, ref.name)
-        if workload is None or has_own_replicas(kind):
-            return workload
+        if workload is None:
+            return None
+        if has_own_replicas(kind):
+            return await self._create_failures.explained(workload)
         return await self._get(kind, namespace, ref.name, workload)
 
     async def _get(
@@ -127,7 +134,11 @@ class ApiWorkloads:
         return watch
 
     async def _list(self, namespace: str, kind: Kind) -> list[_Autoscaler]:
-        """Return the autoscalers of one kind. KEDA is optional, and its objects make autoscalers of the other kind."""
+        """Return the autoscalers of one kind.
+
+        KEDA is optional, and its objects make autoscalers of the other kind, except while they are paused or at 0
+        replicas. Without the right to list them it is unknown whether one exists: a warning names the right.
+        """
         now = asyncio.get_running_loop().time()
         until, found = self._autoscalers.get((namespace, kind), (now, []))
         if now < until:
@@ -139,6 +150,8 @@ class ApiWorkloads:
         except ApiFailed as error:
             if kind is HPA or error.status not in (403, 404):
                 raise
+            if error.status == 403:  # an API server refuses this before it looks whether KEDA is installed
+                self._log.warning("scaledobjects-unknown", missing_right=error.where, reason=str(error))
             found, seconds = [], NO_KEDA_SECONDS
         self._autoscalers[namespace, kind] = (now + seconds, found)
         return found

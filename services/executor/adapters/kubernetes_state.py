@@ -1,6 +1,6 @@
 """State of Kubernetes workloads as an action sees it: ready or not and why, who scales them, which pods go first. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -68,6 +68,30 @@ class Found:
         return max(writers, key=lambda each: each.at or _NEVER).manager if writers else None
 
 
+@dataclass(frozen=True)
+class Restarts:
+    """Restarts of a deployment's containers. They never fall: those of a pod that is replaced stay counted."""
+
+    job_id: str
+    by_pod: Mapping[str, int]
+    """Restarts of the pods that are there, by uid."""
+    of_deleted: int = 0
+    """Restarts of pods that were deleted."""
+
+    @property
+    def total(self) -> int:
+        return self.of_deleted + sum(self.by_pod.values())
+
+    @classmethod
+    def of(cls, found: Iterable[Found], job_id: str, previous: "Restarts | None") -> "Restarts":
+        """Return the restarts now. Without those of before, or of another deployment, the pods that are there count."""
+        there = {each.uid: each.pod.restarts or 0 for one in found for each in one.replicas}
+        if previous is None or previous.job_id != job_id:
+            return cls(job_id, there)
+        deleted = sum(count for uid, count in previous.by_pod.items() if uid not in there)
+        return cls(job_id, there, previous.of_deleted + deleted)
+
+
 def version(found: Iterable[Found]) -> str:
     """Return the version of all workloads, which changes with each change of one of them."""
     return ",".join(each.reading.version for each in found)
@@ -103,13 +127,13 @@ def _refusal(found: Found) -> Refusal | None:
     return None
 
 
-def progress(found: Iterable[Found]) -> Progress | None:
-    """Return the most severe reason for which requested pods do not run, or None."""
-    reasons = [reason for each in found if not each.is_settled for reason in _reasons(each)]
+def progress(found: Iterable[Found], now: datetime) -> Progress | None:
+    """Return the most severe reason for which requested pods do not run at `now`, or None."""
+    reasons = [reason for each in found if not each.is_settled for reason in _reasons(each, now)]
     return max(reasons, key=lambda reason: PROGRESS_CODES.index(reason.code), default=None)
 
 
-def _reasons(found: Found) -> Iterable[Progress]:
+def _reasons(found: Found, now: datetime) -> Iterable[Progress]:
     status = found.reading.status
     total = f"of {status.wanted} pods of {_short(found.name, 40)}"
     missing = status.wanted - len(found.replicas)
@@ -121,7 +145,7 @@ def _reasons(found: Found) -> Iterable[Progress]:
     by_code: dict[str, list[str]] = {}
     for each in found.replicas:
         if each.pod.ready is not True:
-            by_code.setdefault(_code(each), []).append(each.pod.reason)
+            by_code.setdefault(_code(each, now), []).append(each.pod.reason)
     for code, reasons in by_code.items():
         detail = f": {_short(reasons[0])}" if reasons[0] and code != "out-of-memory" else ""
         yield Progress(code, f"{len(reasons)} {total} {_PHRASES[code]}{detail}")
@@ -136,11 +160,13 @@ _PHRASES = {
 }
 
 
-def _code(reading: PodReading) -> str:
+def _code(reading: PodReading, now: datetime) -> str:
+    """Return why a pod is not ready. A container that has run for long since its restart is no reason."""
     pod = reading.pod
-    if pod.out_of_memory:
+    restarts = pod.restarts_persist(now)
+    if pod.out_of_memory and restarts:
         return "out-of-memory"
-    if pod.restarts or pod.reason.startswith(_CRASHED):
+    if pod.reason.startswith(_CRASHED) or (restarts and not pod.reason):
         return "pods-crashing"
     if pod.reason.startswith(_IMAGE):
         return "image"

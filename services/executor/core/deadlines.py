@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from weir_contracts import Analysis, Deployment
+from weir_contracts import Analysis, Deployment, Parallelism
 
 from .observed import Snapshot
 from .rules import Rules
@@ -40,11 +40,27 @@ def trigger_delay_seconds(deployment: Deployment) -> float:
     return 0.0 if interval is None else (DEFAULT_CHECKPOINT_FAILURES + 1) * interval
 
 
-def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rules) -> timedelta:
+def successive_starts(
+    deployment: Deployment, before: Parallelism, wanted: Parallelism, slots_of_instance: int = 1
+) -> int:
+    """Return the number of instances that start, or stop, one after another; 1 if they all do at once.
+
+    Several workloads change at the same time, each pod by pod if it is a StatefulSet that keeps their order.
+    """
+    if not any(each.one_by_one for each in deployment.workloads):
+        return 1
+    ordered = {each.name for each in deployment.workloads if each.one_by_one}
+    names = ordered & wanted.keys() or wanted.keys()  # the pods of a Flink job run all operators
+    changed = max((abs(wanted[name] - before.get(name, wanted[name])) for name in names), default=0)
+    return max(1, -(-changed // slots_of_instance))
+
+
+def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rules, *, starts: int = 1) -> timedelta:
     """Return the time limit of a rescale: cooldown + stabilisation + trigger delay + checkpoint + restart, at least the
     floor.
 
-    A rescale by instances, such as containers or pods, gets their start on top. Only Flink has checkpoints.
+    A rescale by instances, such as containers or pods, gets their `starts`, one after another, on top. Only Flink has
+    checkpoints.
     """
     is_flink = deployment.engine == "flink"
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
@@ -57,7 +73,7 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + _or_default(restart, rules.restart_estimate_seconds)
     )
     by_instances = not is_flink or (analysis is not None and analysis.policy.spec.target.unit is not None)
-    start = rules.container_start_seconds if by_instances else 0.0
+    start = starts * rules.container_start_seconds if by_instances else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 
 

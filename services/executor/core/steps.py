@@ -14,7 +14,7 @@ from weir_contracts import ActionState, Deployment, Parallelism, derive_id
 
 from . import messages
 from .capacity import judge
-from .deadlines import checkpoint_is_due, rescale_limit
+from .deadlines import checkpoint_is_due, rescale_limit, successive_starts
 from .gate import may_supersede, still_wanted
 from .history import rollback_target
 from .messages import changes, short, vector
@@ -166,7 +166,11 @@ class _Situation:
         deployment = self.snapshot.deployment
         if deployment is None:
             return timedelta(seconds=self.rules.deadline_floor_seconds)
-        return rescale_limit(deployment, self.observed.analysis, self.rules)
+        analysis = self.observed.analysis
+        unit = analysis.policy.spec.target.unit if analysis else None
+        slots = 1 if unit is None or deployment.engine == "service" else unit.slots
+        starts = successive_starts(deployment, self.action.before, self.action.wanted, slots)
+        return rescale_limit(deployment, analysis, self.rules, starts=starts)
 
     def checkpoint(self, requested_at: datetime | None = None) -> TriggerCheckpoint | None:
         """Return the instruction to trigger a checkpoint if the driver can and, for a waiting rescale, one is due."""

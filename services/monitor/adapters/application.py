@@ -1,8 +1,8 @@
 """Collector of one application: its engine, then the partitions of its sources at the brokers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from weir_contracts import ScalingPolicy, Subject
@@ -11,6 +11,7 @@ from engines.kubernetes.cluster import WorkloadReader
 from engines.kubernetes.signals import ServiceMeter
 from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
+from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.clock import Clock
 from services.monitor.core import Readings
 
@@ -18,7 +19,7 @@ from . import instance_metrics, prometheus
 from .flink import FlinkCollector, new_client
 from .groups import GroupCollector
 from .instance_metrics import InstanceMetricsCollector
-from .kafka import BrokersPool, KafkaBrokers
+from .kafka import BrokersPool, Cluster, KafkaBrokers
 from .partitions import Brokers, KafkaReadings, PartitionCollector
 from .prometheus import PrometheusCollector, SignalReadings
 from .workloads import InstancePodsCollector, ServiceCollector
@@ -90,11 +91,22 @@ class Collectors:
     workloads: WorkloadReader | None = None
     namespaces: frozenset[str] = frozenset()
     """Namespaces whose workloads policies may name."""
+    credentials: Mapping[str, BrokerCredentials] = field(default_factory=dict)
+    """TLS and SASL settings of brokers, by name."""
 
     def __post_init__(self) -> None:
-        self._pool = BrokersPool(
-            lambda servers: KafkaBrokers(servers, self.call_timeout_seconds, self.clock, self.allowed)
-        )
+        self._pool = BrokersPool(self._open_brokers)
+
+    def _open_brokers(self, cluster: Cluster) -> KafkaBrokers:
+        """Return a cluster's clients; without the right to the policy's credentials every request is refused."""
+        servers, name = cluster
+        refusal, security = "", {}
+        try:
+            security = dict(credentials_for(name, servers, self.credentials))
+        except CredentialsRefused as error:
+            refusal = str(error)
+        timeout = self.call_timeout_seconds
+        return KafkaBrokers(servers, timeout, self.clock, self.allowed, security=security, refusal=refusal)
 
     async def close(self) -> None:
         """End the watches of the Kubernetes cluster."""
@@ -136,14 +148,14 @@ class Collectors:
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """Return the collector of a policy; the caller closes it."""
         service, kafka = policy.subject.application.service, policy.spec.signals.kafka
-        servers = None if kafka is None else kafka.bootstrap_servers
-        brokers = None if servers is None else self._pool.take(servers)
+        cluster = None if kafka is None else (kafka.bootstrap_servers, kafka.credentials)
+        brokers = None if cluster is None else self._pool.take(cluster)
         reads_itself = policy.subject.application.group_id is not None
         return ApplicationCollector(
             self._engine(policy, brokers),
             None if kafka is None or brokers is None or reads_itself else PartitionCollector(kafka, brokers),
             self.clock,
-            None if servers is None else lambda: self._pool.release(servers),
+            None if cluster is None else lambda: self._pool.release(cluster),
             signals=self._signals(policy),
             meter=None if service is None else ServiceMeter(service),
         )

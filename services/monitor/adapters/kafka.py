@@ -35,7 +35,7 @@ from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, connection, explain
 
-from .kafka_groups import described_group, group_of, raw_group
+from .kafka_groups import described_group, group_of, metadata_of, raw_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
 TOPICS_KEPT_SECONDS = 30.0
@@ -71,14 +71,19 @@ class KafkaBrokers:
         clock: Clock,
         allowed: Allowed = TARGETS,
         resolve: Resolve = resolve,
+        *,
+        security: Mapping[str, str] | None = None,
+        refusal: str = "",
     ) -> None:
+        self._refusal = refusal
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._servers = hosts_of(bootstrap_servers)
         self._allowed = allowed
         self._resolve = resolve
         # Silent: every failure becomes a problem of an observation.
-        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": max(1000, int(timeout_seconds * 1000))})
+        timeout_ms = max(1000, int(timeout_seconds * 1000))
+        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": timeout_ms, **(security or {})})
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")
@@ -96,6 +101,8 @@ class KafkaBrokers:
         return self._admin
 
     async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
+        if self._refusal:
+            raise BrokersAway(self._refusal)
         kept_seconds = FRESH_SECONDS if fresh else TOPICS_KEPT_SECONDS
         if self._topics is not None and self._clock.monotonic() - self._topics[0] < kept_seconds:
             return self._topics[1]
@@ -172,7 +179,7 @@ class KafkaBrokers:
             tuple(
                 Problem(where=f"commit of {group} at {p.topic}/{p.partition}", what=p.error.str()) for p in failed[:5]
             ),
-            {(p.topic, p.partition): p.metadata for p in answer if (p.topic, p.partition) in found and p.metadata},
+            {place: text for p in answer if (place := (p.topic, p.partition)) in found and (text := metadata_of(p))},
         )
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
@@ -269,26 +276,30 @@ class KafkaBrokers:
         await asyncio.wait({asyncio.ensure_future(self._lookups.call(drop))}, timeout=CLOSE_SECONDS)
 
 
+Cluster = tuple[str, str | None]
+"""Bootstrap servers, and the name of the credentials for them."""
+
+
 class BrokersPool:
-    """Clusters by address, each open while an application uses it."""
+    """Clusters by address and credentials, each open while an application uses it."""
 
-    def __init__(self, open_brokers: Callable[[str], KafkaBrokers]) -> None:
+    def __init__(self, open_brokers: Callable[[Cluster], KafkaBrokers]) -> None:
         self._open = open_brokers
-        self._used: dict[str, tuple[KafkaBrokers, int]] = {}
+        self._used: dict[Cluster, tuple[KafkaBrokers, int]] = {}
 
-    def take(self, bootstrap_servers: str) -> Brokers:
-        """Return the cluster at this address; every caller releases it."""
-        brokers, users = self._used.get(bootstrap_servers) or (self._open(bootstrap_servers), 0)
-        self._used[bootstrap_servers] = (brokers, users + 1)
+    def take(self, cluster: Cluster) -> Brokers:
+        """Return the clients of a cluster; every caller releases them."""
+        brokers, users = self._used.get(cluster) or (self._open(cluster), 0)
+        self._used[cluster] = (brokers, users + 1)
         return brokers
 
-    async def release(self, bootstrap_servers: str) -> None:
+    async def release(self, cluster: Cluster) -> None:
         """End one use; the last one closes the clients."""
-        brokers, users = self._used[bootstrap_servers]
+        brokers, users = self._used[cluster]
         if users > 1:
-            self._used[bootstrap_servers] = (brokers, users - 1)
+            self._used[cluster] = (brokers, users - 1)
             return
-        del self._used[bootstrap_servers]
+        del self._used[cluster]
         await brokers.close()
 
 

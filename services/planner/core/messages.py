@@ -190,9 +190,10 @@ def reversing(operators: Sequence[str], left_seconds: float) -> str:
     return f"{names(operators)} went up, down and up within 30 min: no scale-down for another {left_seconds:.0f} s"
 
 
-def busy(name: str, share: float | None, limit: float) -> str:
+def busy(name: str, share: float | None, limit: float, metrics_field: str = "") -> str:
     if share is None:
-        return f"the busy share of {_short(name)} is unknown"
+        remedy = f" without {metrics_field}" if metrics_field else ""
+        return f"the busy share of {_short(name)} is unknown{remedy}"
     return f"{_short(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
 
 

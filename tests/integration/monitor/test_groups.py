@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from weir_contracts import parse_policy
 
+from runtime.broker_credentials import BrokerCredentials
 from runtime.clock import SystemClock
+from services.monitor.adapters.application import Collectors
 from services.monitor.adapters.groups import GroupCollector
 from services.monitor.adapters.kafka import KafkaBrokers
-from testbed.kafka import KafkaBroker
+from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.process import free_port
 from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.test_groups import subject
@@ -153,3 +156,42 @@ async def test_plain_consumers_are_no_kafka_streams_application(kafka: KafkaBrok
         assert "is not a Kafka Streams application: its assignor is 'range'" in scrape.message
     finally:
         await rig.close()
+
+
+@pytest.mark.parametrize(("password", "status"), [("", "not_found"), ("wrong", "unreachable")])
+async def test_brokers_that_demand_a_password(kafka: KafkaBroker, password: str, status: str) -> None:
+    """The credentials of the policy's entry are used; a wrong password is a clear status that does not show it."""
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": SASL_USER,
+        "sasl.password": password or kafka.sasl_password,
+    }
+    entry = BrokerCredentials(frozenset({kafka.sasl_servers}), settings)
+    group = f"groups-{uuid.uuid4().hex[:8]}"
+    named = parse_policy(
+        {
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "ScalingPolicy",
+            "metadata": {"namespace": "shop", "name": "orders"},
+            "spec": {
+                "application": {"consumerGroup": {"groupId": group}},
+                "target": {"endpoint": {"url": "http://127.0.0.1:1/scale"}},
+                "signals": {"kafka": {"bootstrapServers": kafka.sasl_servers, "credentials": "shop"}},
+                "objective": {"maxLag": "30s"},
+            },
+        }
+    )
+    collector = Collectors(SystemClock(), 5.0, credentials={"shop": entry}).new(named)
+    scrape = (await collector.read(named)).scrape
+    for _ in range(10):
+        if scrape.status == status:
+            break  # a new cluster makes its coordinator with the first request
+        scrape = (await collector.read(named)).scrape
+    await collector.close()
+    assert scrape.status == status, scrape.message
+    assert settings["sasl.password"] not in str(scrape)
+    refused = Collectors(SystemClock(), 5.0).new(named)
+    unknown = (await refused.read(named)).scrape
+    await refused.close()
+    assert (unknown.status, "has no entry 'shop'" in unknown.message) == ("unreachable", True)

@@ -1,11 +1,14 @@
 """Symptoms of Kubernetes workloads: each with a sentence, its numbers, and no more than one of a kind for a workload."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from weir_contracts import Deployment, Pod, Symptom, WorkloadStatus
 
 from services.analyzer.core.workloads import workload_symptoms
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def _workload(**fields: Any) -> WorkloadStatus:
@@ -24,7 +27,7 @@ def _symptoms(workload: WorkloadStatus, *pods: Pod, observed: dict[str, int] | N
         pods=list(pods),
         workloads=[workload],
     )
-    return list(workload_symptoms(deployment))
+    return list(workload_symptoms(deployment, NOON))
 
 
 def _running(name: str, **fields: Any) -> Pod:
@@ -33,7 +36,7 @@ def _running(name: str, **fields: Any) -> Pod:
 
 def test_a_healthy_workload_has_none() -> None:
     assert _symptoms(_workload(), *(_running(f"p{i}") for i in range(3))) == []
-    assert list(workload_symptoms(None)) == []
+    assert list(workload_symptoms(None, NOON)) == []
 
 
 def test_pending_pods_with_their_reason() -> None:
@@ -80,6 +83,14 @@ def test_pods_ended_for_their_memory() -> None:
     assert without.evidence.endswith("for exceeding its memory limit.")
 
 
+@pytest.mark.parametrize(("minutes", "codes"), [(None, ["out-of-memory"]), (9, ["out-of-memory"]), (10, [])])
+def test_a_container_that_runs_again_for_a_time_has_recovered(minutes: int | None, codes: list[str]) -> None:
+    """Its pod keeps the reason of its last end until it is replaced."""
+    again = None if minutes is None else NOON - timedelta(minutes=minutes)
+    pod = _running("p", out_of_memory=True, restarts=1, restarted_at=again)
+    assert [found.code for found in _symptoms(_workload(), pod)] == codes
+
+
 def test_a_rollout_with_its_progress() -> None:
     (found,) = _symptoms(_workload(rolling_out=True, updated=1))
     assert found.evidence == "Deployment orders: a rollout runs; 1 of 3 replicas have the new version."
@@ -104,7 +115,7 @@ def test_pods_of_other_workloads_do_not_count() -> None:
         workloads=[_workload(), other],
         pods=[Pod(name="p", workload="bill", phase="Pending"), Pod(name="q", workload="bill", phase="Failed")],
     )
-    assert [(found.code, found.operator) for found in workload_symptoms(deployment)] == [("pods-pending", "bill")]
+    assert [(found.code, found.operator) for found in workload_symptoms(deployment, NOON)] == [("pods-pending", "bill")]
 
 
 def test_sentences_stay_short() -> None:

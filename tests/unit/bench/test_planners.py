@@ -10,6 +10,8 @@ from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elastici
 from replay.score import Point
 from tests.effort import some
 
+pytestmark = pytest.mark.thorough
+
 STEP = Situation("step", "chain")
 
 
@@ -29,6 +31,26 @@ def test_every_load_reaches_its_peak_and_no_more(trace: str) -> None:
     assert max(rates) == pytest.approx(contest.PEAK_RATE, rel=0.02)
     assert min(rates) >= 0
     assert max(rates) > 1.5 * (sum(rates) / len(rates)) or min(rates) < 0.5 * max(rates)
+
+
+def test_the_swings_are_what_they_are_called() -> None:
+    """A sawtooth falls once a period, a flash crowd comes within a minute from its fraction, a burst is as short."""
+    saw = load_of("sawtooth-3min")[0]
+    assert [saw.rate_at(at) for at in (0.0, 178.5, 180.0, 358.5)] == pytest.approx([480, 2400, 480, 2400], rel=0.02)
+    flash = load_of("flash-x20")[0]
+    assert [flash.rate_at(at) for at in (900.0, 930.0, 960.0, 1500.0)] == pytest.approx([120, 1260, 2400, 2400])
+    burst = load_of("bursts-2s")[0]
+    assert [burst.rate_at(at) for at in (58.0, 60.0, 61.0, 63.0)] == pytest.approx([720, 2400, 2400, 720])
+
+
+def test_the_whole_bench_stays_below_half_an_hour() -> None:
+    """Every planner in every situation, and `rate` with all seeds: a run is some 2.7 s of a core."""
+    situations = contest.situations()
+    runs = sum(len(contest.seeds_of(planner)) for planner in contest.contestants()) * len(situations)
+    assert len(situations) == len(set(situations)) == 38
+    assert 2.7 * runs <= 1800
+    assert {s.interval_seconds for s in situations} == {10.0, 15.0, 60.0}
+    assert prepared(situations[-1], "rate").policy.spec.interval.total_seconds() == 60
 
 
 def test_the_references_hold_every_situation() -> None:

@@ -257,6 +257,7 @@ class TestSimulated(DriverSuite):
         assert (await rig.driver.observe(rig.subject)).reason == "no route"
 
 
+@pytest.mark.thorough
 def test_a_recording_by_the_minute_is_sampled_once_a_minute() -> None:
     """In its own time; faster, or a shape made for minutes, is sampled every 10 s. An option takes precedence."""
     slow = prepare(ReplayOptions(trace="worldcup98_minutes"))
@@ -362,6 +363,7 @@ def test_a_high_load_is_carried_where_the_policy_allows_it(tmp_path: Path) -> No
     assert found["score"]["times_optimum"] > 0.9
 
 
+@pytest.mark.thorough
 def test_the_optimum_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
     """The slots of a file's cluster limit it, and the bound of each operator, be it lower or higher than the others'."""
     file = tmp_path / "small.yaml"
@@ -432,6 +434,7 @@ def test_what_the_load_needs_does_not_depend_on_how_long_it_is_looked_at(shape: 
     assert max(p.peak_arrivals for p in longer.points) == pytest.approx(2_400, rel=0.01)
 
 
+@pytest.mark.thorough
 def test_notes_about_the_figures_are_printed_below_them() -> None:
     """Too few looks for a decision; more load than there may be slots for. Else nothing."""
     seldom = json.loads(weir("replay", "--trace", "step", "--interval", "600", "-o", "json").stdout)
@@ -468,6 +471,7 @@ def test_whether_the_optimum_carries_the_load(
     assert BoundedOptimum(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
 
 
+@pytest.mark.thorough
 def test_the_hardest_moment_need_not_have_the_peak_load(tmp_path: Path) -> None:
     """A load that falls while each record makes twenty of what was one: the note says that it is not carried."""
     application = chain(1).on(slots=8).model_dump(mode="json")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.bootstrap import kubernetes_program
+from testbed import kubernetes_programs
 
 PROJECT = Path(__file__).resolve().parents[3]
 FOLDER = PROJECT / "deploy" / "k8s"
@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 def kubectl() -> str:
     """Return the path of kubectl: the testbed's or the user's; without one the test is skipped."""
-    found = kubernetes_program("kubectl") or shutil.which("kubectl")
+    found = kubernetes_programs.program("kubectl") or shutil.which("kubectl")
     if found is None:
         pytest.skip("no kubectl on the PATH, which renders the manifests")
     return str(found)

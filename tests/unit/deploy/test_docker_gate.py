@@ -22,6 +22,7 @@ import pytest
 from services.executor.adapters.docker_copy import Inspected, copy_of
 from services.executor.adapters.docker_daemon import DockerDaemon
 from services.executor.adapters.docker_scaling import Container, DockerRefused
+from tests.effort import some
 
 from .answers import Answers
 
@@ -449,7 +450,7 @@ HOST = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), HOST)
+@pytest.mark.parametrize(("key", "value"), some(HOST, 5))
 @pytest.mark.parametrize("siblings_too", [False, True])
 def test_what_gives_more_is_not_made(ask: Ask, world: World, key: str, value: Any, siblings_too: bool) -> None:
     """Even where the sibling was given it; the answer names the key, or whose volume or network it is."""

@@ -22,6 +22,7 @@ from services.executor.settings import Settings as ExecutorSettings
 from services.knowledge.settings import KnowledgeSettings
 from services.monitor.settings import MonitorSettings
 from services.planner.settings import PlannerSettings
+from workloads.sample_job import arguments as sample_costs
 
 from .answers import Answers
 from .manifests import (
@@ -39,8 +40,8 @@ from .manifests import (
     pods,
 )
 
-DEMO, EXTERNAL = "overlays/demo", "overlays/external"
-OVERLAYS = (DEMO, EXTERNAL)
+DEMO, REACTIVE, EXTERNAL = "overlays/demo", "overlays/reactive", "overlays/external"
+OVERLAYS = (DEMO, REACTIVE, EXTERNAL)
 COMPOSE = FOLDER.parent / "compose"
 SETTINGS: dict[str, type[BaseSettings]] = {
     "monitor": MonitorSettings,
@@ -276,6 +277,30 @@ def test_the_sample_is_that_of_compose() -> None:
     assert (policy.application, policy.spec.mode, policy.spec.bounds) == ("demo/orders", "act", theirs.spec.bounds)
 
 
+def test_the_reactive_job_is_the_same_on_pods_that_weir_may_scale() -> None:
+    """The sample's costs and topics; its policy differs in target and bounds alone, and names a workload that exists."""
+    command = named(REACTIVE, "Deployment", "jobmanager")["spec"]["template"]["spec"]["containers"][0]["args"]
+    wanted = [
+        *sample_costs(),
+        *named(DEMO, "Deployment", "sample-job")["spec"]["template"]["spec"]["containers"][0]["args"],
+    ]
+    given = dict(zip(command[5::2], command[6::2], strict=True))
+    pairs = [each for each in wanted if each not in {"--stay", "--sample-costs", "--"}]
+    assert given == dict(zip(pairs[::2], pairs[1::2], strict=True))
+    ours, theirs = (
+        parse_policy(yaml.safe_load(named(overlay, "ConfigMap", name)["data"]["policy.yaml"]))
+        for overlay in (REACTIVE, DEMO)
+        for name in [each["metadata"]["name"] for each in of_kind(overlay, "ConfigMap")]
+        if name.startswith("policy-")
+    )
+    kept = {"target": theirs.spec.target, "bounds": theirs.spec.bounds}
+    assert ours.spec.model_copy(update=kept) == theirs.spec
+    workload = ours.spec.target.kubernetes
+    assert workload is not None and workload.unit is not None
+    pod = named(REACTIVE, *(workload.refs[0].kind, workload.refs[0].name))["spec"]["template"]["spec"]["containers"][0]
+    assert f"-Dtaskmanager.numberOfTaskSlots={workload.unit.slots}" in pod["args"]
+
+
 CONNECTIONS = {
     *((name, "kafka", 9092) for name in (*WEIR, "topics", "kafka", "jobmanager", "taskmanager", "load")),
     ("executor", "knowledge", 8080),
@@ -293,16 +318,17 @@ CONNECTIONS = {
 """All that may be connected to in the demonstration."""
 
 
-def test_network_policies_allow_what_is_needed_and_nothing_else() -> None:
-    """Every pair of pods and every port, by the rules of NetworkPolicy."""
+@pytest.mark.parametrize("overlay", [DEMO, REACTIVE])
+def test_network_policies_allow_what_is_needed_and_nothing_else(overlay: str) -> None:
+    """Every pair of pods and every port, by the rules of NetworkPolicy. Nothing submits the job in reactive mode."""
     found = {
         (source.name, target.name, port)
-        for source in pods(DEMO)
-        for target in pods(DEMO)
+        for source in pods(overlay)
+        for target in pods(overlay)
         for port in target.ports.values()
-        if allowed(DEMO, source, target, port)
+        if allowed(overlay, source, target, port)
     }
-    assert found == CONNECTIONS
+    assert found == {each for each in CONNECTIONS if overlay == DEMO or "sample-job" not in each}
 
 
 def test_every_object_has_a_namespace_of_its_overlay() -> None:

@@ -98,6 +98,7 @@ def test_user_data_beyond_the_limit_is_not_read() -> None:
     [
         ("AgAAAYvP5Wvn", 1_700_000_000_999),
         ("AgAAAYvP5WvnAAAAAQAAAAVhZ2ctMQAAAAAAAAAq", 1_700_000_000_999),
+        ("AgAAAYvP5Wvn\x01garbage", 1_700_000_000_999),
         ("Av//////////", None),
         ("AwAAAYvP5Wvn", None),
         ("AgAAAYvP5W==", None),
@@ -137,8 +138,8 @@ def test_threads_of_one_process_are_one_instance() -> None:
     probing = int(NOON.timestamp() * 1000)
     group = streams_group(
         thread("a1", PROCESS, (0, 0), (0, 1)),
-        thread("a2", PROCESS, (0, 2), standby=[(0, 3)], probing_ms=probing),
-        thread("b1", OTHER, (0, 3)),
+        thread("a2", PROCESS, (0, 2), standby=[(0, 3)]),
+        thread("b1", OTHER, (0, 3), probing_ms=probing),
     )
     found = membership(group, is_streams=True)
     assert found.tasks == 4 and found.probing_at == NOON and not found.problems

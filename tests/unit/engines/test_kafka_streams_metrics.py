@@ -150,7 +150,7 @@ def test_an_instance_that_restores_is_not_idle() -> None:
 
 
 def test_throughput_is_never_counted_twice_by_threads_and_commits() -> None:
-    """The first reading after a switch counts nothing."""
+    """While the endpoints are silent commits count; afterwards the sum waits for the threads' counters."""
     meter = GroupMeter()
-    readings = ((0, None), (100, None), (100, 5.0), (100, 45.0), (300, None), (330, None), (330, 90.0))
-    assert [meter.counted(commits, threads) for commits, threads in readings] == [0, 100, 100, 140, 140, 170, 170]
+    readings = ((0, None), (100, None), (100, 5.0), (100, 45.0), (130, None), (150, None), (150, 85.0), (150, 125.0))
+    assert [meter.counted(commits, threads) for commits, threads in readings] == [0, 100, 100, 140, 170, 190, 190, 220]

@@ -198,6 +198,46 @@ def test_why_a_pod_does_not_run(status: dict, reason: str) -> None:
     assert found.pod.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("containers", "at"),
+    [
+        ([{"restartCount": 0, "state": {"running": {"startedAt": "2026-03-01T10:00:00Z"}}}], None),
+        ([{"restartCount": 2, "state": {"running": {"startedAt": "2026-03-01T10:00:00Z"}}}], "2026-03-01T10:00:00Z"),
+        (
+            [
+                {"restartCount": 2, "state": {"running": {"startedAt": "2026-03-01T10:00:00Z"}}},
+                {"restartCount": 1, "state": {"running": {"startedAt": "2026-03-01T11:00:00Z"}}},
+                {"restartCount": 1, "state": {"terminated": {"reason": "Completed"}}},
+            ],
+            "2026-03-01T11:00:00Z",
+        ),
+        (
+            [
+                {"restartCount": 2, "state": {"running": {"startedAt": "2026-03-01T10:00:00Z"}}},
+                {"restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+            ],
+            None,
+        ),
+    ],
+)
+def test_when_a_restarted_container_runs_again(containers: list[dict], at: str | None) -> None:
+    found = pod_of(pod({"containerStatuses": containers}))
+    assert found is not None and found.pod.restarted_at == instant(at)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "ordered"),
+    [
+        (STATEFUL_SET, {}, True),
+        (STATEFUL_SET, {"podManagementPolicy": "OrderedReady"}, True),
+        (STATEFUL_SET, {"podManagementPolicy": "Parallel"}, False),
+        (DEPLOYMENT, {}, False),
+    ],
+)
+def test_pods_that_start_one_after_another(kind: Kind, spec: dict, ordered: bool) -> None:
+    assert parsed(deployment(spec), kind).status.one_by_one is ordered
+
+
 def test_a_pod_that_ends_is_no_replica() -> None:
     ending = pod({"phase": "Running"})
     ending["metadata"]["deletionTimestamp"] = "2026-03-01T10:00:00Z"

@@ -2,17 +2,27 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from weir_contracts import Pod, WorkloadStatus
 
+from engines.kubernetes.cluster import Replicas
+from engines.kubernetes.discovery import Kind
+from engines.kubernetes.pods import PodReading
+from engines.kubernetes.workloads import WorkloadReading
 from services.executor.adapters.kubernetes import KubernetesDriver
-from services.executor.core.deadlines import rescale_limit
+from services.executor.adapters.kubernetes_state import Found, Restarts, progress
+from services.executor.core.deadlines import rescale_limit, successive_starts
 from services.executor.core.observed import Accepted, Refusal
 from services.executor.core.rules import Rules
-from tests.unit.executor.builders import TOPOLOGY
+from tests.unit.executor.builders import NOON, TOPOLOGY
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.kubernetes_rig import FlinkRig, MemoryRig
 from tests.unit.executor.workload_suite import ServiceSuite
+
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+STATUS = WorkloadStatus(kind="Deployment", name="orders", namespace="shop", uid="u", wanted=1, current=1, ready=0)
 
 
 class TestServices(ServiceSuite):
@@ -47,6 +57,64 @@ async def test_no_default_of_flink_enters_a_deadline(names: tuple[str, ...]) -> 
     assert found.deployment is not None
     rules = Rules(deadline_floor_seconds=5.0, container_start_seconds=60.0, restart_estimate_seconds=7.0)
     assert rescale_limit(found.deployment, None, rules) == timedelta(seconds=67)
+
+
+@pytest.mark.parametrize(("kind", "starts"), [("StatefulSet", 3), ("Deployment", 1)])
+async def test_pods_in_order_have_the_time_of_each(kind: str, starts: int) -> None:
+    """Two pods become five, or one, and those of a StatefulSet do so one after another."""
+    found = (await (rig := MemoryRig(kind)).driver.observe(rig.subject)).deployment
+    assert found is not None
+    assert successive_starts(found, {"orders": 2}, {"orders": 5}) == starts
+    assert successive_starts(found, {"orders": 5}, {"orders": 2}) == starts
+    assert successive_starts(found, {"orders": 2}, {"orders": 3}) == 1
+    rules = Rules(deadline_floor_seconds=5.0, container_start_seconds=60.0, restart_estimate_seconds=0.0)
+    assert rescale_limit(found, None, rules, starts=starts) == timedelta(seconds=5 + starts * 60)
+
+
+async def test_task_managers_in_order_are_counted_by_their_slots() -> None:
+    """All operators grow by 4 subtasks, which are 2 pods of 2 slots."""
+    found = (await (rig := FlinkRig(slots=2)).driver.observe(rig.subject)).deployment
+    assert found is not None and found.workloads[0].one_by_one
+    assert successive_starts(found, TOPOLOGY.uniform(2), TOPOLOGY.uniform(6), 2) == 2
+
+
+def _pod(uid: str, restarts: int | None) -> PodReading:
+    return PodReading(Pod(name=uid, restarts=restarts), uid, {})
+
+
+def test_restarts_of_pods_that_are_replaced_stay_counted() -> None:
+    """Else a new pod would hide the restarts of the one before."""
+
+    def counted(previous: Restarts | None, *pods: PodReading, job_id: str = "u") -> Restarts:
+        workload = WorkloadReading(DEPLOYMENT, STATUS, "1", None, None, None)
+        return Restarts.of([Found(Replicas(workload, pods))], job_id, previous)
+
+    first = counted(None, _pod("a", 3), _pod("b", None))
+    assert first.total == 3
+    second = counted(first, _pod("b", 1), _pod("c", 0))
+    assert second.total == 4
+    assert counted(second, _pod("c", 2)).total == 6
+    assert counted(second, _pod("d", 2), job_id="v").total == 2
+
+
+@pytest.mark.parametrize(
+    ("pod", "code"),
+    [
+        ({"restarts": 1}, "pods-crashing"),
+        ({"restarts": 1, "restarted_at": NOON - timedelta(minutes=9)}, "pods-crashing"),
+        ({"restarts": 1, "restarted_at": NOON - timedelta(minutes=10)}, "pods-pending"),
+        ({"restarts": 1, "reason": "ImagePullBackOff"}, "image"),
+        ({"restarts": 1, "out_of_memory": True}, "out-of-memory"),
+        (
+            {"restarts": 1, "out_of_memory": True, "restarted_at": NOON - timedelta(minutes=10)},
+            "pods-pending",
+        ),
+    ],
+)
+def test_a_restart_of_long_ago_does_not_explain_why_a_pod_is_not_ready(pod: dict[str, Any], code: str) -> None:
+    reading = PodReading(Pod(name="a", ready=False, **pod), "a", {})
+    found = progress([Found(Replicas(WorkloadReading(DEPLOYMENT, STATUS, "1", None, None, None), (reading,)))], NOON)
+    assert found is not None and found.code == code
 
 
 async def test_without_namespaces_the_driver_is_off() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes.api import ApiFailed, Call
@@ -87,3 +88,19 @@ async def test_many_readers_of_a_silent_api_server_wait_once(api: _Api, workload
     found = await asyncio.gather(*(workloads.read("shop", [DEPLOYMENT]) for _ in range(50)), return_exceptions=True)
     assert {str(each) for each in found} == {"cannot discover the kinds of the cluster: no answer within 5 s"}
     assert api.calls == ["/apis"]
+
+
+async def test_without_the_right_to_list_scaledobjects_it_is_named(api: _Api, workloads: ApiWorkloads) -> None:
+    """A cluster without KEDA answers 404 to a role that has the right."""
+    api.failures["deployments"] = (404, "NotFound")
+    api.failures["scaledobjects"] = (404, "")
+    with capture_logs() as lines:
+        await workloads.read("shop", [DEPLOYMENT])
+    assert lines == []
+    api.failures["scaledobjects"] = (403, "Forbidden")
+    with capture_logs() as lines:
+        for _ in range(2):
+            await workloads.read("away", [DEPLOYMENT])
+    assert [(line["event"], line["missing_right"]) for line in lines] == [
+        ("scaledobjects-unknown", "list scaledobjects in namespace away")
+    ]

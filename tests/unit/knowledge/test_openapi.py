@@ -18,6 +18,8 @@ from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from tests.unit.knowledge.memory_store import MemoryStore
 
+pytestmark = pytest.mark.thorough
+
 METHODS = {"get", "put", "post", "delete", "patch"}
 
 

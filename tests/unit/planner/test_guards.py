@@ -6,10 +6,10 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, Slots, Symptom
+from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, ScalingPolicy, Slots, Symptom
 
 from services.planner.core.guards import GUARDS, Context, Proposal, amend
-from services.planner.core.guards.sizes import sustained_rate
+from services.planner.core.guards.sizes import saturated_stays, sustained_rate
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
@@ -107,6 +107,34 @@ def test_an_operator_of_unknown_utilization_is_never_lowered() -> None:
     found = analysis(work=4, operators=[operator(SOURCE, 1, 1e5, 100), operator(WORK, 4, None, None)])
     assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=found)).code == "saturated"
     assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=analysis(work=4, operators=[]))).code == "saturated"
+
+
+def group_of(*, saturated: bool, demand: float) -> Context:
+    """Return a consumer group without busy time, whose four threads did 4,000 records/s."""
+    streams = {
+        "application": {"kafkaStreams": {"applicationId": "orders"}},
+        "target": {"kubernetes": {"kind": "StatefulSet", "name": "orders"}},
+        "signals": {"kafka": {"bootstrapServers": "kafka:9092"}},
+    }
+    lone = operator(SOURCE, 4, None, demand, capacities=[point(4, 4000.0, saturated=saturated)])
+    found = analysis(operators=[lone.model_copy(update={"target_input_rate": known(demand)})])
+    given_ = context({SOURCE: 4}, found=found)
+    document = policy().to_document()
+    document["spec"] |= streams
+    return Context(given_.request.model_copy(update={"policy": ScalingPolicy.model_validate(document)}))
+
+
+@pytest.mark.parametrize(("saturated", "demand", "threads"), [(True, 1000.0, 3), (True, 3900.0, 4), (False, 1000.0, 4)])
+def test_a_group_shrinks_where_its_capacity_was_measured_under_a_backlog(
+    saturated: bool, demand: float, threads: int
+) -> None:
+    """Its busy share is unknown without an endpoint: the saturated point at its present size has room to spare, or not."""
+    given_ = group_of(saturated=saturated, demand=demand)
+    proposal = saturated_stays(Proposal(given_, {SOURCE: 3}, "overloaded", "the planner wants it", ()))
+    assert proposal.vector == {SOURCE: threads}
+    because = [amendment.because for amendment in proposal.amendments]
+    assert all("unknown without application.kafkaStreams.metrics" in each for each in because)
+    assert len(because) == (threads == 4)
 
 
 def test_scaling_in_requires_of_a_subtask_a_measured_rate() -> None:

@@ -90,8 +90,8 @@ def wanting(work: int, found: Analysis) -> Proposal:
 
 
 def test_measured_contention_counts_for_fewer_subtasks() -> None:
-    """4 do 2,000/s and 2 did 1,500/s, so 1,300/s fit on 2; in proportion to 4 they would not."""
-    found = analysis(work=4, arrivals=1300.0, per_subtask=500.0, seen=[point(4, 2000), point(2, 1500)])
+    """4 do 2,000/s and 2 did 1,500/s, so 1,200/s fit on 2; in proportion to 4 they would not."""
+    found = analysis(work=4, arrivals=1200.0, per_subtask=500.0, seen=[point(4, 2000), point(2, 1500)])
     assert passed({SOURCE: 1, WORK: 2}, context(NOW, found=found)).vector == {SOURCE: 1, WORK: 2}
 
 

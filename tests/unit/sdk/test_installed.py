@@ -12,6 +12,8 @@ from weir_planner import installed as registry
 from planners import metadata
 from tests.installed import GOOD, install
 
+pytestmark = pytest.mark.thorough
+
 PROJECT = Path(__file__).parents[3]
 
 

@@ -7,6 +7,8 @@ from pydantic import BaseModel
 from weir_planner import Reply, Request, planner
 from weir_planner.testing import replay
 
+pytestmark = pytest.mark.thorough
+
 
 class Sizes(BaseModel):
     enrich: int = 1

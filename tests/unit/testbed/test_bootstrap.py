@@ -166,7 +166,7 @@ def test_a_foreign_folder_is_never_cleared(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "message"),
     [
-        (["nonsense"], {}, 2, "usage: bootstrap.py [environment | kubernetes | kubernetes-node]"),
+        (["nonsense"], {}, 2, "usage: bootstrap.py [environment]"),
         ([], {"PATH": "/nonexistent"}, 1, "setup: Python 3.11 or 3.12 is needed"),
     ],
 )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import bootstrap, kubernetes
-from testbed.bootstrap import KUBERNETES_PARTS, KUBERNETES_TOOLS, SetupError, kubernetes_steps
+from testbed import kubernetes, kubernetes_programs
+from testbed.bootstrap import SetupError
 from testbed.kubernetes_access import create_access
 from testbed.kubernetes_audit import read_events
 from testbed.kubernetes_flags import Layout, api_server_flags, controller_flags, etcd_flags, kwok_flags, scheduler_flags
@@ -19,7 +19,7 @@ def empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "built"
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    monkeypatch.setattr(bootstrap, "KUBERNETES_FOLDER", folder)
+    monkeypatch.setattr(kubernetes_programs, "FOLDER", folder)
     return folder
 
 
@@ -38,7 +38,7 @@ def test_each_missing_program_is_one_line_with_the_remedy(empty_machine: Path, t
     assert "this is Go 1.19" in str(kubernetes.missing())
     _program(tmp_path / "bin" / "go", "echo go1.26.8")
     assert "no kube-apiserver in" in str(kubernetes.missing()) and "make kubernetes" in str(kubernetes.missing())
-    for name in (*KUBERNETES_PARTS, *KUBERNETES_TOOLS):
+    for name in (*kubernetes_programs.PARTS, *kubernetes_programs.TOOLS):
         _program(empty_machine / name)
     assert kubernetes.missing() is None
     assert kubernetes.binary("etcd") == str(tmp_path / "bin" / "etcd")
@@ -47,7 +47,7 @@ def test_each_missing_program_is_one_line_with_the_remedy(empty_machine: Path, t
 def test_programs_need_no_go_once_they_are_built(empty_machine: Path, tmp_path: Path) -> None:
     """A machine without Go can use what another has built."""
     _program(tmp_path / "bin" / "etcd")
-    for name in (*KUBERNETES_PARTS, *KUBERNETES_TOOLS):
+    for name in (*kubernetes_programs.PARTS, *kubernetes_programs.TOOLS):
         _program(empty_machine / name)
     assert kubernetes.missing() is None
 
@@ -63,7 +63,7 @@ def test_programs_that_the_user_has_are_not_built(
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
     assert kubernetes.binary("kubectl") == str(assets / "kubectl")
     assert kubernetes.binary("etcd") == str(assets / "etcd")
-    names = [step.name.removeprefix("kubernetes-") for step, _ in kubernetes_steps()]
+    names = [step.name.removeprefix("kubernetes-") for step, _ in kubernetes_programs.steps()]
     assert names == ["kube-controller-manager", "kube-scheduler", "kwok", "metrics-server"]
     with pytest.raises(TestbedError, match="no go is on the PATH"):
         kubernetes.binary("kwok")
@@ -73,7 +73,7 @@ def test_set_up_without_go_fails_before_it_writes(empty_machine: Path, tmp_path:
     """One line, no folder."""
     _program(tmp_path / "bin" / "etcd")
     with pytest.raises(SetupError, match="no go is on the PATH"):
-        bootstrap.set_up_kubernetes()
+        kubernetes_programs.set_up()
     assert not empty_machine.exists()
 
 

@@ -22,6 +22,8 @@ from testbed.process import (
     wait_until,
 )
 
+pytestmark = pytest.mark.thorough
+
 SLEEP = ["sleep", "60"]
 PROJECT = Path(__file__).resolve().parents[3]
 

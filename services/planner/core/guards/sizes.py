@@ -46,10 +46,29 @@ def saturated_stays(proposal: Proposal) -> Proposal:
     vector, reasons = dict(proposal.wanted), []
     for name in proposal.moves[1]:
         busy = context.busy.get(name)
+        if busy is None and _has_room(name, context, limit):
+            continue
         if busy is None or busy > limit:
             vector[name] = context.current[name]
-            reasons.append(messages.busy(name, busy, limit))
+            reasons.append(messages.busy(name, busy, limit, _metrics_field(context)))
     return proposal.changed("saturated-stays", messages.each(reasons), vector, code="saturated")
+
+
+def _has_room(name: str, context: Context, limit: float) -> bool:
+    """Return whether a consumer group without metrics may shrink: its capacity as it runs was measured while records
+    waited, it gets less than the target share of that, and nothing waits now."""
+    found, load = context.operators.get(name), context.load(name)
+    if found is None or context.request.policy.subject.application.group_id is None:
+        return False
+    now = context.current[name]
+    was_saturated = any(point.saturated for point in found.capacities if point.parallelism == now)
+    return was_saturated and load is not None and load <= limit and not context.has_backlog
+
+
+def _metrics_field(context: Context) -> str:
+    """Return the field of the policy with which the busy share would be known; empty for another engine."""
+    streams = context.request.policy.subject.application.kafka_streams
+    return "application.kafkaStreams.metrics" if streams is not None and streams.metrics is None else ""
 
 
 def sustained_rate(proposal: Proposal) -> Proposal:

@@ -1,0 +1,1 @@
+"""How well the predictor's capacity curves extrapolate measured ones."""

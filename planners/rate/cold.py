@@ -1,0 +1,68 @@
+"""First overload of an application that no capacity is known of yet: one bounded step, by what is visible."""
+
+import math
+
+from weir_contracts import Parallelism, PlanReply
+from weir_planner import Request
+
+from predictor import changes
+from predictor.comparison import SATURATED, SURE_GROWTH
+
+from .sizing import RateParameters
+
+MIN_RUN_SECONDS = 20.0
+"""Age of the run: ten seconds of warm-up, and ten in which an operator was saturated and lag grew."""
+MAX_FACTOR = 2.0
+
+
+def first_step(request: Request, parameters: RateParameters) -> PlanReply | None:
+    """Return the step of an application that was never scaled: saturated operators grow by as much as arrives beyond
+    what is taken in, and at most to double. None if not both were seen, or nothing may grow."""
+    analysis, deployment, topology = request.analysis, request.deployment, request.topology
+    run = analysis.run
+    if deployment is None or topology is None or run is None or analysis.status != "running" or request.outcomes:
+        return None
+    if (analysis.observed_at - run.running_since).total_seconds() < MIN_RUN_SECONDS:
+        return None
+    behind = _behind(request)
+    if behind is None:
+        return None
+    limits, now = topology.limits(request.policy.spec.bounds), dict(deployment.observed)
+    utilization = request.policy.spec.objective.utilization or parameters.target_utilization
+    factor = min(MAX_FACTOR, behind / utilization)
+    vector: Parallelism = dict(now)
+    busiest: dict[str, float] = {}
+    for each in analysis.operators:
+        busy = each.utilization.value
+        if each.operator in now and busy is not None and busy >= SATURATED:
+            p = now[each.operator]
+            vector[each.operator] = max(p, min(limits[each.operator].max, math.ceil(p * factor - 1e-9)))
+            busiest[each.operator] = busy
+    if vector == now:
+        return None
+    name = max(busiest, key=lambda operator: busiest[operator])
+    growth = sum(source.lag_growth.value or 0.0 for source in analysis.sources)
+    sentence = (
+        f"{changes(now, vector)}: {name} is {busiest[name]:.0%} busy while lag grows by {growth:,.0f} records/s; "
+        f"no capacity curve is known yet, so this is one step to at most double"
+    )
+    return PlanReply(
+        kind="scale",
+        parallelism=vector,
+        code="saturated",
+        sentence=sentence,
+        evidence={"lag_growth_records_per_second": round(growth, 1), f"utilization[{name}]": round(busiest[name], 3)},
+    )
+
+
+def _behind(request: Request) -> float | None:
+    """Return by how much more arrives than is taken in at the source whose lag grows most, at least 1; None: no lag is
+    known to grow."""
+    found = []
+    for source in request.analysis.sources:
+        growth, arrives = source.lag_growth, source.arrival_rate.value
+        if growth.value is None or growth.value <= 0 or growth.confidence < SURE_GROWTH or arrives is None:
+            continue
+        taken = arrives - growth.value
+        found.append(arrives / taken if taken > 0 else MAX_FACTOR)
+    return max(found, default=None)

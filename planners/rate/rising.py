@@ -1,0 +1,43 @@
+"""A load that rises from cycle to cycle: how much higher it will be when new capacity counts."""
+
+from pydantic import BaseModel, ConfigDict, Field
+from weir_planner import Request
+
+MIN_RISE = 0.05
+"""Share by which arrivals have to be higher than a cycle ago to count as risen: more than noise."""
+RISES = 3
+"""Cycles in a row after which it is a rise: a step that falls into one of them looks like two."""
+MAX_RISE = 1.0
+"""Share of the load that is added at most: a trend ends some time."""
+
+
+class Memory(BaseModel):
+    """What `rate` remembers from one cycle to the next."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    arrivals: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Records/s of all sources in the last cycle."""
+    rises: int = Field(default=0, ge=0, le=1000)
+    """Cycles in a row in which they rose."""
+
+
+def noticed(request: Request, memory: Memory) -> Memory:
+    """Return the memory after a cycle. A cycle without a reading says nothing."""
+    now = request.analysis.arrival_rate.value
+    if now is None or now < 0:
+        return memory
+    before = memory.arrivals
+    risen = before is not None and now > before * (1 + MIN_RISE)
+    return Memory(arrivals=now, rises=min(1000, memory.rises + 1) if risen else 0)
+
+
+def rise_of(request: Request, memory: Memory, seconds: float) -> float:
+    """Return the share by which arrivals will be higher in so many seconds and a cycle, by their measured trend; 0
+    unless they have risen for several cycles."""
+    now = request.analysis.arrival_rate.value
+    if memory.rises < RISES or not now:
+        return 0.0
+    trends = [source.arrival_rate_trend.value or 0.0 for source in request.analysis.sources]
+    ahead = seconds + request.policy.spec.interval.total_seconds()
+    return min(MAX_RISE, max(0.0, sum(trends) * ahead / now))

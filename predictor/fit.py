@@ -1,0 +1,106 @@
+"""Fit of Amdahl's form to measured capacities, and how far off it may be.
+
+`ln C(p) = ln c + ln p − ln(1 + s·(p − 1))`. Errors are relative to capacity, so the fit is one of logarithms. The serial
+share s begins from a prior, which is what published applications contend (`make bench-capacity`): their shares are
+log-normal. A single point so gives the usual curve through it, and each further one moves the shape as far as its noise
+allows. The posterior of s is summed over a grid, which needs no iteration that could fail.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Prior(NamedTuple):
+    """Contention before an application was measured: ln s is normal."""
+
+    serial_share: float
+    """Median of s."""
+    deviation: float
+    """Standard deviation of ln s."""
+
+
+PRIOR = Prior(0.025, 0.9)
+"""Geometric mean and spread of the serial shares of the curves in bench/capacity."""
+NOISE = 0.04
+"""Usual relative error of one measurement under saturation, and of Amdahl's form itself."""
+NOISE_POINTS = 3.0
+"""Number of measurements that the usual error weighs as much as."""
+DISTANCE_ERROR = 0.06
+"""Relative error that each e-fold distance from the measured parallelisms adds: the form may not hold so far off."""
+MAX_SERIAL_SHARE = 0.9
+"""Beyond 1 more subtasks would do less than one."""
+GRID = tuple(k / 4 for k in range(-12, 15))
+"""Deviations from the prior's mean at which the posterior is evaluated."""
+
+
+class Measurement(NamedTuple):
+    """Capacity at one parallelism."""
+
+    parallelism: int
+    rate: float
+    variance: float
+    """Of its relative error, over that of a usual measurement."""
+
+
+class Fitted(NamedTuple):
+    """The curve, and the errors of its level and shape."""
+
+    per_subtask_rate: float
+    serial_share: float
+    level_error: float
+    """Relative standard error where the curve is measured."""
+    shape_error: float
+    """Standard error of ln s."""
+    pivot: float
+    """Sensitivity to ln s at the measured parallelisms, where level and shape are independent."""
+
+
+def sensitivity(serial_share: float, parallelism: float) -> float:
+    """Return by how much ln C falls as ln s grows."""
+    shared = serial_share * (parallelism - 1)
+    return shared / (1 + shared)
+
+
+@lru_cache(maxsize=4096)
+def fitted(points: tuple[Measurement, ...], prior: Prior = PRIOR) -> Fitted:
+    """Return the fit of one or more measurements."""
+    weights = [1 / point.variance for point in points]
+    total = sum(weights)
+    if len({point.parallelism for point in points}) == 1:
+        share = prior.serial_share
+        level = sum(weight * math.log(p.rate) for weight, p in zip(weights, points, strict=True)) / total
+        level -= _shape(share, points[0].parallelism)
+        error = NOISE * math.sqrt(1 + 1 / total)
+        return Fitted(math.exp(level), share, error, prior.deviation, sensitivity(share, points[0].parallelism))
+    rows = [(point.parallelism, math.log(point.rate), weight) for point, weight in zip(points, weights, strict=True)]
+    share, deviation, squares = _posterior(rows, total, prior)
+    level = sum(weight * (y - _shape(share, p)) for p, y, weight in rows) / total
+    variance = (NOISE_POINTS * NOISE**2 + squares) / (NOISE_POINTS + len(points) - 1)
+    pivot = sum(weight * sensitivity(share, p) for p, _, weight in rows) / total
+    return Fitted(math.exp(level), share, math.sqrt(variance * (1 + 1 / total)), deviation, pivot)
+
+
+def _shape(serial_share: float, parallelism: int) -> float:
+    return math.log(parallelism) - math.log1p(serial_share * (parallelism - 1))
+
+
+def _posterior(rows: Sequence[tuple[int, float, float]], total: float, prior: Prior) -> tuple[float, float, float]:
+    """Return the median of s, the deviation of ln s, and the weighted squares that remain."""
+    found = []
+    for deviations in GRID:
+        share = min(MAX_SERIAL_SHARE, prior.serial_share * math.exp(prior.deviation * deviations))
+        off = [(y - _shape(share, p), weight) for p, y, weight in rows]
+        level = sum(value * weight for value, weight in off) / total
+        squares = sum(weight * (value - level) ** 2 for value, weight in off)
+        # Student's t: points that agree better than usual say more of the shape, those that disagree say less.
+        cost = (NOISE_POINTS + len(rows) - 1) / 2 * math.log1p(squares / (NOISE_POINTS * NOISE**2))
+        found.append((cost + deviations**2 / 2, math.log(share), squares))
+    minimum = min(cost for cost, _, _ in found)
+    likely = [(math.exp(minimum - cost), log_share, squares) for cost, log_share, squares in found]
+    whole = sum(weight for weight, _, _ in likely)
+    mean = sum(weight * log_share for weight, log_share, _ in likely) / whole
+    variance = sum(weight * (log_share - mean) ** 2 for weight, log_share, _ in likely) / whole
+    remaining = sum(weight * squares for weight, _, squares in likely) / whole
+    return math.exp(mean), math.sqrt(variance), remaining
