@@ -14,6 +14,8 @@ from .process import ManagedProcess, Server, TestbedError, accepts_connections, 
 
 _CLUSTER_ID = "d2VpcndlaXJ3ZWlyd2Vpcg"  # any 16 bytes in base64; one-node clusters never meet
 
+FORMAT_TIMEOUT_SECONDS = 60.0
+
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -126,9 +128,15 @@ class KafkaBroker(Server):
 
     def _format(self, config: Path) -> None:
         command = [java(), "-cp", class_path("kafka"), "kafka.tools.StorageTool", "format"]
-        done = subprocess.run(
-            [*command, "-t", _CLUSTER_ID, "-c", str(config)], capture_output=True, timeout=60, check=False
-        )
+        try:
+            done = subprocess.run(
+                [*command, "-t", _CLUSTER_ID, "-c", str(config)],
+                capture_output=True,
+                timeout=FORMAT_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise TestbedError(f"kafka: its folder is not formatted within {FORMAT_TIMEOUT_SECONDS:g} s") from None
         if done.returncode:
             raise TestbedError(f"kafka: cannot format its folder: {done.stderr.decode(errors='replace')[-300:]}")
 

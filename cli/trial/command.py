@@ -9,6 +9,9 @@ from cli.output import terminal
 
 
 def trial(
+    workload: Annotated[
+        str, typer.Option(help="flink: a Flink job. kafka-streams: instances of a Kafka Streams application.")
+    ] = "flink",
     duration: Annotated[float | None, typer.Option(help="Seconds to run; without it until Ctrl-C.")] = None,
     trace: Annotated[
         str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
@@ -19,7 +22,9 @@ def trial(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report (JSON) here, too.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Replay a recording this many times faster.")] = None,
-    peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,
+    peak_rate: Annotated[
+        float | None, typer.Option(help="Records/s at the trace's highest point: 2400, Kafka Streams 900.")
+    ] = None,
     planner: Annotated[
         str | None, typer.Option(help="The planner that decides. By default the policy's, else rate.")
     ] = None,
@@ -32,23 +37,24 @@ def trial(
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the API.")] = 8080,
 ) -> None:
-    """Run the complete loop on this machine: Kafka, Redis, Flink, the five services, a real job and its load.
+    """Run the complete loop on this machine: Kafka, Redis, the five services, a real application and its load.
 
     Exit codes: 0 at least one rescale was verified and the job is within its objective at the end (by an independent
     probe); 1 not, or a part failed; 2 the trial cannot start with these options; 130 interrupted.
     """
     # The parts it starts are a second of imports, which no other command needs.
-    from testbed.trial.options import TrialOptions
+    from testbed.trial.options import PEAK_RATES, TrialOptions
 
     from .run import run_trial
 
     options = TrialOptions(
+        workload=workload,
         duration_seconds=duration,
         trace=trace,
         mode=mode,
         report=report,
         speedup=speedup,
-        peak_rate=peak_rate,
+        peak_rate=PEAK_RATES.get(workload, 0.0) if peak_rate is None else peak_rate,
         planner=planner,
         policy_file=policy,
         external_flink=external_flink,

@@ -18,16 +18,26 @@ from rich.live import Live
 
 from runtime.event_feed import EventFollower
 from testbed.process import TestbedError, reap_leftovers
+from testbed.trial.loop_stack import LoopStack
 from testbed.trial.options import DEFAULT_PORT, TrialError, TrialOptions
 from testbed.trial.preflight import preflight
 from testbed.trial.report import SAMPLE_SECONDS, Sample, TrialResult, judge, summary
 from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
 from testbed.trial.stack import TrialStack
+from testbed.trial.streams_stack import StreamsStack
 from workloads.probe import ProbeError
 
 from .view import SPARKLINE_WIDTH, Screen, line, render
 
-DATA = ("kafka/kafka-data", "redis/appendonly.aof", "flink/scratch", "flink/checkpoints", "flink/upload", "spark")
+DATA = (
+    "kafka/kafka-data",
+    "redis/appendonly.aof",
+    "flink/scratch",
+    "flink/checkpoints",
+    "flink/upload",
+    "spark",
+    "instances/state",
+)
 """Of a run folder: what the parts stored, 30 MB a minute. Logs and the report stay."""
 LINE_EVERY_SECONDS = 10.0
 """Without a terminal: a line this often, not a screen."""
@@ -36,7 +46,7 @@ LINE_EVERY_SECONDS = 10.0
 class Trial:
     """One trial with its samples; `interrupted` is set by Ctrl-C."""
 
-    def __init__(self, options: TrialOptions, stack: TrialStack, console: Console) -> None:
+    def __init__(self, options: TrialOptions, stack: LoopStack, console: Console) -> None:
         self.options = options
         self.stack = stack
         self.console = console
@@ -169,7 +179,8 @@ def _run_folder(runs: Path) -> Path:
 def _run_in(folder: Path, options: TrialOptions, console: Console) -> int:
     _print(console, f"run folder {folder}")
     try:
-        trial = Trial(options, TrialStack(options, folder), console)
+        stack = TrialStack(options, folder) if options.workload == "flink" else StreamsStack(options, folder)
+        trial = Trial(options, stack, console)
         with _ctrl_c(trial):
             return _from_start_to_end(trial, folder, console)
     except (TestbedError, TrialError, ProbeError) as error:

@@ -1,6 +1,7 @@
 """Options of a trial, checked before anything starts. Pure except for reading the policy file."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,22 @@ class TrialError(Exception):
     """A trial cannot start or continue: one line with the reason and the remedy."""
 
 
+PEAK_RATES: Mapping[str, float] = {"flink": 2400.0, "kafka-streams": 900.0}
+"""Records/s at the trace's highest point; a Streams instance is a process of its own, so a small machine runs fewer."""
 DEFAULT_PORT = 8080
 """Port of the API, the default of the other commands too."""
 NAMESPACE = "trial"
 APPLICATION = "orders"
 INPUT_TOPIC = "orders"
 OUTPUT_TOPIC = "orders-enriched"
+PAYMENTS_TOPIC = "payments"
 GROUP_ID = "orders"
 PARTITIONS = 12
 """Partitions of the input topic: many divisors, so that many parallelisms are balanced."""
 
 OUTPUT_PARTITIONS = 4
 MAX_PARALLELISM = 120
+METRICS_PORT = 9404
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class TrialOptions:
     """None: as the policy file says, else act."""
     report: Path | None = None
     speedup: float | None = None
-    peak_rate: float = 2400.0
+    peak_rate: float = PEAK_RATES["flink"]
     planner: str | None = None
     """None: as the policy file says, else rate."""
     policy_file: Path | None = None
@@ -49,6 +54,7 @@ class TrialOptions:
     interval_seconds: float = 2.0
     objective_seconds: float = 30.0
     runs_folder: Path = Path("runs")
+    workload: str = "flink"
 
     @property
     def step_at_seconds(self) -> float:
@@ -57,6 +63,8 @@ class TrialOptions:
 
     def check(self) -> None:
         """Raises `TrialError` naming the option that cannot be used."""
+        if self.workload not in PEAK_RATES:
+            raise TrialError(f"--workload: {self.workload!r} is neither {' nor '.join(PEAK_RATES)}")
         if self.duration_seconds is not None and not 10 <= self.duration_seconds < math.inf:
             raise TrialError("--duration: must be at least 10 seconds")
         if not 1 <= self.peak_rate <= 20_000:
@@ -65,6 +73,8 @@ class TrialOptions:
             raise TrialError("--speedup: must lie between 0 and 100000")
         if self.mode not in (None, "advise", "act"):
             raise TrialError(f"--mode: {self.mode!r} is neither advise nor act")
+        if self.external_flink is not None and self.workload != "flink":
+            raise TrialError("--external-flink: is for --workload flink only")
         if self.external_flink is not None and not self.external_flink.startswith(("http://", "https://")):
             raise TrialError("--external-flink: must be an http(s) address such as http://127.0.0.1:8081")
 
@@ -75,21 +85,31 @@ def trial_policy(options: TrialOptions, flink_url: str, bootstrap_servers: str) 
 
     Raises `TrialError` that names file and field.
     """
+    application = {"flink": {"url": flink_url, "job": APPLICATION}}
+    kafka = {"bootstrapServers": bootstrap_servers, "groupId": GROUP_ID}
+    return _placed(options, application, {"flink": {}}, kafka)
+
+
+def streams_policy(options: TrialOptions, endpoint_url: str, bootstrap_servers: str) -> ScalingPolicy:
+    """Return the policy of a Kafka Streams trial, as `trial_policy` does."""
+    # The port is that of instances without an endpoint; these have their addresses in its response.
+    application = {"kafkaStreams": {"applicationId": GROUP_ID, "metrics": {"port": METRICS_PORT}}}
+    kafka = {"bootstrapServers": bootstrap_servers}
+    return _placed(options, application, {"endpoint": {"url": endpoint_url}}, kafka)
+
+
+def _placed(
+    options: TrialOptions, application: dict[str, Any], target: dict[str, Any], addresses: dict[str, Any]
+) -> ScalingPolicy:
     document = _written(options.policy_file) if options.policy_file else _default(options)
     spec = document.setdefault("spec", {}) if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         raise TrialError(f"{options.policy_file}: is not a policy: it has no spec")
-    # Addresses are known only now: the cluster and the broker were given free ports.
-    spec["application"], spec["target"] = {"flink": {"url": flink_url, "job": APPLICATION}}, {"flink": {}}
+    # Addresses are known only now: cluster, supervisor and broker were given free ports.
+    spec["application"], spec["target"] = application, target
     signals = spec.get("signals")
     kafka = signals.get("kafka") if isinstance(signals, dict) else None
-    spec["signals"] = {
-        "kafka": {
-            **(kafka if isinstance(kafka, dict) else {}),
-            "bootstrapServers": bootstrap_servers,
-            "groupId": GROUP_ID,
-        }
-    }
+    spec["signals"] = {"kafka": {**(kafka if isinstance(kafka, dict) else {}), **addresses}}
     if options.mode is not None or "mode" not in spec:
         spec["mode"] = options.mode or "act"
     if options.planner is not None:

@@ -12,7 +12,7 @@ from testbed import bootstrap
 from testbed.process import port_is_free
 from workloads.loadgen.trace import InvalidTrace, named
 
-from .options import TrialError, TrialOptions, trial_policy
+from .options import TrialError, TrialOptions, streams_policy, trial_policy
 
 MIN_DISK_MEGABYTES = 500
 """Disk space of a run folder; jars and environment exist already."""
@@ -26,7 +26,8 @@ def preflight(options: TrialOptions) -> None:
     if options.report is not None:
         check_writable(options.report)
     # Read before anything starts; its addresses are put in again once they are known.
-    policy = trial_policy(options, "http://127.0.0.1:1", "127.0.0.1:1")
+    place = trial_policy if options.workload == "flink" else streams_policy
+    policy = place(options, "http://127.0.0.1:1", "127.0.0.1:1")
     try:
         named(options.trace)
     except InvalidTrace as error:

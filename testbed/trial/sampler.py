@@ -11,8 +11,8 @@ from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
 from runtime.event_feed import Event
 from runtime.http_client import client
 
+from .loop_stack import LoopStack
 from .report import ActionRecord, Decision, Sample
-from .stack import TrialStack
 
 TIMEOUT_SECONDS = 1.5
 """Below the sampling interval: a service that is slow to answer must not make samples late."""
@@ -37,7 +37,7 @@ class Snapshot:
 class Sampler:
     """Asks; whatever does not answer in time is unknown in that sample."""
 
-    def __init__(self, stack: TrialStack) -> None:
+    def __init__(self, stack: LoopStack) -> None:
         self._stack = stack
         self._client = client(timeout=TIMEOUT_SECONDS)
 

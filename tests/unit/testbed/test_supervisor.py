@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from engines.endpoint.rest import Endpoint, EndpointFailed
 from runtime.auth import Caller, Tokens
 from testbed.process import TestbedError
 from testbed.supervisor.__main__ import main
@@ -185,14 +186,27 @@ async def test_the_api_reads_and_sets_the_number() -> None:
     assert (again.status_code, "read the state again" in again.json()["detail"]) == (409, True)
 
 
+async def test_the_executors_client_understands_the_supervisor() -> None:
+    """It reads, scales, and is told that its version is an old one."""
+    park = Park(1)
+    park.fleet.tick()
+    endpoint = Endpoint(_api(park), "/scale/orders", answer_seconds=5.0)
+    state = await endpoint.read()
+    await endpoint.scale(3, state.version, httpx.Timeout(5.0))
+    assert [each.id for each in state.instances] == ["orders-1-0"]
+    assert (await endpoint.read()).replicas == 3
+    with pytest.raises(EndpointFailed) as refused:
+        await endpoint.scale(2, state.version, httpx.Timeout(5.0))
+    assert refused.value.is_conflict
+
+
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [
         ({"replicas": 6, "version": "x"}, 422, "replicas"),
-        ({"replicas": -1, "version": "x"}, 422, "replicas"),
+        ({"replicas": 0, "version": "x"}, 422, "replicas"),
         ({"replicas": "2", "version": "x"}, 422, "replicas"),
         ({"replicas": 2}, 422, "version"),
-        ({"replicas": 2, "version": "x", "force": True}, 422, "force"),
         ({"replicas": 2, "version": "x" * 20_000}, 413, "body"),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.trial.options import TrialError, TrialOptions, trial_policy
+from testbed.trial.options import TrialError, TrialOptions, streams_policy, trial_policy
 
 FILE = """
 apiVersion: weir.dev/v1alpha1
@@ -68,3 +68,30 @@ def test_a_length_that_is_none_is_named(seconds: float) -> None:
     """NaN is below no number: a trial of that length had no end."""
     with pytest.raises(TrialError, match="--duration: must be at least 10 seconds"):
         TrialOptions(duration_seconds=seconds).check()
+
+
+def test_a_streams_trial_names_the_group_and_its_endpoint(file: Path) -> None:
+    """Instead of what the file has; the group is the application's, so the signals need not name it."""
+    url = "http://127.0.0.1:1/scale/orders"
+    policy = streams_policy(TrialOptions(policy_file=file, workload="kafka-streams"), url, "127.0.0.1:2")
+    spec = policy.spec
+    assert (spec.target.endpoint and str(spec.target.endpoint.url)) == url
+    assert spec.application is not None
+    assert spec.application.kafka_streams is not None
+    assert spec.application.kafka_streams.application_id == "orders"
+    assert (spec.mode, policy.subject.application.group_id) == ("advise", "orders")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (TrialOptions(workload="spark"), "--workload: 'spark' is neither flink nor kafka-streams"),
+        (
+            TrialOptions(workload="kafka-streams", external_flink="http://127.0.0.1:8081"),
+            "--external-flink: is for --workload flink only",
+        ),
+    ],
+)
+def test_a_wrong_workload_is_named(options: TrialOptions, message: str) -> None:
+    with pytest.raises(TrialError, match=message):
+        options.check()
