@@ -63,7 +63,7 @@ class StreamsSettings:
 
 
 class StreamsInstance(Server):
-    """Instance of an ordinal. Each start has an id of its own, which begins its consumers' client id; the state folder
+    """Instance of an ordinal. Each start has its own id, which begins its consumers' client id; the state folder
     is the ordinal's, so that a later instance need not restore all of it."""
 
     def __init__(self, settings: StreamsSettings, ordinal: int, folder: Path) -> None:

@@ -23,7 +23,7 @@ ENDPOINT_OBLIGATIONS = (
     "The id of an instance begins the `client.id` or the `group.instance.id` of its consumers, up to the end or a `-`: "
     "instance `orders-1` has the member `orders-1-StreamThread-1-consumer`. Weir never removes a member of another "
     "name.",
-    "`version` changes with each change of `replicas`, whoever made it. A PUT of another version changes nothing and is "
+    "`version` changes with each change of `replicas` by any client. A PUT of another version changes nothing and is "
     "answered with 409.",
     "A PUT of the present `replicas` changes nothing, so a repeated one is harmless. A PUT is answered at once: GET shows "
     "when instances are ready.",

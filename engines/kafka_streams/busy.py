@@ -47,8 +47,8 @@ class BusyMeter:
             if thread.blocked_ns is not None:
                 self._count(name, thread, thread.blocked_ns, at)
         # kept for some time: an endpoint that did not answer once goes on where it was
-        gone = [name for name, thread in self._threads.items() if at - thread.read_at > 10 * _SHARE_SECONDS]
-        for name in gone:
+        expired = [name for name, thread in self._threads.items() if at - thread.read_at > 10 * _SHARE_SECONDS]
+        for name in expired:
             del self._threads[name]
 
     def _count(self, name: str, thread: ThreadMetrics, blocked_ns: float, at: float) -> None:
@@ -70,13 +70,13 @@ class BusyMeter:
     def blocked_share(self, threads: Mapping[str, ThreadMetrics]) -> float | None:
         """Return the mean share of the last minute that these threads waited; None if one's is unknown."""
         shares = [self._threads[name].share() if name in self._threads else None for name in threads]
-        known = [share for share in shares if share is not None]
-        return sum(known) / len(known) if known and len(known) == len(shares) else None
+        measured = [share for share in shares if share is not None]
+        return sum(measured) / len(measured) if measured and len(measured) == len(shares) else None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the endpoints of all instances report together."""
+    """Total of what the endpoints of all instances report."""
 
     instances: dict[str, Instance]
     """Processes with their state, blocked share, restore and memory."""

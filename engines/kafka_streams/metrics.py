@@ -39,7 +39,7 @@ class ThreadMetrics:
 
 @dataclass(frozen=True)
 class InstanceMetrics:
-    """What one endpoint reports."""
+    """Report of one endpoint."""
 
     threads: dict[str, ThreadMetrics] = field(default_factory=dict)
     """Stream threads by their id, whose main consumer has the client id `<thread>-consumer`."""

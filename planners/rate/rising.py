@@ -17,7 +17,7 @@ MAX_RISE = 1.0
 
 
 class Memory(BaseModel):
-    """What `rate` remembers from one cycle to the next."""
+    """Memory of `rate` from one cycle to the next."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -69,7 +69,7 @@ class LoopStack(ABC):
 
     @abstractmethod
     def _application_parts(self) -> dict[str, Launcher]:
-        """Return what is started beside Kafka and Redis, by name."""
+        """Return what is started besides Kafka and Redis, by name."""
 
     @abstractmethod
     def _application_processes(self) -> list[ManagedProcess]:

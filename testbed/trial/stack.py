@@ -16,7 +16,7 @@ SLOTS = 16
 
 
 class TrialStack(LoopStack):
-    """One trial of a Flink job, on a cluster of its own or an external one."""
+    """One trial of a Flink job, on its own cluster or an external one."""
 
     application_name = "the sample job"
 

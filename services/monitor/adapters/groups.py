@@ -181,7 +181,7 @@ class GroupCollector:
         )
 
     def _unknown(self, read: Sequence[PartitionOffsets]) -> list[Problem]:
-        """Return why demand or lag cannot be told."""
+        """Return the reason for which demand or lag is unknown."""
         where = f"group {self._id}"
         if not self._partitions.topics:
             return [Problem(where=where, what=messages.no_topics(self._id))]

@@ -1,4 +1,4 @@
-"""Consumer of a topic as a member of a group, in a process of its own: SERVERS GROUP TOPIC CLIENT [INSTANCE]."""
+"""Consumer of a topic as a member of a group, in its own process: SERVERS GROUP TOPIC CLIENT [INSTANCE]."""
 
 import sys
 

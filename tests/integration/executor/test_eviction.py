@@ -85,7 +85,7 @@ async def group(kafka: KafkaBroker) -> AsyncIterator[RealGroup]:
 
 
 async def test_a_dead_member_goes_and_a_living_one_stays(group: RealGroup) -> None:
-    """Its partitions move before its session ends; the survivor keeps its member id. An unknown id removes nobody."""
+    """Its partitions move before its session ends; the survivor keeps its member id. An unknown id removes no member."""
     group.start("orders-1")
     group.start("orders-2")
     before = await group.stable("orders-1", "orders-2")

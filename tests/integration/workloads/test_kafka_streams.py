@@ -168,7 +168,7 @@ def test_orders_flow_while_instances_come_and_go(
     start_loadgen: Callable[..., LoadGenerator],
     tmp_path: Path,
 ) -> None:
-    """2 -> 3, one killed and started again, -> 1: each order is paid and totalled, whoever processes it."""
+    """2 -> 3, one killed and started again, -> 1: each order is paid and totalled, by any instance."""
     generator = start_loadgen(
         *("--payments-topic", topics.payments, "--peak-rate", "100", "--levels", "0:1"),
         *("--keys", "50", "--key-skew", "1"),

@@ -221,7 +221,7 @@ async def test_an_endpoint_that_stays_away_ends_the_action(house: EndpointHouse)
 
 
 async def test_an_application_that_the_endpoint_forgot_ends_the_action(house: EndpointHouse) -> None:
-    """404 is an answer: the application is gone."""
+    """404 is an answer: the application does not exist."""
     await house.wants(4)
     await house.until(lambda: "accepted" in house.codes())
     house.supervisor.broken = 404
@@ -244,7 +244,7 @@ async def test_killed_in_each_phase(kill_at: str, wanted: int) -> None:
             owner.ports.stop_at = len(owner.ports.effects)
 
     owner.ports.on_effect = watch
-    # the other process has a driver of its own, which saw no earlier instance
+    # the other process has its own driver, which saw no earlier instance
     other.executor._runner._drivers = {"endpoint": house.new_driver()}
     await house.wants(wanted)
     await house.until(lambda: owner.ports.stopped)

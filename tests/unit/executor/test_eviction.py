@@ -36,7 +36,7 @@ def test_they_are_evicted_and_the_eviction_is_reported(the_action: Any) -> None:
 
 @pytest.mark.parametrize("phase", get_args(Phase))
 def test_no_other_phase_evicts(phase: Phase) -> None:
-    """Before the request nothing has changed, and after the end nobody waits."""
+    """Before the request nothing has changed, and after the end no request waits."""
     made = next_step(action(phase), observed(waiting()), after(5), RULES)
     if phase not in ("verifying", "rolling-back"):
         assert not isinstance(made.instruction, Evict)

@@ -36,7 +36,7 @@ class Rig(Protocol):
         ...
 
     async def commit(self, partition: int, offset: int, metadata: str = "") -> None:
-        """Commit as the partition's member, or as nobody in particular while there is none."""
+        """Commit as the partition's member, or as no member while there is none."""
         ...
 
     async def delete_before(self, partition: int, offset: int) -> None:

@@ -163,7 +163,7 @@ async def test_a_topic_that_was_created_again_is_no_throughput() -> None:
 
 @pytest.mark.parametrize(("application", "seconds"), [({}, 30.0), ({"commitInterval": "100ms"}, 0.1)])
 async def test_the_commit_interval_is_the_policys_or_the_default(application: dict[str, Any], seconds: float) -> None:
-    """Until it was measured."""
+    """It holds before commits were measured."""
     scrape = await Streams("orders", **application).collector.scrape()
     assert scrape.deployment is not None and scrape.deployment.commit_interval_seconds == seconds
 

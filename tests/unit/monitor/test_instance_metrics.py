@@ -118,7 +118,7 @@ async def test_addresses_that_are_not_allowed_are_not_called(server: Server) -> 
     ],
 )
 async def test_an_endpoint_target_names_the_addresses(server: Server, state: object, words: str) -> None:
-    """Its answer is data of somebody else: an invalid one is a problem that names the field."""
+    """Its answer is data of another party: an invalid one is a problem that names the field."""
     text = json.dumps(state).replace('"/metrics"', json.dumps(server.url("/metrics")))
     server.responses["/scale"] = answer(text)
     collector = server.collector(target="/scale")

@@ -187,7 +187,7 @@ async def test_the_api_reads_and_sets_the_number() -> None:
 
 
 async def test_the_executors_client_understands_the_supervisor() -> None:
-    """It reads, scales, and is told that its version is an old one."""
+    """It reads, scales, and is refused with an old version."""
     park = Park(1)
     park.fleet.tick()
     endpoint = Endpoint(_api(park), "/scale/orders", answer_seconds=5.0)
