@@ -7,9 +7,12 @@ server of their own.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from pydantic import model_validator
 from pydantic_core import from_json
+
+from .settings import TargetSettings, shared
 
 SETTING = "WEIR_BROKER_CREDENTIALS_FILE"
 MAX_BYTES = 1_000_000
@@ -73,6 +76,26 @@ def _entry(name: str, entry: Any) -> BrokerCredentials:
     if not servers:
         raise ValueError(f"{place}: {SERVERS} must list the brokers as host:port, separated by commas")
     return BrokerCredentials(servers, {field: value for field, value in entry.items() if field != SERVERS})
+
+
+class BrokerSettings(TargetSettings):
+    """Settings of a service that connects to the brokers of policies."""
+
+    broker_credentials_file: Path | None = shared(
+        "broker_credentials_file",
+        default=None,
+        description="JSON file with TLS and SASL settings for policies' brokers, by name; each entry lists its servers",
+    )
+
+    @model_validator(mode="after")
+    def _readable_credentials_file(self) -> Self:
+        read_broker_credentials(self.broker_credentials_file)
+        return self
+
+    @property
+    def broker_credentials(self) -> Mapping[str, BrokerCredentials]:
+        """The credentials of brokers by name; `ValueError` that names the setting if they cannot be read."""
+        return read_broker_credentials(self.broker_credentials_file)
 
 
 class CredentialsRefused(Exception):

@@ -32,7 +32,12 @@ async def start(settings: Settings) -> int:
     flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
     docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
     kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces)
-    groups = KafkaGroups(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
+    groups = KafkaGroups(
+        clock,
+        settings.broker_credentials,
+        timeout_seconds=settings.target_timeout_seconds,
+        allowed=settings.targets(),
+    )
     endpoint = EndpointDriver(
         clock,
         groups,

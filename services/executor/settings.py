@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from runtime.broker_credentials import BrokerSettings
 from runtime.settings import KubernetesSettings, http_port
 
 from .core.rules import Rules, RuleSettings
 from .credentials import Credential, read_credentials
 
 
-class Settings(RuleSettings, KubernetesSettings):
+class Settings(RuleSettings, KubernetesSettings, BrokerSettings):
     """The executor applies plans: it requests the parallelism, verifies that it runs, and rolls back if not."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_EXECUTOR_", frozen=True, extra="ignore", populate_by_name=True)

@@ -2,12 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
 
 from engines.kubernetes.api import Access, KubernetesApi
 from engines.kubernetes.cluster import KubernetesWorkloads
 from runtime import health
-from runtime.broker_credentials import BrokerCredentials
 from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
@@ -31,7 +29,7 @@ async def run(settings: MonitorSettings) -> int:
         settings.targets(),
         workloads=_workloads(settings),
         namespaces=settings.namespaces,
-        credentials=_credentials(settings),
+        credentials=settings.broker_credentials,
     )
     newer = NewerMessages(clock)
     monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds, newer=newer)
@@ -61,13 +59,6 @@ def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
     except ValueError as error:
         refuse(error)
     return KubernetesWorkloads(KubernetesApi(access))
-
-
-def _credentials(settings: MonitorSettings) -> Mapping[str, BrokerCredentials]:
-    try:
-        return settings.broker_credentials()
-    except ValueError as error:
-        refuse(error)
 
 
 def main() -> int:

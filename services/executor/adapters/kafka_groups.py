@@ -10,7 +10,7 @@ policy before a client is made, and those that the brokers advertise before any 
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 from weir_contracts import KafkaSignals
 
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
+from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, code_of, connection, explain
@@ -41,6 +42,21 @@ _STATES = {
     "DEAD": "Dead",
 }
 _NO_GROUP = GroupReading("Dead")
+_OF_KAFKA_PYTHON = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+"""Names of librdkafka's settings in kafka-python: one for each that credentials may have."""
+
+
+_Key = tuple[str, str | None]
+"""Bootstrap servers, and the name of the credentials."""
 
 
 @dataclass
@@ -48,6 +64,8 @@ class _Cluster:
     """Client of one cluster's brokers, and the partitions that they listed last."""
 
     thread: ClientThread
+    settings: Mapping[str, str] = field(repr=False)
+    """librdkafka's settings of the credentials."""
     admin: AdminClient | None = None
     partitions: Mapping[str, frozenset[int]] | None = None
     listed_at: float = 0.0
@@ -55,20 +73,27 @@ class _Cluster:
 
 
 class KafkaGroups:
-    """Groups of any brokers that policies name; a client for each address, opened at its first use."""
+    """Groups of any brokers that policies name; a client for each address and credentials, opened at its first use."""
 
     def __init__(
-        self, clock: Clock, *, timeout_seconds: float = 5.0, allowed: Allowed = TARGETS, resolve: Resolve = resolve
+        self,
+        clock: Clock,
+        credentials: Mapping[str, BrokerCredentials] | None = None,
+        *,
+        timeout_seconds: float = 5.0,
+        allowed: Allowed = TARGETS,
+        resolve: Resolve = resolve,
     ) -> None:
         self._clock = clock
+        self._credentials = credentials or {}
         self._timeout_seconds = timeout_seconds
         self._allowed = allowed
         self._resolve = resolve
-        self._clusters: dict[str, _Cluster] = {}
+        self._clusters: dict[_Key, _Cluster] = {}
 
     async def close(self) -> None:
-        for servers in list(self._clusters):
-            self._drop(servers)
+        for key in list(self._clusters):
+            self._drop(key)
 
     async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
         cluster = self._cluster(kafka)
@@ -92,7 +117,8 @@ class KafkaGroups:
         cluster = self._cluster(kafka)
         await self._partitions(kafka, cluster)
         servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
-        answer = await self._in_time(cluster.thread.call(_remove, servers, group, members, seconds), 3 * seconds)
+        removal = cluster.thread.call(_remove, servers, group, members, seconds, cluster.settings)
+        answer = await self._in_time(removal, 3 * seconds)
         if not isinstance(answer, frozenset):
             raise GroupUnread(f"group {group[:60]}: {answer}")
         return tuple(member for member in members if member.id in answer)
@@ -104,7 +130,8 @@ class KafkaGroups:
             return cluster.partitions
         await self._check(kafka, hosts_of(kafka.bootstrap_servers))
         if cluster.admin is None:
-            cluster.admin = AdminClient(connection(kafka.bootstrap_servers, {"socket.timeout.ms": self._timeout_ms}))
+            settings = {"socket.timeout.ms": self._timeout_ms, **cluster.settings}
+            cluster.admin = AdminClient(connection(kafka.bootstrap_servers, settings))
         admin, seconds = cluster.admin, self._timeout_seconds
         listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
         await self._check(kafka, (broker.host for broker in listed.brokers.values()))
@@ -121,7 +148,7 @@ class KafkaGroups:
             found = await asyncio.gather(*looked_up, return_exceptions=True)
             refused = next((str(each) for each in found if isinstance(each, AddressRefused)), "")
         if refused:
-            self._drop(kafka.bootstrap_servers)
+            self._drop((kafka.bootstrap_servers, kafka.credentials))
             raise GroupUnread(refused)
 
     async def _in_time(self, waiting: Awaitable[T], seconds: float | None = None) -> T:
@@ -140,17 +167,21 @@ class KafkaGroups:
 
     def _cluster(self, kafka: KafkaSignals) -> _Cluster:
         """Return the client's place for these brokers, and close the idle ones."""
-        if kafka.credentials is not None:
-            raise GroupUnread("signals.kafka.credentials: the executor connects to brokers without credentials only")
-        now, servers = self._clock.monotonic(), kafka.bootstrap_servers
+        try:
+            settings = credentials_for(kafka.credentials, kafka.bootstrap_servers, self._credentials)
+        except CredentialsRefused as error:
+            raise GroupUnread(str(error)) from None
+        now, key = self._clock.monotonic(), (kafka.bootstrap_servers, kafka.credentials)
         for idle in [each for each, found in self._clusters.items() if now - found.used_at > IDLE_SECONDS]:
             self._drop(idle)
-        cluster = self._clusters.setdefault(servers, _Cluster(ClientThread(f"groups-{servers}"[:40])))
+        cluster = self._clusters.get(key)
+        if cluster is None:
+            cluster = self._clusters[key] = _Cluster(ClientThread(f"groups-{key[0]}"[:40]), settings)
         cluster.used_at = now
         return cluster
 
-    def _drop(self, servers: str) -> None:
-        cluster = self._clusters.pop(servers, None)
+    def _drop(self, key: "_Key") -> None:
+        cluster = self._clusters.pop(key, None)
         if cluster is not None:
             cluster.admin = None
             cluster.thread.close()
@@ -175,7 +206,11 @@ def _state(state: ConsumerGroupState) -> str:
 
 
 def _remove(
-    servers: Sequence[str], group: str, members: Sequence[DepartedMember], seconds: float
+    servers: Sequence[str],
+    group: str,
+    members: Sequence[DepartedMember],
+    seconds: float,
+    settings: Mapping[str, str] | None = None,
 ) -> frozenset[str] | str:
     """Return the ids of the removed members, or the reason of a failure. Blocks.
 
@@ -189,6 +224,7 @@ def _remove(
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its debug lines quote all settings
     milliseconds = max(1000, int(seconds * 1000))
     limits: dict[str, Any] = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds}
+    limits |= {_OF_KAFKA_PYTHON[name]: value for name, value in (settings or {}).items()}
     removed = [MemberToRemove(each.id, each.static_id, REASON) for each in members]
     # without an object at hand, an initialiser that cannot reach the brokers would leave its thread behind
     client: Any = KafkaAdminClient.__new__(KafkaAdminClient)

@@ -14,13 +14,14 @@ import pytest
 from weir_contracts import KafkaSignals
 
 from runtime.addresses import Allowed
+from runtime.broker_credentials import BrokerCredentials
 from runtime.clock import SystemClock
 from services.executor.adapters.endpoint import EndpointDriver
 from services.executor.adapters.group_state import GroupMember, GroupReading
 from services.executor.adapters.groups import GroupUnread
 from services.executor.adapters.kafka_groups import KafkaGroups, _remove
 from services.executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
-from testbed.kafka import KafkaBroker
+from testbed.kafka import SASL_USER, KafkaBroker
 from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_policy
 
 pytestmark = pytest.mark.integration
@@ -146,6 +147,31 @@ async def test_the_driver_evicts_what_the_endpoint_ended(group: RealGroup) -> No
         await until(lambda s: s.runs({group.name: 1}))
         assert isinstance(await driver.evict(subject, found.departed), Unanswered)
         await driver.close()
+
+
+async def test_credentials_are_used_to_read_and_to_remove(group: RealGroup, kafka: KafkaBroker) -> None:
+    """They are sent to the brokers of their entry; the reason of a failure does not show the password."""
+
+    def credentials(password: str) -> dict[str, BrokerCredentials]:
+        names = ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")
+        values = ("SASL_PLAINTEXT", "PLAIN", SASL_USER, password)
+        return {"shop": BrokerCredentials(frozenset({kafka.sasl_servers}), dict(zip(names, values, strict=True)))}
+
+    group.start("orders-1")
+    group.start("orders-2")
+    dead = DepartedMember((await group.stable("orders-1", "orders-2"))["orders-2"].id, "orders-2")
+    group.kill("orders-2")
+    signals = KafkaSignals(bootstrapServers=kafka.sasl_servers, credentials="shop")
+    groups = KafkaGroups(SystemClock(), credentials(kafka.sasl_password), timeout_seconds=20.0)
+    assert await groups.evict(signals, group.name, [dead]) == (dead,)
+    assert {member.client_id for member in (await groups.read(signals, group.name)).members} == {"orders-1"}
+    await groups.close()
+    for given, reason in ((credentials("not-the-password"), ""), ({}, "has no entry 'shop'")):
+        groups = KafkaGroups(SystemClock(), given, timeout_seconds=2.0)
+        with pytest.raises(GroupUnread, match=reason) as error:
+            await groups.read(signals, group.name)
+        assert "not-the-password" not in str(error.value)
+        await groups.close()
 
 
 def test_an_eviction_that_reaches_no_broker_leaves_no_thread() -> None:

@@ -184,10 +184,10 @@ async def test_brokers_that_demand_a_password(kafka: KafkaBroker, password: str,
     )
     collector = Collectors(SystemClock(), 5.0, credentials={"shop": entry}).new(named)
     scrape = (await collector.read(named)).scrape
-    for _ in range(10):
-        if scrape.status == status:
-            break  # a new cluster makes its coordinator with the first request
-        scrape = (await collector.read(named)).scrape
+    async with asyncio.timeout(60):
+        while scrape.status != status:  # a new cluster makes its coordinator with the first request
+            await asyncio.sleep(0.2)
+            scrape = (await collector.read(named)).scrape
     await collector.close()
     assert scrape.status == status, scrape.message
     assert settings["sasl.password"] not in str(scrape)
