@@ -260,7 +260,7 @@ def test_a_crashing_parallelism_is_rolled_back_and_not_tried_again() -> None:
 def test_a_rescale_that_makes_it_worse_is_taken_back() -> None:
     """Many subtasks are in each other's way (κ): less is done than before at the same load, so it goes back. The loop
     learns from it: the next best is not tried in its place."""
-    world = World(job(2, coherence=0.1), 930.0).live(400)
+    world = World(job(2, coherence=0.1), 1200.0).live(400)
     (worse,) = {o.action.id: o.action for o in world.outcomes if o.action and o.code == "capacity-worse"}.values()
     assert "rolled-back" in world.phases
     assert any(entry.parallelism == worse.wanted for entry in world.outcomes[-1].quarantine)

@@ -187,7 +187,10 @@ def _windows(
         readings = {}
     else:
         # without its brokers a sink is busy with waiting, and looks as if it could do next to nothing
-        views = window.views(context.run, settings, history.brokers_back_at(state.history, context.at))
+        # Only an unknown job's first overload is answered before a window is full: a planner that acts on shares alone
+        # would otherwise rescale again and again before any capacity is measured.
+        early = not state.restarts.samples and not state.capacities
+        views = window.views(context.run, settings, history.brokers_back_at(state.history, context.at), early=early)
     windows = {}
     for name in graph.names:
         view, reading = views.get(name), readings.get(name)

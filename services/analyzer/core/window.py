@@ -193,10 +193,13 @@ class View(NamedTuple):
         return None if busy is None or idle is None or blocked is None else busy + idle + blocked
 
 
-def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | None = None) -> dict[str, View]:
+def views(
+    run: RunState, settings: AnalysisSettings, undisturbed_from: float | None = None, *, early: bool = False
+) -> dict[str, View]:
     """Return the samples of every operator of the run, as far back as any window of it reaches.
 
-    Samples before `undisturbed_from`, and in a warm-up after it, teach no capacity.
+    Samples before `undisturbed_from`, and in a warm-up after it, teach no capacity. `early`: shares of time are known
+    from `WARM_SECONDS` of warm samples on, otherwise once the window of capacity is full.
     """
     rows = run.rows
     reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
@@ -213,7 +216,7 @@ def views(run: RunState, settings: AnalysisSettings, undisturbed_from: float | N
         samples = len(times) - taught
         seconds = times[-1] - times[taught] if samples else 0.0
         # commits are too few in the first seconds of a run
-        warm = None if samples or from_commits else _warm(times, warm_from)
+        warm = _warm(times, warm_from) if early and not samples and not from_commits else None
         return _recent(times, settings.rate_window_seconds), taught, samples, seconds, warm
 
     all_times = tuple([at for at, _ in rows])
