@@ -33,6 +33,7 @@ RESOURCES = (
     ("", "pods/exec"),
     ("", "secrets"),
     ("", "configmaps"),
+    ("", "events"),
     ("apps", "deployments"),
     ("apps", "deployments/scale"),
     ("apps", "statefulsets"),
