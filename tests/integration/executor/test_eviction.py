@@ -166,7 +166,7 @@ async def test_credentials_are_used_to_read_and_to_remove(group: RealGroup, kafk
     assert await groups.evict(signals, group.name, [dead]) == (dead,)
     assert {member.client_id for member in (await groups.read(signals, group.name)).members} == {"orders-1"}
     await groups.close()
-    for given, reason in ((credentials("not-the-password"), ""), ({}, "has no entry 'shop'")):
+    for given, reason in ((credentials("not-the-password"), "."), ({}, "has no entry 'shop'")):
         groups = KafkaGroups(SystemClock(), given, timeout_seconds=2.0)
         with pytest.raises(GroupUnread, match=reason) as error:
             await groups.read(signals, group.name)
