@@ -125,7 +125,7 @@ def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) 
 
 
 WARM_SECONDS = 10.0
-"""Span of warm samples from which shares are told before the window of capacity is full; Flink books idle time up to 5 s
+"""Span of warm samples from which shares are known before the window of capacity is full; Flink books idle time up to 5 s
 late."""
 
 

@@ -17,6 +17,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 from weir_contracts import KafkaSignals
 
+from engines.kafka_streams.group import STATES
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.bus import BusError
@@ -24,7 +25,7 @@ from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, code_of, connection, explain
 from services.executor.core.observed import DepartedMember
 
-from .group_state import STABLE, GroupMember, GroupReading
+from .group_state import GroupMember, GroupReading
 from .groups import GroupUnread
 
 T = TypeVar("T")
@@ -34,13 +35,6 @@ IDLE_SECONDS = 900.0
 """Clients of brokers that were not used for so long are closed."""
 MAX_BROKERS = 1_000
 REASON = "its instance has ended"
-_STATES = {
-    "STABLE": STABLE,
-    "PREPARING_REBALANCING": "PreparingRebalance",
-    "COMPLETING_REBALANCING": "CompletingRebalance",
-    "EMPTY": "Empty",
-    "DEAD": "Dead",
-}
 _NO_GROUP = GroupReading("Dead")
 _OF_KAFKA_PYTHON = {
     "security.protocol": "security_protocol",
@@ -202,7 +196,7 @@ def _reading(described: ConsumerGroupDescription, partitions: Mapping[str, froze
 
 def _state(state: ConsumerGroupState) -> str:
     """Return the coordinator's name of a state; Unknown for one that librdkafka has no name for, such as Reconciling."""
-    return _STATES.get(state.name, "Unknown")
+    return STATES.get(state.name, "Unknown")
 
 
 def _remove(

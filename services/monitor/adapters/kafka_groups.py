@@ -8,20 +8,13 @@ import warnings
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import ConsumerGroupState, ConsumerGroupType
+from confluent_kafka import ConsumerGroupType
 from confluent_kafka.admin import AdminClient
 
-from engines.kafka_streams.group import DescribedGroup, DescribedMember, Protocol
+from engines.kafka_streams.group import STATES, DescribedGroup, DescribedMember, Protocol
 
-_STATES = {
-    ConsumerGroupState.STABLE: "Stable",
-    ConsumerGroupState.EMPTY: "Empty",
-    ConsumerGroupState.DEAD: "Dead",
-    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
-    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
-}
 _RECONCILING = "Reconciling"
-"""States of the `consumer` protocol that confluent-kafka 2.16 calls unknown: Assigning and Reconciling."""
+"""State of a group that confluent-kafka calls unknown: the `consumer` protocol has states that it does not name."""
 _PROTOCOLS: dict[Any, Protocol] = {ConsumerGroupType.CLASSIC: "classic", ConsumerGroupType.CONSUMER: "consumer"}
 
 
@@ -56,7 +49,7 @@ def group_of(name: str, described: Any, listed: Any) -> DescribedGroup:
     """Return the group of a description, and of the bytes of its members if they were listed."""
     raw = {} if listed is None else {member.id: member for member in listed.members}
     static = {member.member_id: member.group_instance_id or "" for member in described.members}
-    state = _STATES.get(described.state, _RECONCILING)
+    state = STATES.get(described.state.name, _RECONCILING)
     protocol = _PROTOCOLS.get(described.type)
     if listed is not None:
         members = tuple(
