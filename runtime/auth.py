@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic_core import from_json
-from weir_contracts.policy import MAX_CALLER_CHARACTERS
+from weir_contracts.metadata import MAX_CALLER_CHARACTERS
 
 from .problems import Problem
 

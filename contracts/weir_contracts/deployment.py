@@ -17,7 +17,7 @@ from .base import MAX_COUNT, Count, Message, NonNegative, OperatorName, Parallel
 from .groups import Group, Instance
 
 if TYPE_CHECKING:
-    from .policy import Bounds
+    from .limits import Bounds
 
 
 class OperatorLimits(NamedTuple):

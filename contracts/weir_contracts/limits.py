@@ -1,4 +1,4 @@
-"""Limits of a policy other than the bounds of single operators: totals, a budget, and excluded periods."""
+"""Limits of a policy: bounds of operators and of their sum, a budget, and excluded periods."""
 
 import re
 from datetime import UTC, datetime, time, timedelta
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from .base import Duration
+from .base import Duration, OperatorName
 from .document import Document
 
 Subtasks = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -28,6 +28,65 @@ class TotalBounds(Document):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError("min must not be above max")
         return self
+
+
+ParallelismBound = Annotated[int, Field(ge=1, le=32768)]
+
+
+class OperatorBounds(Document):
+    """Parallelism limits of one operator."""
+
+    min: ParallelismBound | None = None
+    """Minimum parallelism of this operator, in subtasks. Default: `bounds.min`."""
+    max: ParallelismBound | None = None
+    """Maximum parallelism of this operator, in subtasks. Default: `bounds.max`."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+def _limit_count(operators: Any) -> Any:
+    """Count before validation, which would make a sentence for each of a million invalid operators."""
+    if isinstance(operators, dict) and len(operators) > 500:
+        raise ValueError(f"has {len(operators)} operators, more than 500")
+    return operators
+
+
+class Bounds(Document):
+    """Parallelism limits: of every operator, of single operators by name, and of all operators together."""
+
+    min: ParallelismBound = 1
+    """Minimum parallelism of every operator, in subtasks. Default 1: no operator runs without a subtask."""
+    max: ParallelismBound = 32
+    """Maximum parallelism of every operator, in subtasks. Default 32 keeps a mistake affordable; set it to what the
+    cluster offers."""
+    total: TotalBounds | None = None
+    """Limits of the sum of all operators' subtasks. Default: none."""
+    operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_limit_count)] = Field(
+        default_factory=dict, max_length=500
+    )
+    """Limits of single operators by name, at most 500; not allowed where one workload or compose service runs all
+    operators. Default: none."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        for name in self.operators:
+            low, high = self.of(name)
+            if low > high:
+                raise ValueError(f"operators.{name}: min {low} is above max {high}")
+        return self
+
+    def of(self, operator: str) -> tuple[int, int]:
+        """Return the minimum and maximum parallelism of `operator`."""
+        own = self.operators.get(operator)
+        if own is None:
+            return self.min, self.max
+        return (self.min if own.min is None else own.min, self.max if own.max is None else own.max)
 
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}

@@ -6,59 +6,15 @@ Policies use camelCase and durations such as `30s`; all other messages use snake
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, AnyHttpUrl, BeforeValidator, Field, model_validator
+from pydantic import AnyHttpUrl, Field, model_validator
 
 from .application import Application, FlinkTarget, Signals, Subject, Target
-from .base import MAX_COUNT, Duration, Name, OperatorName, Parameters, Timestamp
+from .base import Duration, Name, Parameters
+from .behavior import Behavior
 from .document import Document, InvalidDocument, read_document
-from .limits import Budget, ExcludedPeriod, TotalBounds
+from .limits import Bounds, Budget
+from .metadata import Metadata, without_cluster_state
 from .workloads import ServiceApplication
-
-MAX_CALLER_CHARACTERS = 200
-"""Maximum length of a token's name."""
-
-_Label = Annotated[str, Field(max_length=317)]
-Labels = Annotated[dict[_Label, Annotated[str, Field(max_length=63)]], Field(max_length=100, fail_fast=True)]
-Annotations = Annotated[dict[_Label, Annotated[str, Field(max_length=1000)]], Field(max_length=50, fail_fast=True)]
-
-
-class Metadata(Document):
-    """Identity and version of the policy. Fields that Kubernetes sets are kept, so that a document may come from either
-    side."""
-
-    namespace: Name
-    """Namespace of the application, in the form of a Kubernetes namespace. It separates the policies of teams."""
-    name: Name
-    """Name of the application, unique within its namespace."""
-    version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
-    """Version of the policy, set by the knowledge service at each change. Send it back to replace only the version that
-    you have read. It grows with each change; no version repeats, even after a deletion."""
-    updated_at: Timestamp | None = None
-    """Time of the last change, set by the knowledge service."""
-    updated_by: Annotated[str | None, Field(default=None, max_length=MAX_CALLER_CHARACTERS)] = None
-    """Token name of the last change's author, set by the knowledge service."""
-    labels: Labels = Field(default_factory=dict)
-    """Labels, at most 100. Default: none."""
-    annotations: Annotations = Field(default_factory=dict)
-    """Annotations, at most 50 of 1,000 characters; kubectl's own copy of the document is left out. Default: none."""
-    uid: Annotated[str | None, Field(max_length=100)] = None
-    """Set by Kubernetes."""
-    resource_version: Annotated[str, Field(max_length=100)] | Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Set by Kubernetes, as text. A number is the earlier name of `version`."""
-    generation: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
-    """Set by Kubernetes."""
-    creation_timestamp: Timestamp | None = None
-    """Set by Kubernetes."""
-    deletion_timestamp: Timestamp | None = None
-    """Set by Kubernetes."""
-
-    @model_validator(mode="after")
-    def _earlier_version(self) -> "Metadata":
-        if not isinstance(self.resource_version, int):
-            return self
-        version = self.resource_version if self.version is None else self.version
-        given = (self.model_fields_set - {"resource_version"}) | {"version"}
-        return Metadata.model_construct(given, **{**self.__dict__, "version": version, "resource_version": None})
 
 
 class Objective(Document):
@@ -87,65 +43,6 @@ class Objective(Document):
         """Upper bound on lag or latency in seconds; None for a utilization objective."""
         bound = self.max_lag if self.max_lag is not None else self.max_latency
         return None if bound is None else bound.total_seconds()
-
-
-ParallelismBound = Annotated[int, Field(ge=1, le=32768)]
-
-
-class OperatorBounds(Document):
-    """Parallelism limits of one operator."""
-
-    min: ParallelismBound | None = None
-    """Minimum parallelism of this operator, in subtasks. Default: `bounds.min`."""
-    max: ParallelismBound | None = None
-    """Maximum parallelism of this operator, in subtasks. Default: `bounds.max`."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError("min must not be above max")
-        return self
-
-
-def _limit_count(operators: Any) -> Any:
-    """Count before validation, which would make a sentence for each of a million invalid operators."""
-    if isinstance(operators, dict) and len(operators) > 500:
-        raise ValueError(f"has {len(operators)} operators, more than 500")
-    return operators
-
-
-class Bounds(Document):
-    """Parallelism limits: of every operator, of single operators by name, and of all operators together."""
-
-    min: ParallelismBound = 1
-    """Minimum parallelism of every operator, in subtasks. Default 1: no operator runs without a subtask."""
-    max: ParallelismBound = 32
-    """Maximum parallelism of every operator, in subtasks. Default 32 keeps a mistake affordable; set it to what the
-    cluster offers."""
-    total: TotalBounds | None = None
-    """Limits of the sum of all operators' subtasks. Default: none."""
-    operators: Annotated[dict[OperatorName, OperatorBounds], BeforeValidator(_limit_count)] = Field(
-        default_factory=dict, max_length=500
-    )
-    """Limits of single operators by name, at most 500; not allowed where one workload or compose service runs all
-    operators. Default: none."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min > self.max:
-            raise ValueError("min must not be above max")
-        for name in self.operators:
-            low, high = self.of(name)
-            if low > high:
-                raise ValueError(f"operators.{name}: min {low} is above max {high}")
-        return self
-
-    def of(self, operator: str) -> tuple[int, int]:
-        """Return the minimum and maximum parallelism of `operator`."""
-        own = self.operators.get(operator)
-        if own is None:
-            return self.min, self.max
-        return (self.min if own.min is None else own.min, self.max if own.max is None else own.max)
 
 
 class PlannerFallback(Document):
@@ -182,57 +79,6 @@ class ShadowChoice(PlannerChoice):
     def called(self) -> str:
         """Name of the scores: the label, or the planner's name."""
         return self.label or self.name
-
-
-class Direction(Document):
-    """Limits on changes of parallelism in one direction."""
-
-    stabilization: Duration
-    """Window in which a change must have been recommended throughout; the most cautious recommendation of the window
-    counts."""
-    max_step: Annotated[int | None, Field(default=None, ge=1, le=32768)] = None
-    """Maximum change of one operator in one action, in subtasks. Default: no limit."""
-    max_factor: Annotated[float | None, Field(default=None, gt=1, le=32768)] = None
-    """Maximum change of one operator in one action, as a ratio: 2 allows doubling or halving. Default: no limit."""
-
-
-class ScaleUp(Direction):
-    stabilization: Duration = timedelta(0)
-    """Window in which growth must have been recommended throughout; the smallest recommendation counts. Default 0s:
-    grow at once."""
-    ineffective_hold: Duration = timedelta(minutes=10)
-    """Time without further growth of an operator whose last growth added almost no measured capacity. Default 10m."""
-
-
-class ScaleDown(Direction):
-    stabilization: Duration = timedelta(minutes=2)
-    """Window in which shrinking must have been recommended throughout; the largest recommendation counts. Default 2m: a
-    short dip is not the end of the load."""
-    input_outage_hold: Duration = Field(
-        default=timedelta(minutes=10), validation_alias=AliasChoices("inputOutageHold", "collapseHold")
-    )
-    """Time without shrinking after the input fell to almost nothing. Default 10m: usually an upstream outage, after
-    which all records arrive at once."""
-    reversal_hold: Duration = timedelta(minutes=10)
-    """Time without shrinking of an operator that went up, down and up again within 30 minutes. Default 10m: each
-    reversal is a restart."""
-
-
-class Behavior(Document):
-    scale_up: ScaleUp = Field(default_factory=ScaleUp)
-    """Limits on growth."""
-    scale_down: ScaleDown = Field(default_factory=ScaleDown)
-    """Limits on shrinking."""
-    cooldown: Duration = timedelta(seconds=60)
-    """Time without shrinking after an action, and after a restart of any cause. Growth waits only until the action
-    ends. Default 60s: a restart's own backlog must not count as load."""
-    tolerance: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """Minimum relative change of an operator's parallelism for an action. Default 0.1: a smaller change does not
-    justify a restart. An operator whose demand exceeds its capacity grows anyway."""
-    max_actions_per_hour: Annotated[int | None, Field(ge=1, le=60)] = None
-    """Maximum number of actions in any hour; the last one is reserved for growth. Default: no limit."""
-    excluded_periods: Annotated[list[ExcludedPeriod], Field(max_length=50)] = Field(default_factory=list)
-    """Times without changes, at most 50. Default: none."""
 
 
 class PolicySpec(Document):
@@ -409,26 +255,11 @@ def parse_policy(document: Any) -> ScalingPolicy:
     Raises `InvalidPolicy`, which names the first invalid fields and counts the others.
     """
     policy = read_document(
-        ScalingPolicy, _without_cluster_state(document), root="policy", refusal=InvalidPolicy, by_name=False
+        ScalingPolicy, without_cluster_state(document), root="policy", refusal=InvalidPolicy, by_name=False
     )
     if contradictions := _contradictions(policy):
         raise InvalidPolicy(contradictions)
     return policy
-
-
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_CLUSTER_STATE = ("managedFields", "ownerReferences", "finalizers", "selfLink", "deletionGracePeriodSeconds")
-
-
-def _without_cluster_state(document: Any) -> Any:
-    """Return the document without the fields that `kubectl get -o yaml` adds and Weir does not keep."""
-    metadata = document.get("metadata") if isinstance(document, dict) else None
-    if not isinstance(metadata, dict):
-        return document
-    kept = {key: value for key, value in metadata.items() if key not in _CLUSTER_STATE}
-    if isinstance(annotations := kept.get("annotations"), dict):
-        kept["annotations"] = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
-    return {**{key: value for key, value in document.items() if key != "status"}, "metadata": kept}
 
 
 def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:

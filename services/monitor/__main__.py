@@ -58,7 +58,7 @@ def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
         access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
     except ValueError as error:
         refuse(error)
-    return KubernetesWorkloads(KubernetesApi(access))
+    return KubernetesWorkloads(KubernetesApi(access, timeout_seconds=settings.scrape_timeout_seconds))
 
 
 def main() -> int:

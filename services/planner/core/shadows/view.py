@@ -5,6 +5,7 @@ utilization, throughput, outcomes, history and raw observations are those of its
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -37,7 +38,7 @@ from .real import Real
 from .simulated import Elapsed
 
 SETTLE_SECONDS = 10.0
-"""Time from running to verified, as the executor's."""
+"""Time from running to verified, until an action of the real application shows its own."""
 WARM_UP_SECONDS = 10.0
 CATCHING_UP_SECONDS = 2.0
 OF_THE_REAL_RUN = frozenset(
@@ -204,10 +205,18 @@ def _outcomes(real: Real, candidate: Candidate, deployment: Deployment) -> list[
     return [_outcome(real, candidate, deployment, rescale, times) for rescale in candidate.rescales]
 
 
+def _settle_time(outcomes: Sequence[Outcome]) -> timedelta:
+    """Return the time from running to verified of the newest verified action."""
+    for action in (outcome.newest_action for outcome in outcomes):
+        if action is not None and action.phase == "verified" and action.running_at and action.finished_at:
+            return action.finished_at - action.running_at
+    return timedelta(seconds=SETTLE_SECONDS)
+
+
 def _outcome(
     real: Real, candidate: Candidate, deployment: Deployment, rescale: VirtualRescale, times: list[float]
 ) -> Outcome:
-    settled, now = rescale.running_at + timedelta(seconds=SETTLE_SECONDS), real.request.analysis.observed_at
+    settled, now = rescale.running_at + _settle_time(real.request.outcomes), real.request.analysis.observed_at
     phase = "applying" if now < rescale.running_at else "verifying" if now < settled else "verified"
     common: dict[str, Any] = {
         "application": real.request.application,
