@@ -15,6 +15,7 @@ it can do so much more. A lower bound shows that a parallelism suffices, never t
 import math
 from collections.abc import Container, Iterable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -73,8 +74,8 @@ class CapacityCurve(NamedTuple):
             return 0.0
         share = self.serial_seconds / self.per_subtask_seconds
         shape = self.shape_error * (sensitivity(share, parallelism) - self.pivot)
-        distance = min(abs(math.log(parallelism / each)) for each in self.measured)
-        return math.sqrt(self.level_error**2 + shape**2 + (DISTANCE_ERROR * distance) ** 2)
+        distance = 0.0 if parallelism in self.measured else min([abs(math.log(parallelism / p)) for p in self.measured])
+        return math.hypot(self.level_error, shape, DISTANCE_ERROR * distance)
 
     @property
     def best(self) -> int | None:
@@ -105,10 +106,15 @@ class CapacityCurve(NamedTuple):
 
     def surely_needed(self, demand: float, limit: int) -> int | None:
         """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`; None if none does."""
-        first = self.needed(demand)
-        if first is None:
-            return None
-        return next((p for p in range(first, limit + 1) if self.lower(p) >= demand * (1 - 1e-9)), None)
+        return _surely_needed(self, demand, limit)
+
+
+@lru_cache(maxsize=1024)  # a planner asks again for each time in which a backlog may drain
+def _surely_needed(curve: CapacityCurve, demand: float, limit: int) -> int | None:
+    first = curve.needed(demand)
+    if first is None:
+        return None
+    return next((p for p in range(first, limit + 1) if curve.lower(p) >= demand * (1 - 1e-9)), None)
 
 
 def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
