@@ -1,7 +1,8 @@
 """Measures the loop around the real job: `make bench-loop`, results in bench/results/loop.json.
 
 Twenty load steps of ×3 at a 2 s interval; for each, how long until Flink accepted a rescale, until the new parallelism
-ran, and until the probe's lag was back under the objective. Next to them: observation → plan published, memory and
+ran, and until the probe's lag was back under the objective. Then twenty jobs that were never seen before, overloaded
+from their start: how long until Flink accepted the first rescale. Next to them: observation → plan published, memory and
 processor time of every process at rest and under load, and the time from `make trial` to the first acted plan.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 import httpx
 from weir_contracts import ActionState, Outcome, Plan, parse_policy
 
+from bench.first_overload import measure_first_overloads
 from bench.follower import PlanLatencies
 from bench.results_file import PROJECT, distribution, log, write
 from runtime.event_feed import EventFollower
@@ -249,13 +251,18 @@ def cold() -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20, help="load steps (default 20, about 35 minutes)")
-    parser.add_argument("--only", choices=["steps", "start"], help="measure one part, keep the other's earlier figures")
+    parser.add_argument("--steps", type=int, default=20, help="load steps, and first overloads (default 20)")
+    parser.add_argument(
+        "--only", choices=["steps", "first", "start"], help="measure one part, keep the others' earlier figures"
+    )
     arguments = parser.parse_args()
     path = PROJECT / "bench" / "results" / "loop.json"
     results: dict[str, Any] = json.loads(path.read_text())["results"] if arguments.only and path.exists() else {}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "steps": lambda: measure_steps(arguments.steps),
+        "first": lambda: measure_first_overloads(
+            arguments.steps, rate=BASE_RATE * STEP_FACTOR, objective_seconds=OBJECTIVE_SECONDS
+        ),
         "start": lambda: {
             "make_trial_to_first_acted_plan_seconds": {"warm": first_acted_plan(PROJECT, {}), "cold": cold()}
         },

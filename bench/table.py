@@ -38,6 +38,10 @@ def _loop(found: dict[str, Any]) -> Figures:
         ("maximum lag at the sink after a step", "max_probe_lag_seconds"),
     ):
         yield name, _percentiles(found[key], "s")
+    if "first_overload_to_accepted_seconds" in found:
+        yield "first overload of an unknown job to accepted rescale", _percentiles(
+            found["first_overload_to_accepted_seconds"], "s"
+        )
     first = found["make_trial_to_first_acted_plan_seconds"]
     yield "`make trial` to first accepted rescale", f"{first['warm']:.0f} s warm, {first['cold']:.0f} s cold"
 
