@@ -89,7 +89,7 @@ chaos: setup  ## kills each part in each phase of an action, into bench/results/
 bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
 	@$(BIN)/python -m bench.fleet $(ARGS)
 
-bench-compare: setup  ## Weir beside static parallelism and a reactive rule, into bench/results/compare.json (about 14 minutes)
+bench-compare: setup  ## Weir beside static parallelism, a reactive rule and other planners, into bench/results/compare.json (about 28 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)
 
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)

@@ -1,4 +1,4 @@
-"""Four jobs that do the same work on the same records at the same time, each under its own strategy."""
+"""Jobs that do the same work on the same records at the same time, each under its own strategy."""
 
 import contextlib
 import itertools
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from weir_contracts import parse_policy
 
 from engines.flink.topology import Job
 from runtime.event_feed import EventFollower
@@ -138,15 +139,28 @@ class Contest:
 
     def enter(self, strategy: str, decide: Decide, period_seconds: float) -> None:
         """One more job on the same input, under a rule."""
-        stack, name = self._stack, f"{GROUP_ID}-{strategy}"
-        output = f"enriched-{strategy}"
+        job_id, probe = self._start_job(strategy)
+        controller = Controller(self._stack.flink, job_id, decide, period_seconds)
+        self.contestants.append(Contestant(strategy, job_id, probe, controller))
+        controller.start()
+
+    def enter_policy(self, strategy: str, changes: Mapping[str, Any]) -> None:
+        """One more job on the same input, under Weir with the fields of `changes` in its policy's spec."""
+        job_id, probe = self._start_job(strategy)
+        document, name = self._stack.policy.to_document(), f"{GROUP_ID}-{strategy}"
+        document["metadata"]["name"] = name
+        document["spec"]["application"]["flink"]["job"] = name
+        document["spec"]["signals"]["kafka"]["groupId"] = name
+        document["spec"] |= changes
+        self._stack.put_policy(parse_policy(document))
+        self.contestants.append(Contestant(strategy, job_id, probe, None))
+
+    def _start_job(self, strategy: str) -> tuple[str, Probe]:
+        stack, name, output = self._stack, f"{GROUP_ID}-{strategy}", f"enriched-{strategy}"
         stack.kafka.create_topic(output, OUTPUT_PARTITIONS)
         job_id = stack.start_job(name, name, output)
         stack.flink.wait_running(job_id)
-        probe = Probe(stack.kafka.bootstrap_servers, output, input_topic=INPUT_TOPIC).start()
-        controller = Controller(stack.flink, job_id, decide, period_seconds)
-        self.contestants.append(Contestant(strategy, job_id, probe, controller))
-        controller.start()
+        return job_id, Probe(stack.kafka.bootstrap_servers, output, input_topic=INPUT_TOPIC).start()
 
     def run(self, from_seconds: float, until_seconds: float) -> None:
         """Sample all of them between two moments of the load; `TestbedError` if a part dies."""
@@ -165,9 +179,10 @@ class Contest:
                 due += SAMPLE_SECONDS
 
     def decisions(self) -> dict[str, Any]:
-        """Return Weir's decisions: plans by reason, the moments at which the reason changed, and its actions."""
+        """Return the decisions on the stack's own job: plans by reason, the moments at which the reason changed, and its actions."""
         began = time.time() - self._stack.elapsed_seconds()
-        events = self._events.events()
+        mine = self._stack.policy.application
+        events = [event for event in self._events.events() if event.data.get("application") == mine]
         plans = decisions_of(events, began)
         cycles = [
             b for a, b in itertools.pairwise([None, *plans]) if b and (a is None or a.reason_code != b.reason_code)
