@@ -45,11 +45,18 @@ def threads(summary: Mapping[str, Any]) -> int:
     return int((summary.get("observed") or {}).get("orders", 0))
 
 
-def outcomes(loop: Loop) -> list[Mapping[str, Any]]:
-    """Return the outcomes of all decisions that are kept, oldest first."""
-    explained = loop.get(f"/v1/applications/{loop.application}/explain?limit=100") or {"items": []}
-    found = [outcome for cycle in explained["items"] for outcome in cycle["outcomes"]]
-    return sorted(found, key=lambda outcome: str(outcome["at"]))
+class Outcomes:
+    """Outcomes by id, read again and again: the service explains the last minutes only."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._found: dict[str, Mapping[str, Any]] = {}
+
+    def read(self) -> list[Mapping[str, Any]]:
+        """Return all outcomes so far, oldest first."""
+        explained = self._loop.get(f"/v1/applications/{self._loop.application}/explain?limit=100") or {"items": []}
+        self._found |= {outcome["id"]: outcome for cycle in explained["items"] for outcome in cycle["outcomes"]}
+        return sorted(self._found.values(), key=lambda outcome: str(outcome["at"]))
 
 
 def test_more_load_is_more_pods(loop: Loop) -> None:
@@ -68,15 +75,15 @@ def test_more_load_is_more_pods(loop: Loop) -> None:
 
 def test_less_load_is_fewer_pods_whose_members_are_evicted(loop: Loop) -> None:
     """The highest ordinals go; their tasks run elsewhere long before the brokers would have noticed."""
-    before = pods(loop)
+    before, outcomes = pods(loop), Outcomes(loop)
     loop.set_load(rate=LOW)
     loop.until(
         "one pod",
-        lambda s: threads(s) == len(pods(loop)) == 1 and s.get("action_phase") == "verified",
+        lambda s: outcomes.read() and threads(s) == len(pods(loop)) == 1 and s.get("action_phase") == "verified",
         900,
     )
     assert pods(loop) == ["streams-0"]
-    found = outcomes(loop)
+    found = outcomes.read()
     sentences = [outcome["sentence"] for outcome in found if outcome["code"] == "evicted"]
     evicted = {name for name in before if any(name in sentence for sentence in sentences)}
     assert evicted == set(before) - {"streams-0"}, sentences
