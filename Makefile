@@ -35,7 +35,7 @@ kubernetes: environment  ## builds the Kubernetes API server of the tests with G
 kubernetes-node: environment  ## besides that what runs pods on this machine, once (five minutes more)
 	@$(BIN)/python -m testbed.kubernetes_programs node
 
-demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root; ARGS=reactive)
+demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root; ARGS=reactive or kafka-streams)
 	@$(BIN)/python -m tests.node.demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
 # Without its means a tier is skipped and says what is missing, or fails where WEIR_REQUIRE names it.
@@ -83,7 +83,7 @@ test: lint types imports means  ## check, e2e, containers where a Docker daemon 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
 	@$(BIN)/python -m bench.loop $(ARGS)
 
-chaos: setup  ## kills each part in each phase of an action, into bench/results/chaos.json (about an hour)
+chaos: setup  ## kills each part in each phase of an action: bench/results/chaos.json (an hour; ARGS="--target kubernetes": see --help)
 	@$(BIN)/python -m bench.chaos $(ARGS)
 
 bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
@@ -132,7 +132,7 @@ BUILD = docker build -q $(BUILD_ARGS) --build-arg VERSION=$(VERSION) --build-arg
 images:  ## the containers' images, weir-monitor:dev and so on (needs Docker alone; IMAGE_TAG, BUILD_ARGS)
 	@set -e; for each in $(SERVICES); do \
 	  echo "images: weir-$$each:$(IMAGE_TAG)"; $(BUILD) -f services/$$each/Dockerfile -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
-	@set -e; for each in load sample-job; do \
+	@set -e; for each in load sample-job sample-streams; do \
 	  echo "images: weir-$$each:$(IMAGE_TAG)"; \
 	  $(BUILD) -f workloads/Dockerfile --target $$each -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
 

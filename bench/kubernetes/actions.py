@@ -24,6 +24,7 @@ from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.table import GlobalTable
 from services.executor.adapters.flink import FlinkDriver
+from services.executor.adapters.kafka_groups import KafkaGroups
 from services.executor.adapters.kubernetes import KubernetesDriver
 from services.executor.adapters.kubernetes_api import ApiWorkloads
 from services.executor.adapters.memory import MemoryKnowledge
@@ -82,7 +83,8 @@ class Run:
         user = cluster.identity("weir-executor", RIGHTS, namespace=NAMESPACE)
         self.flink = FlinkDriver(self.clock)
         api = KubernetesApi(Access(user.url, user.ca_file, user.token_file))
-        self.driver = KubernetesDriver(self.clock, self.flink, ApiWorkloads(api), [NAMESPACE])
+        groups = KafkaGroups(self.clock)
+        self.driver = KubernetesDriver(self.clock, self.flink, ApiWorkloads(api), [NAMESPACE], groups=groups)
         self.bus = KafkaBus(broker.bootstrap_servers)
         self.knowledge = MemoryKnowledge()
         self.knowledge.policies[APP] = self.policy

@@ -197,8 +197,7 @@ class Target(Document):
     docker: DockerTarget | None = None
     """Containers of a compose service, for a Flink job in reactive mode."""
     kubernetes: KubernetesTarget | None = None
-    """Replicas of Kubernetes workloads, for a service or a Flink job in reactive mode; a consumer group is only observed
-    there."""
+    """Replicas of Kubernetes workloads, for a service, a Flink job in reactive mode or a consumer group."""
     endpoint: EndpointTarget | None = None
     """Instances behind an HTTP endpoint, for a consumer group."""
 

@@ -96,7 +96,8 @@ class KubernetesTarget(Document):
     namespace: Namespace | None = None
     """Namespace of the workload; the settings of monitor and executor must list it. Default: the policy's own."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Slots of one pod: `taskmanager.numberOfTaskSlots` of a Flink job in reactive mode. Default 1."""
+    """Slots of one pod: `taskmanager.numberOfTaskSlots` of a Flink job in reactive mode, or the threads of a consumer group's
+    instance (`num.stream.threads`). Default 1."""
     workloads: Annotated[list[Workload], Field(min_length=1, max_length=50)] | None = None
     """Workloads in topological order, each an operator that is scaled on its own; not with `kind` and `name`."""
 

@@ -26,6 +26,8 @@ class PodReading:
     """Whether it is being deleted."""
     is_final: bool = False
     """Whether it has ended and is not started again: Succeeded or Failed."""
+    addresses: tuple[str, ...] = ()
+    """IP addresses of its own, empty for a pod in its node's network."""
 
     @property
     def counts(self) -> bool:
@@ -65,7 +67,13 @@ def pod_of(document: Any) -> PodReading | None:
         labels=labels(metadata.get("labels")),
         ends=metadata.get("deletionTimestamp") is not None,
         is_final=phase in ("Succeeded", "Failed"),
+        addresses=() if spec.get("hostNetwork") is True else _addresses(status),
     )
+
+
+def _addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
+    found = [status.get("podIP"), *(mapping(each).get("ip") for each in sequence(status.get("podIPs"))[:10])]
+    return tuple(dict.fromkeys(filter(None, (text(each, 50) for each in found))))
 
 
 def _statuses(value: Any) -> list[Mapping[str, Any]]:

@@ -31,13 +31,13 @@ async def start(settings: Settings) -> int:
     bus = KafkaBus(settings.kafka_bootstrap_servers)
     flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
     docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
-    kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces)
     groups = KafkaGroups(
         clock,
         settings.broker_credentials,
         timeout_seconds=settings.target_timeout_seconds,
         allowed=settings.targets(),
     )
+    kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces, groups=groups)
     endpoint = EndpointDriver(
         clock,
         groups,

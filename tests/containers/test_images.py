@@ -208,6 +208,12 @@ def test_workloads_print_their_options(run: Run, name: str, image_settings: Mapp
     assert "usage: python -m workloads." in text
 
 
+def test_the_streams_sample_names_its_arguments(run: Run, image_settings: Mapping[str, str]) -> None:
+    """Java, classes and metrics agent are inside; an unknown argument ends it."""
+    code, text = run_to_end(run, image_of("sample-streams", image_settings), "--help")
+    assert code == 2 and "kafka-streams: --help: unknown; arguments are [application-id" in text, (code, text)
+
+
 def test_the_analyzers_image_is_a_spark_cluster_too(run: Run, image_settings: Mapping[str, str]) -> None:
     """`master` and `worker` are commands of the same image, so that a cluster has the driver's Python, code and jars."""
     # Without a network a container's own name has no address.

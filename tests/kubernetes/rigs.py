@@ -19,8 +19,10 @@ from testbed.kubernetes_access import Access as UserAccess
 from testbed.process import free_port
 from tests.kubernetes.workers import GROUP, worker
 from tests.kubernetes.workloads import deployment
-from tests.unit.executor.kubernetes_rig import chain_subject, service_subject
+from tests.unit.executor.kubernetes_rig import chain_subject, group_subject, service_subject
 from tests.unit.executor.memory_cluster import MemoryDriver
+from tests.unit.executor.pod_groups import GROUP as CONSUMERS
+from tests.unit.executor.pod_groups import PodGroup, PodProcess, no_pods
 
 DEADLINE_SECONDS = 60.0
 KINDS = ["deployments", "statefulsets"]
@@ -46,12 +48,15 @@ def api(access: UserAccess, *, url: str = "", timeout_seconds: float = 5.0) -> K
 class Elsewhere(KubernetesDriver):
     """The driver, with an API server that does not answer for the namespace `away`."""
 
-    def __init__(self, access: UserAccess, namespace: str, *, timeout_seconds: float = 5.0) -> None:
+    def __init__(
+        self, access: UserAccess, namespace: str, *, groups: PodGroup | None = None, timeout_seconds: float = 5.0
+    ) -> None:
         clock = SystemClock()
         workloads = ApiWorkloads(api(access, timeout_seconds=timeout_seconds))
-        super().__init__(clock, MemoryDriver(clock), workloads, [namespace])  # type: ignore[arg-type]
+        groups = groups or PodGroup(clock, no_pods)
+        super().__init__(clock, MemoryDriver(clock), workloads, [namespace], groups=groups)  # type: ignore[arg-type]
         closed = ApiWorkloads(api(access, url=f"https://127.0.0.1:{free_port()}"))
-        self._other = KubernetesDriver(clock, MemoryDriver(clock), closed, ["away"])  # type: ignore[arg-type]
+        self._other = KubernetesDriver(clock, MemoryDriver(clock), closed, ["away"], groups=groups)  # type: ignore[arg-type]
 
     async def close(self) -> None:
         await super().close()
@@ -81,7 +86,8 @@ class ApiRig:
     ) -> None:
         self.cluster, self.kind, self.namespace = cluster, kind, namespace
         self.names = [f"orders-{next(_numbers)}" for _ in range(workloads)]
-        self.driver = Elsewhere(access, namespace)
+        self.access = access
+        self.driver = self.new_driver()
         self.subject = self._subject(self.names, namespace)
         version = f"{GROUP}/v1" if kind == "Worker" else "apps/v1"
         single = workloads == 1
@@ -93,6 +99,10 @@ class ApiRig:
         )
         self.before, self.wanted = dict.fromkeys(self.names, 2), dict.fromkeys(self.names, 4)
         self.too_much = dict.fromkeys(self.names, 40_000)
+
+    def new_driver(self) -> Elsewhere:
+        """Return a driver that has seen nothing."""
+        return Elsewhere(self.access, self.namespace)
 
     def _subject(self, names: Sequence[str], namespace: str) -> Subject:
         made = (
@@ -160,3 +170,39 @@ class ApiRig:
             for event in self.cluster.audit(user)
             if event.resource.endswith("/scale") and event.verb == "update" and event.name in self.names
         ]
+
+
+class GroupApiRig(ApiRig):
+    """A workload of two pods, whose processes are a consumer group at a coordinator in memory: no container runs here."""
+
+    job_id = CONSUMERS
+
+    def __init__(self, cluster: KubernetesCluster, access: UserAccess, namespace: str, kind: str) -> None:
+        self.group = PodGroup(SystemClock(), self._processes)
+        super().__init__(cluster, access, namespace, kind)
+        (name,) = self.names
+        self.subject = self.by_id = replace(group_subject(kind, name, namespace=namespace), id=f"shop/{name}")
+        self.nobody = replace(self.subject, target=group_subject(kind, "nobody", namespace=namespace).target)
+        self.away = replace(self.subject, target=group_subject(kind, name, namespace="away").target)
+        self.before, self.wanted, self.too_much = {CONSUMERS: 2}, {CONSUMERS: 4}, {CONSUMERS: 40_000}
+
+    def new_driver(self) -> Elsewhere:
+        return Elsewhere(self.access, self.namespace, groups=self.group)
+
+    async def restart(self, name: str) -> None:
+        """Delete a pod; its controller makes another one."""
+        await asyncio.to_thread(self.kubectl, "delete", "pod", name)
+
+    async def _processes(self) -> list[PodProcess]:
+        """Return the processes of the ready pods."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=app%3D{self.names[0]}"
+        found = await asyncio.to_thread(self.cluster.request, "GET", path)
+        return [
+            PodProcess(pod["metadata"]["uid"], pod["metadata"]["name"], pod["status"].get("podIP", ""))
+            for pod in found["items"]
+            if {"type": "Ready", "status": "True"}.items() <= _condition(pod, "Ready").items()
+        ]
+
+
+def _condition(pod: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((each for each in pod["status"].get("conditions", []) if each["type"] == kind), {})

@@ -11,10 +11,11 @@ import pytest
 from services.executor.core.observed import Accepted, Refusal, Rejected, TargetChanged
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access
-from tests.kubernetes.rigs import RULES, ApiRig, Elsewhere
+from tests.kubernetes.rigs import RULES, ApiRig, Elsewhere, GroupApiRig
 from tests.kubernetes.workers import WorkerController, define, definition
 from tests.kubernetes.workloads import deployment
 from tests.unit.executor.driver_suite import OPEN
+from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import service_subject
 from tests.unit.executor.workload_suite import ServiceSuite
 
@@ -46,6 +47,17 @@ class TestServices(ServiceSuite):
         await rig.driver.close()
         if controller is not None:
             await controller.close()
+
+
+class TestConsumerGroup(GroupPodsSuite):
+    @pytest.fixture(params=["Deployment", "StatefulSet"])
+    async def rig(
+        self, request: pytest.FixtureRequest, cluster: KubernetesCluster, shop: str, access: Access
+    ) -> AsyncIterator[GroupApiRig]:
+        rig = GroupApiRig(cluster, access, shop, request.param)
+        await rig.begin()
+        yield rig
+        await rig.driver.close()
 
 
 class TestSeveralWorkloads(ServiceSuite):

@@ -1,7 +1,8 @@
 """`make demo-kubernetes`: a Kubernetes node on this machine with the complete loop in it, until Ctrl-C.
 
 Without a cluster of your own. On one that you have, `kubectl apply -k deploy/k8s/overlays/demo` is all. The argument
-`reactive` takes that overlay: Weir starts and stops TaskManager pods.
+`reactive` takes that overlay: Weir starts and stops TaskManager pods; `kafka-streams` does so with instances of a Kafka
+Streams application.
 """
 
 import argparse
@@ -64,7 +65,7 @@ def _interrupt(*_: object) -> None:
 def main() -> int:
     """Run until SIGTERM or SIGINT; 1 and the reason if it does not start."""
     parser = argparse.ArgumentParser(prog="make demo-kubernetes", description="The loop on a node of this machine.")
-    parser.add_argument("overlay", nargs="?", choices=("demo", "reactive"), default="demo")
+    parser.add_argument("overlay", nargs="?", choices=("demo", "reactive", "kafka-streams"), default="demo")
     overlay = parser.parse_args().overlay
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)

@@ -21,7 +21,7 @@ GONE_SECONDS = 180
 
 
 class NodeStack:
-    """An overlay on one node, controlled by kubectl as its user would: `demo`, or `reactive`."""
+    """An overlay on one node, controlled by kubectl as its user would: `demo`, `reactive` or `kafka-streams`."""
 
     def __init__(self, node: KubernetesNode, overlay: str = "demo") -> None:
         self.node = node
@@ -120,4 +120,4 @@ class NodeStack:
             return False
 
     def _namespace(self, service: str) -> str:
-        return SAMPLE if service in {"load", "sample-job", "jobmanager", "taskmanager"} else WEIR
+        return SAMPLE if service in {"load", "sample-job", "jobmanager", "taskmanager", "streams"} else WEIR

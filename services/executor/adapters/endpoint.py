@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import httpx
 import structlog
-from weir_contracts import Deployment, KafkaSignals, Operator, Parallelism, RescaleSettings, Subject, Topology, Unit
-from weir_contracts.endpoint import MAX_REQUESTED, EndpointState
+from weir_contracts import Parallelism, Subject, Unit
+from weir_contracts.endpoint import EndpointState
 
 from engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
 from runtime.addresses import TARGETS, Allowed
@@ -34,11 +34,11 @@ from services.executor.credentials import Credential, CredentialRefused, token_f
 from services.executor.driver import Fence
 
 from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress
+from .group_target import deployment_of, group_of, kafka_of, topology_of, unfit, unit_of
 from .groups import Groups, GroupUnread
 from .steadiness import MAX_OBSERVED, Steadiness
 
 Answer = Accepted | Rejected | TargetChanged | Unanswered | Refusal
-_AT_ONCE = RescaleSettings(cooldown_seconds=0, stabilization_seconds=0, max_trigger_delay_seconds=0)
 
 
 @dataclass(frozen=True)
@@ -133,31 +133,18 @@ class EndpointDriver:
         return Snapshot(self._clock.now(), reachable=False, reason=reason, refusal=refusal)
 
     def _snapshot(self, subject: Subject, found: _Found) -> Snapshot:
-        now, name, there = self._clock.now(), _group(subject), found.instances
-        topology = Topology(operators=[Operator(name=name, id=name)])
-        unit, group = _unit(subject), found.group
+        now, there = self._clock.now(), found.instances
+        unit, group = unit_of(subject), found.group
         progress = found.progress(unit)
         members = tuple(sorted(member.id for member in group.members))
         state = (there.replicas, there.ready, tuple(sorted(found.ids)), members, group.state, progress is None)
-        deployment = Deployment(
-            engine=subject.application.engine,
-            health="running" if group.state == STABLE else "restarting",
-            job_id=name[:200],
-            job_name=name,
-            graph_hash=topology.graph_hash(),
-            state=group.state[:50],
-            requested={name: min(MAX_REQUESTED, there.replicas * unit.slots)},
-            observed={name: min(MAX_REQUESTED, max(1, len(members)))},
-            replicas=len(found.ids),
-            rescale=_AT_ONCE,
-        )
         return Snapshot(
             at=now,
             reachable=True,
-            deployment=deployment,
+            deployment=deployment_of(subject, group, wanted=there.replicas, replicas=len(found.ids)),
             all_running=progress is None,
             steady_since=self._steadiness.since(subject.id, state, now),
-            topology=topology,
+            topology=topology_of(subject),
             refusal=found.refusal(unit),
             progress=progress,
             version=there.version,
@@ -174,10 +161,10 @@ class EndpointDriver:
         *,
         version: str | None = None,
     ) -> Answer:
-        name, unit = _group(subject), _unit(subject)
+        name, unit = group_of(subject), unit_of(subject)
         if job_id != name[:200]:
             return Rejected(f"job {job_id[:100]} is missing: the application is group {name[:100]}")
-        problem = _unfit(parallelism, name, unit)
+        problem = unfit(subject, parallelism)
         if problem:
             return Rejected(problem)
         replicas = parallelism[name] // unit.slots
@@ -214,14 +201,14 @@ class EndpointDriver:
             gone = [member for member in members if member in found.departed]
             if not gone:
                 return Unanswered("no member is left whose instance has ended")
-            evicted = await self._groups.evict(_kafka(subject), _group(subject), gone)
+            evicted = await self._groups.evict(kafka_of(subject), group_of(subject), gone)
         except (CredentialRefused, EndpointFailed, GroupUnread) as error:
             return Unanswered(str(error))
         return Evicted(evicted) if evicted else Unanswered("the coordinator removed no member")
 
     async def _read(self, subject: Subject) -> _Found:
         instances = await self._endpoint(subject).read()
-        group = await self._groups.read(_kafka(subject), _group(subject))
+        group = await self._groups.read(kafka_of(subject), group_of(subject))
         if subject.id not in self._instances and len(self._instances) >= MAX_OBSERVED:
             self._instances.clear()
         memory = self._instances.setdefault(subject.id, InstanceMemory())
@@ -236,34 +223,3 @@ class EndpointDriver:
         token = token_for(target, self._credentials)
         headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
         return Endpoint(self._client, str(target.url), self._answer_seconds, headers)
-
-
-def _kafka(subject: Subject) -> KafkaSignals:
-    if subject.signals.kafka is None:
-        raise ValueError(f"{subject.id}: a consumer group without signals.kafka")
-    return subject.signals.kafka
-
-
-def _group(subject: Subject) -> str:
-    """Return the group, which is the name of the application's only operator, too."""
-    if subject.application.group_id is None:
-        raise ValueError(f"{subject.id} is not a consumer group")
-    return subject.application.group_id
-
-
-def _unit(subject: Subject) -> Unit:
-    return subject.unit or Unit(1)
-
-
-def _unfit(parallelism: Parallelism, name: str, unit: Unit) -> str:
-    """Return why no number of instances gives this parallelism; empty if one does."""
-    if set(parallelism) != {name}:
-        odd = sorted(set(parallelism) ^ {name})
-        return f"the group and the request differ in operators: {', '.join(odd[:5])}"
-    threads = parallelism[name]
-    if threads > MAX_REQUESTED or threads < 1:
-        return f"{threads} threads are not between 1 and {MAX_REQUESTED}"
-    reached = -(-threads // unit.slots) * unit.slots
-    if reached != threads:
-        return f"no number of instances of {unit.slots} threads gives {threads}: the next is {reached}"
-    return ""

@@ -19,6 +19,10 @@ class GroupMember:
     id: str
     client_id: str
     static_id: str | None = None
+    host: str = ""
+    """Address that the coordinator sees. Empty: unknown."""
+    instance: str = ""
+    """Instance that has this address. Empty: unknown, or it has no address of its own."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,13 @@ class GroupReading:
 
 
 def owner_of(member: GroupMember, instances: Iterable[str]) -> str | None:
-    """Return the instance of a member, or None: the longest id that begins one of its names, up to the end or a `-`."""
+    """Return the instance of a member, or None: the longest id that begins one of its names, up to the end or a `-`, else
+    the one that has its address."""
     names = [name for name in (member.static_id, member.client_id) if name]
-    owners = [each for each in instances if any(name == each or name.startswith(f"{each}-") for name in names)]
+    listed = list(instances)
+    owners = [each for each in listed if any(name == each or name.startswith(f"{each}-") for name in names)]
+    if not owners and member.instance in listed:
+        return member.instance
     return max(owners, key=len, default=None)
 
 

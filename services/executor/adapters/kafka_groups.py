@@ -187,7 +187,12 @@ def _reading(described: ConsumerGroupDescription, partitions: Mapping[str, froze
         for place in member.assignment.topic_partitions if member.assignment is not None else ():
             assigned.setdefault(place.topic, set()).add(place.partition)
     members = tuple(
-        GroupMember(member.member_id, member.client_id or "", member.group_instance_id or None)
+        GroupMember(
+            member.member_id,
+            member.client_id or "",
+            member.group_instance_id or None,
+            (member.host or "").removeprefix("/"),
+        )
         for member in described.members
     )
     unassigned = sum(len(partitions.get(topic, frozenset()) - found) for topic, found in assigned.items())

@@ -1,6 +1,7 @@
 """Driver for Kubernetes workloads, scaled through their scale subresource.
 
-The pods run the TaskManagers of a Flink job in reactive mode, or a service, each of whose workloads is an operator.
+The pods run the TaskManagers of a Flink job in reactive mode, the instances of a consumer group, or a service, each of
+whose workloads is an operator.
 Each write is conditional on the version of the workload that was read just before, so a write that comes second is
 refused.
 """
@@ -19,7 +20,7 @@ from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.executor.core.messages import GROUP_ON_KUBERNETES, NO_GROUP, changes
+from services.executor.core.messages import NO_CHECKPOINTS, NO_GROUP, changes
 from services.executor.core.observed import (
     Accepted,
     DepartedMember,
@@ -33,7 +34,10 @@ from services.executor.core.observed import (
 )
 from services.executor.driver import Fence
 
+from . import group_target
 from . import kubernetes_state as state
+from .group_pods import GroupPods
+from .groups import Groups
 from .kubernetes_state import Found
 from .reactive import Cluster, ReactiveJob, unanswerable, unfit
 
@@ -64,6 +68,10 @@ class Workloads(Protocol):
         """Mark a pod as the first to be deleted."""
         ...
 
+    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
+        """Return the names of which no pod exists now, or only one that has ended for good."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -86,10 +94,12 @@ class KubernetesDriver:
         workloads: Workloads | None,
         namespaces: Iterable[str] = (),
         *,
+        groups: Groups,
         checkpoint_seconds: float = 5.0,
     ) -> None:
         self._clock = clock
         self._job = ReactiveJob(cluster, clock, checkpoint_seconds=checkpoint_seconds)
+        self._groups = GroupPods(groups, clock)
         self._workloads = workloads
         self._namespaces = frozenset(namespaces)
         self._observed: dict[str, _Observed] = {}
@@ -116,15 +126,17 @@ class KubernetesDriver:
             return Snapshot(self._clock.now(), reachable=False, reason=reason, refusal=refused)
         if isinstance(found, str):
             return Snapshot(self._clock.now(), reachable=True, reason=found)
-        if subject.application.flink is None:
+        if subject.application.group_id is not None:
+            snapshot = await self._groups.observe(subject, found[0])
+        elif subject.application.flink is None:
             snapshot = self._service(subject, found)
         else:
             snapshot = await self._flink(subject, found)
         return replace(
             snapshot,
             version=state.version(found),
-            refusal=state.refusal(found),
-            progress=state.progress(found, self._clock.now()),
+            refusal=state.refusal(found) or snapshot.refusal,
+            progress=state.progress(found, self._clock.now()) or snapshot.progress,
         )
 
     async def _flink(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
@@ -197,9 +209,7 @@ class KubernetesDriver:
             return _failed(error)
         if isinstance(found, str):
             return Rejected(found)
-        observed = (
-            self._service(subject, found) if subject.application.flink is None else await self._job.observe(subject)
-        )
+        observed = await self._requested(subject, found)
         missing = unanswerable(job_id, observed)
         if missing is not None:
             return missing
@@ -222,6 +232,14 @@ class KubernetesDriver:
         if observed.can_trigger_checkpoint and sum(replicas.values()) < sum(there.values()):
             await self._job.complete_checkpoint(subject, job_id, observed)
         return await self._write(found, replicas, fence)
+
+    async def _requested(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the state that a request is checked against; a group's coordinator need not answer for it."""
+        if subject.application.group_id is not None:
+            return self._groups.requested(subject, found[0])
+        if subject.application.flink is None:
+            return self._service(subject, found)
+        return await self._job.observe(subject)
 
     async def _write(self, found: Sequence[Found], replicas: Mapping[str, int], fence: Fence) -> Answer:
         """Scale the workloads in topological order. A failure names the workload, and what was written before it."""
@@ -260,11 +278,24 @@ class KubernetesDriver:
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         if subject.application.flink is None:
-            return "a service has no checkpoints"
+            return NO_CHECKPOINTS
         return await self._job.trigger_checkpoint(subject, job_id)
 
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
-        return Unanswered(NO_GROUP)
+        if subject.application.group_id is None:
+            return Unanswered(NO_GROUP)
+        forbidden = self._forbidden(subject)
+        if forbidden is not None:
+            return Unanswered(forbidden.sentence)
+        try:
+            found = await self._read(subject)
+            if isinstance(found, str):
+                return Unanswered(found)
+            return await self._groups.evict(subject, found[0], members, self._workloads_api)
+        except KindUnknown as error:
+            return Unanswered(str(error))
+        except ApiFailed as error:
+            return Unanswered(_reason(error))
 
     # -- the workloads ---------------------------------------------------------------------------------------------
 
@@ -287,8 +318,6 @@ class KubernetesDriver:
 
     def _forbidden(self, subject: Subject) -> Refusal | None:
         namespace = subject.namespace
-        if subject.application.group_id is not None:
-            return Refusal("unsupported", GROUP_ON_KUBERNETES)
         if self._workloads is None or not self._namespaces:
             return Refusal("namespace-forbidden", f"the kubernetes driver is off: {NAMESPACES} names no namespace")
         if namespace not in self._namespaces:
@@ -305,6 +334,8 @@ def _target(subject: Subject) -> KubernetesTarget:
 def _unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
     """Return why no number of replicas gives this parallelism; empty if one does."""
     unit, topology = _target(subject).unit, observed.topology
+    if subject.application.group_id is not None:
+        return group_target.unfit(subject, parallelism)
     if subject.application.flink is not None and unit is not None:
         return unfit(parallelism, unit, observed)
     names = [] if topology is None else topology.names
@@ -318,7 +349,7 @@ def _unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> st
 def _replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
     """Return the replicas of each workload for a parallelism."""
     target, topology = _target(subject), observed.topology
-    if subject.application.flink is None or topology is None or target.unit is None:
+    if subject.application.service is not None or topology is None or target.unit is None:
         return dict(parallelism)
     return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
 
@@ -326,7 +357,7 @@ def _replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) ->
 def _parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
     """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
     target, topology = _target(subject), observed.topology
-    if subject.application.flink is None or topology is None or target.unit is None:
+    if subject.application.service is not None or topology is None or target.unit is None:
         return dict(replicas)
     level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
     return topology.uniform(min(MAX_REPLICAS, level))

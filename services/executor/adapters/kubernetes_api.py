@@ -97,6 +97,21 @@ class ApiWorkloads:
             content_type=MERGE_PATCH,
         )
 
+    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
+        """Return the names of which no pod exists, or only one that has ended for good; the watch may lag behind."""
+
+        async def is_ended(called: str) -> bool:
+            query = {"fieldSelector": f"metadata.name={called}"}
+            document = await self._api.get(Call("list", "pods", namespace, called), PODS.path(namespace), query=query)
+            listed = mapping(document).get("items")
+            if not isinstance(listed, list):
+                return False  # no list of pods, so nothing is known
+            found = [pod_of(each) for each in listed]
+            return all(pod is not None and pod.is_final for pod in found)
+
+        answers = await asyncio.gather(*(is_ended(called) for called in names))
+        return frozenset(called for called, ended in zip(names, answers, strict=True) if ended)
+
     async def _workload(self, namespace: str, ref: WorkloadRef) -> WorkloadReading | None:
         """Return a workload with its replicas and selector; None if it does not exist."""
         kind = await self._kinds.find(ref)

@@ -21,7 +21,6 @@ ACTION_ELSEWHERE = "another executor holds an action of this application"
 ENDPOINT_WITHOUT_APPLICATION = "the endpoint does not know the application (404)"
 NO_CHECKPOINTS = "the application has no checkpoints"
 NO_INSTANCES = "the endpoint has 0 replicas: scale it to 1 by hand"
-GROUP_ON_KUBERNETES = "this version scales no consumer group on Kubernetes: give it an endpoint target"
 NO_GROUP = "the application is not a consumer group"
 REACTIVE_WITHOUT_INSTANCES = (
     "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker or "
@@ -224,9 +223,13 @@ def evicted(instances: list[str], count: int) -> str:
     return f"evicted {members} of {_joined([_cut(each, MAX_INSTANCE_LENGTH) for each in instances])}, {verb}"
 
 
-def instances_ready(ready: int, wanted: int, running: int) -> str:
+def instances_ready(ready: int, wanted: int, running: int, noun: str = "instances") -> str:
     more = "" if running <= wanted else f", and {running} run"
-    return f"{ready} of {wanted} instances are ready{more}"
+    return f"{ready} of {wanted} {noun} are ready{more}"
+
+
+def pods_end(count: int) -> str:
+    return f"{count} {'pod has' if count == 1 else 'pods have'} not ended yet"
 
 
 def group_waits(count: int) -> str:

@@ -1,12 +1,15 @@
 """The chaos campaign's accounts: what it calls lost, unended or done twice."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
 
-from bench.chaos.__main__ import MOMENTS, VICTIMS, plan_of, right
+from bench.chaos import kubernetes
+from bench.chaos.campaign import MOMENTS, VICTIMS, plan_of, right
 from bench.chaos.ledger import Ledger
+from bench.kubernetes.load import Sample
 
 
 def plan(id: str, kind: str = "scale") -> dict[str, Any]:
@@ -87,3 +90,37 @@ def test_right_is_enough_and_little_more() -> None:
     """One subtask does 485 records/s, three 1,373."""
     assert right(400.0) == range(1, 3)
     assert right(1200.0) == range(3, 6)
+
+
+def test_right_replicas_of_a_service_are_enough_and_little_more() -> None:
+    """One replica does 100 records/s."""
+    assert kubernetes.right(200.0) == range(2, 5)
+    assert kubernetes.right(600.0) == range(6, 11)
+
+
+class _Samples(kubernetes.KubernetesCampaign):
+    """A campaign whose workload was sampled once."""
+
+    def __init__(self, *samples: Sample, planned: bool = True) -> None:
+        self.rate = 200.0
+        plans = [SimpleNamespace(kind="plan")] if planned else []
+        self.events = SimpleNamespace(events=lambda: plans)  # type: ignore[assignment]
+        self.stack = SimpleNamespace(simulation=SimpleNamespace(samples={kubernetes.NAME: samples}))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([], "has not begun"),
+        ([Sample(1.0, 200.0, 0.0, 3, 3, 3)], None),
+        ([Sample(1.0, 200.0, 0.0, 3, 3, 2)], "2 of 3 replicas are ready"),
+        ([Sample(1.0, 200.0, 0.0, 9, 9, 9)], "9 of 9 replicas are ready, right for 200/s"),
+        ([Sample(1.0, 200.0, 31.0, 3, 3, 3)], "waits for 31 s"),
+    ],
+)
+def test_a_workload_is_well_when_its_replicas_are_ready_right_and_in_time(
+    samples: list[Sample], words: str | None
+) -> None:
+    troubles = _Samples(*samples).target_troubles()
+    assert (troubles == []) if words is None else (words in troubles[0])
+    assert samples == [] or _Samples(*samples, planned=False).target_troubles() == ["no plan was made yet"]

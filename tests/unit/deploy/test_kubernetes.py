@@ -40,8 +40,8 @@ from .manifests import (
     pods,
 )
 
-DEMO, REACTIVE, EXTERNAL = "overlays/demo", "overlays/reactive", "overlays/external"
-OVERLAYS = (DEMO, REACTIVE, EXTERNAL)
+DEMO, REACTIVE, STREAMS, EXTERNAL = (f"overlays/{each}" for each in ("demo", "reactive", "kafka-streams", "external"))
+OVERLAYS = (DEMO, REACTIVE, STREAMS, EXTERNAL)
 COMPOSE = FOLDER.parent / "compose"
 SETTINGS: dict[str, type[BaseSettings]] = {
     "monitor": MonitorSettings,
@@ -316,11 +316,19 @@ CONNECTIONS = {
     ),
 }
 """All that may be connected to in the demonstration."""
+OF_FLINK = {"jobmanager", "taskmanager", "sample-job"}
+ALLOWED = {
+    DEMO: CONNECTIONS,
+    REACTIVE: {each for each in CONNECTIONS if "sample-job" not in each},
+    STREAMS: {each for each in CONNECTIONS if not OF_FLINK & set(each)}
+    | {("streams", "kafka", 9092), ("monitor", "streams", 9404)},
+}
+"""Nothing submits the job in reactive mode, and instances of a Kafka Streams application talk to brokers alone."""
 
 
-@pytest.mark.parametrize("overlay", [DEMO, REACTIVE])
+@pytest.mark.parametrize("overlay", ALLOWED)
 def test_network_policies_allow_what_is_needed_and_nothing_else(overlay: str) -> None:
-    """Every pair of pods and every port, by the rules of NetworkPolicy. Nothing submits the job in reactive mode."""
+    """Every pair of pods and every port, by the rules of NetworkPolicy."""
     found = {
         (source.name, target.name, port)
         for source in pods(overlay)
@@ -328,7 +336,26 @@ def test_network_policies_allow_what_is_needed_and_nothing_else(overlay: str) ->
         for port in target.ports.values()
         if allowed(overlay, source, target, port)
     }
-    assert found == {each for each in CONNECTIONS if overlay == DEMO or "sample-job" not in each}
+    assert found == ALLOWED[overlay]
+
+
+def test_the_streams_policy_fits_its_workload() -> None:
+    """A StatefulSet that exists, with the threads, the metrics port and the application that the policy says."""
+    config = next(each for each in of_kind(STREAMS, "ConfigMap") if each["metadata"]["name"].startswith("policy-"))
+    spec = parse_policy(yaml.safe_load(config["data"]["policy.yaml"])).spec
+    application = None if spec.application is None else spec.application.kafka_streams
+    workload = spec.target.kubernetes
+    assert workload is not None and workload.unit is not None and application is not None
+    container = named(STREAMS, workload.refs[0].kind, workload.refs[0].name)["spec"]["template"]["spec"]["containers"][
+        0
+    ]
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    assert application.application_id == given.get("STREAMS_APPLICATION_ID", "orders")
+    assert workload.unit.slots == int(given.get("STREAMS_THREADS", "1"))
+    assert application.metrics is not None
+    assert container["ports"] == [{"name": "metrics", "containerPort": application.metrics.port}]
+    name = next(each for each in container["env"] if each["name"] == "STREAMS_CLIENT_ID")
+    assert name["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
 def test_every_object_has_a_namespace_of_its_overlay() -> None:

@@ -11,6 +11,7 @@ from services.executor.core.observed import Snapshot
 from services.executor.driver import Fence, Unfenced
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY
 from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
+from tests.unit.executor.pod_groups import GROUP, PodGroup, PodProcess
 
 URL = "http://127.0.0.1:8081"
 
@@ -33,12 +34,21 @@ def flink_subject(kind: str = "StatefulSet", name: str = "orders", *, job: str =
     return _subject({"flink": {"url": url, "job": job}}, {"kind": kind, "name": name, **more})
 
 
-def _subject(application: dict[str, Any], target: dict[str, Any]) -> Subject:
+def group_subject(
+    kind: str, name: str = "orders", *, namespace: str | None = None, group: str = GROUP, slots: int = 1
+) -> Subject:
+    """A Kafka Streams application whose instances are the pods of a workload."""
+    place = {"kind": kind, "name": name, "slots": slots, **({"namespace": namespace} if namespace else {})}
+    kafka = {"kafka": {"bootstrapServers": "127.0.0.1:9092"}}
+    return _subject({"kafkaStreams": {"applicationId": group}}, place, kafka)
+
+
+def _subject(application: dict[str, Any], target: dict[str, Any], signals: dict[str, Any] | None = None) -> Subject:
     return Subject(
         "shop/orders",
         Application.model_validate(application),
         Target.model_validate({"kubernetes": target}),
-        Signals(),
+        Signals.model_validate(signals or {}),
     )
 
 
@@ -64,9 +74,8 @@ class MemoryRig:
         self.pods = {name: self.kubernetes.add(kind, name, 2) for name in names}
         self.cluster = TaskManagers(self.clock)
         self.cluster.kubernetes = self.kubernetes
-        self.driver = KubernetesDriver(
-            self.clock, self.cluster, self.kubernetes, [NAMESPACE, "away"], checkpoint_seconds=0.05
-        )
+        self.group = PodGroup(self.clock, self._processes)
+        self.driver = self.new_driver()
         version = {"Worker": "shop.example/v1"}.get(kind, "apps/v1")
         if len(names) > 1:
             self.subject = self.by_id = chain_subject(kind, names)
@@ -87,6 +96,20 @@ class MemoryRig:
         return str(document["metadata"]["uid"]) if len(self.names) == 1 else self._several
 
     _several = ""
+
+    def new_driver(self) -> KubernetesDriver:
+        """Return a driver that has seen nothing."""
+        return KubernetesDriver(
+            self.clock,
+            self.cluster,
+            self.kubernetes,
+            [NAMESPACE, "away"],
+            groups=self.group,
+            checkpoint_seconds=0.05,
+        )
+
+    async def _processes(self) -> list[PodProcess]:
+        return self.kubernetes.processes()
 
     async def begin(self) -> "MemoryRig":
         """Read the identity of several workloads."""
@@ -133,3 +156,27 @@ class FlinkRig(MemoryRig):
     @property
     def job_id(self) -> str:
         return JOB
+
+
+class GroupRig(MemoryRig):
+    """A Kafka Streams application of two pods."""
+
+    def __init__(self, kind: str = "StatefulSet", slots: int = 1, **group: Any) -> None:
+        super().__init__(kind)
+        self.group.threads = slots
+        for name, value in group.items():
+            setattr(self.group, name, value)
+        self.subject = self.by_id = group_subject(kind, slots=slots)
+        self.nobody, self.away = (
+            group_subject(kind, "nobody", slots=slots),
+            group_subject(kind, namespace="away", slots=slots),
+        )
+        self.before, self.wanted = {GROUP: 2 * slots}, {GROUP: 4 * slots}
+        self.too_much = {GROUP: 40_000}
+
+    @property
+    def job_id(self) -> str:
+        return GROUP
+
+    async def restart(self, name: str) -> None:
+        self.kubernetes.restart(self.kind, "orders", name)

@@ -14,6 +14,7 @@ from runtime.clock import Clock
 from services.executor.adapters.kubernetes_state import MANAGER, Found
 from tests.unit.engines.memory_cluster import MemoryCluster
 from tests.unit.executor.memory_cluster import MemoryDriver
+from tests.unit.executor.pod_groups import PodProcess
 
 WORKER = Kind("shop.example", "v1", "Worker", "workers")
 NAMESPACE = "shop"
@@ -88,6 +89,23 @@ class MemoryKubernetes:
         found = self.objects.document(kind, NAMESPACE, name)
         self.objects.put({**found, "status": {**found["status"], **status}, "fixed": status})
 
+    def restart(self, kind: str, name: str, pod: str) -> None:
+        """Delete a pod; its controller makes another one, of the same name in a StatefulSet."""
+        pods = self.pods[name]
+        pods.names.remove(pod)
+        self.objects.delete("Pod", NAMESPACE, pod)
+        if kind == "StatefulSet":
+            pods.names.append(pod)
+            pods.born[pod] = self._at
+
+    def processes(self) -> list[PodProcess]:
+        """Return the processes of ready pods."""
+        found = []
+        for (kind, _, name), each in self.objects._objects.items():
+            if kind == "Pod" and each["status"]["phase"] == "Running":
+                found.append(PodProcess(str(each["metadata"]["uid"]), name, each["status"]["podIP"]))
+        return found
+
     def names(self, name: str) -> list[str]:
         """Return the pods of a workload."""
         return list(self.pods[name].names)
@@ -119,6 +137,13 @@ class MemoryKubernetes:
         if self.lost_answers:
             self.lost_answers -= 1
             raise ApiFailed(call, f"cannot {call}: no answer within 5 s")
+
+    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
+        if self.away:
+            call = Call("list", "pods", namespace)
+            raise ApiFailed(call, f"cannot {call}: {self.away}")
+        there = {name for (kind, at, name) in self.objects._objects if (kind, at) == ("Pod", namespace)}
+        return frozenset(names) - there
 
     async def lower_cost(self, found: Found, pod: str) -> None:
         self._deny("patch pods", NAMESPACE)
@@ -189,6 +214,7 @@ class MemoryKubernetes:
             "status": {
                 "phase": "Running" if ready else "Pending",
                 "startTime": _time(pods.born[name]),
+                "podIP": f"10.0.{sum(name.encode()) % 250}.{int(pods.born[name]) % 250}",
                 "containerStatuses": [container],
                 "conditions": conditions,
             },

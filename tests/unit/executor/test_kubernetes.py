@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Pod, WorkloadStatus, example, parse_policy
+from weir_contracts import Pod, WorkloadStatus
 
 from engines.kubernetes.cluster import Replicas
 from engines.kubernetes.discovery import Kind
@@ -18,7 +18,8 @@ from services.executor.core.observed import Accepted, Refusal
 from services.executor.core.rules import Rules
 from tests.unit.executor.builders import NOON, TOPOLOGY
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
-from tests.unit.executor.kubernetes_rig import FlinkRig, MemoryRig
+from tests.unit.executor.group_pods_suite import GroupPodsSuite
+from tests.unit.executor.kubernetes_rig import FlinkRig, GroupRig, MemoryRig
 from tests.unit.executor.workload_suite import ServiceSuite
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
@@ -45,6 +46,25 @@ class TestFlinkJob(DriverSuite):
     @pytest.fixture(params=[1, 2])
     async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[FlinkRig]:
         rig = FlinkRig(slots=request.param)
+        yield rig
+        await rig.driver.close()
+
+
+CASES = [
+    ("StatefulSet", {}),
+    ("Deployment", {}),
+    ("Worker", {}),
+    ("StatefulSet", {"slots": 2, "static": True}),
+    ("StatefulSet", {"unnamed": True}),
+]
+
+
+class TestConsumerGroup(GroupPodsSuite):
+    @pytest.fixture(params=CASES, ids=lambda case: " ".join([case[0], *case[1]]))
+    async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[GroupRig]:
+        kind, group = request.param
+        rig = GroupRig(kind, **group)
+        await rig.until(lambda s: s.runs(rig.before))
         yield rig
         await rig.driver.close()
 
@@ -120,23 +140,12 @@ def test_a_restart_of_long_ago_does_not_explain_why_a_pod_is_not_ready(pod: dict
 async def test_without_namespaces_the_driver_is_off() -> None:
     """Nothing is requested, and the setting is named."""
     rig = MemoryRig()
-    driver = KubernetesDriver(rig.clock, rig.cluster, None)
+    driver = KubernetesDriver(rig.clock, rig.cluster, None, groups=rig.group)
     found = await driver.observe(rig.subject)
     assert found.refusal is not None and found.refusal.code == "namespace-forbidden" and not found.reachable
     answer = await driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
     assert isinstance(answer, Refusal) and "WEIR_EXECUTOR_KUBERNETES_NAMESPACES" in answer.sentence
     await driver.close()
-
-
-async def test_a_consumer_group_is_not_scaled_by_its_pods() -> None:
-    """The refusal names the target that scales it, before anything is read."""
-    rig = MemoryRig()
-    group = parse_policy(example("policy", "consumer-group")).subject
-    found = await rig.driver.observe(group)
-    assert found.refusal is not None and found.refusal.code == "unsupported" and not found.reachable
-    answer = await rig.driver.request(group, "mailer", {"mailer": 2}, {"mailer": 1}, OPEN)
-    assert isinstance(answer, Refusal) and "endpoint target" in answer.sentence
-    assert rig.written() == 0
 
 
 async def test_foreign_writers_of_several_workloads_are_named() -> None:

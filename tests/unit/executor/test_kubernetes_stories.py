@@ -14,6 +14,7 @@ from tests.unit.executor.builders import JOB, TOPOLOGY, plan
 from tests.unit.executor.house import APP, House
 from tests.unit.executor.kubernetes_rig import kubernetes_policy
 from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
+from tests.unit.executor.pod_groups import PodGroup, PodProcess
 
 FLINK = {"application": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}}}
 
@@ -28,8 +29,18 @@ class KubernetesHouse(House):
         self.pods = {name: self.kubernetes.add(kind, name, 2) for name in names}
         self.cluster = TaskManagers(self.clock)
         self.cluster.kubernetes = self.kubernetes
-        self.scaler = KubernetesDriver(self.clock, self.cluster, self.kubernetes, [NAMESPACE], checkpoint_seconds=0.05)
+        self.group = PodGroup(self.clock, self._processes)
+        self.scaler = self.new_driver()
         self.drivers["kubernetes"] = self.scaler
+
+    async def _processes(self) -> list[PodProcess]:
+        return self.kubernetes.processes()
+
+    def new_driver(self) -> KubernetesDriver:
+        """Return a driver that has seen nothing."""
+        return KubernetesDriver(
+            self.clock, self.cluster, self.kubernetes, [NAMESPACE], groups=self.group, checkpoint_seconds=0.05
+        )
 
     async def begin(self, **spec: Any) -> None:
         await self.start()
@@ -39,7 +50,7 @@ class KubernetesHouse(House):
         target: dict[str, Any] = {"workloads": chain} if len(chain) > 1 else chain[0]
         self.knowledge.policies[APP] = self.policy = kubernetes_policy(target, **spec)
         await self.publish(POLICIES, APP, self.policy)
-        if spec:
+        if "flink" in spec.get("application", {}):
             self.cluster.add(self.policy.subject, TOPOLOGY, TOPOLOGY.uniform(2), JOB)
         self.clock.advance(60)
 
