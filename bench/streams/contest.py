@@ -5,6 +5,7 @@ All applications read the same records at the same time. The replay, the rules' 
 the autoscaler by lag has the records of half the objective as its target; the static size is for the peak.
 """
 
+import contextlib
 import itertools
 import math
 import tempfile
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from bench.compare.__main__ import Load, excerpt
 from bench.compare.rules import STATIC_UTILIZATION
@@ -118,7 +121,9 @@ def _run(bench: Running, contestants: Sequence[Contestant], load: Load, seconds:
         for each in contestants:
             if each.controller is not None:
                 each.controller.check()
-            instances = len(bench.endpoint(each.application_id).instances)
+            instances: int | None = None
+            with contextlib.suppress(httpx.HTTPError):
+                instances = len(bench.endpoint(each.application_id).instances)
             each.samples.append(Sample(round(stack.elapsed_seconds(), 2), each.probe.lag_seconds(), instances))
         due += SAMPLE_SECONDS
 

@@ -51,8 +51,13 @@ async def _make(client: Any, group: MadeGroup, number: int) -> None:
 
 async def _joined(client: Any, group: MadeGroup, number: int) -> str:
     from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest, SyncGroupRequest
+    from kafka.protocol.metadata import FindCoordinatorRequest
 
     send = client._manager.send
+    # a new cluster makes its coordinators when the first client looks for one
+    (found,) = (await send(FindCoordinatorRequest(key_type=0, coordinator_keys=[group.id], min_version=4))).coordinators
+    if found.error_code:
+        return f"no coordinator: error {found.error_code}"
     node = next(broker.node_id for broker in client._manager.cluster.brokers())
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(
         name="stream", metadata=streams_bytes.subscription([group.topic], UUID(int=number + 1))

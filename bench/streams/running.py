@@ -18,6 +18,7 @@ from bench.results_file import log
 from runtime.event_feed import EventFollower
 from testbed.process import NotInTime, wait_until
 from testbed.trial.options import GROUP_ID, INPUT_TOPIC, TrialOptions
+from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS
 from testbed.trial.streams_stack import StreamsStack
 
 
@@ -26,7 +27,10 @@ class Running:
 
     def __init__(self, stack: StreamsStack) -> None:
         self.stack = stack
-        self._events = EventFollower(f"{stack.api_url}/v1/events", kinds=frozenset({"plan", "outcome"}))
+        self._events = EventFollower(f"{stack.api_url}/v1/events", kinds=REPORTED_KINDS, without=UNREPORTED_FIELDS)
+        self._read = 0
+        self._plans: list[Plan] = []
+        self._actions: dict[str, ActionState] = {}
         self._http = httpx.Client(timeout=5.0, trust_env=False)
 
     def start(self) -> None:
@@ -53,17 +57,25 @@ class Running:
         body = {"replicas": replicas, "version": self.endpoint(application_id).version}
         self._http.put(self.stack.endpoint_url_of(application_id), json=body).raise_for_status()
 
+    def _follow(self) -> None:
+        """Take in the events that came since the last call."""
+        events = self._events.events()
+        for event in events[self._read :]:
+            if event.kind == "plan":
+                self._plans.append(Plan.model_validate(event.data))
+            elif action := Outcome.model_validate(event.data).action:
+                self._actions[str(action.id)] = action
+        self._read = len(events)
+
     def actions(self) -> list[ActionState]:
         """Return the last state of each action, oldest first."""
-        found: dict[str, ActionState] = {}
-        for event in self._events.events():
-            if event.kind == "outcome" and (action := Outcome.model_validate(event.data).action):
-                found[str(action.id)] = action
-        return list(found.values())
+        self._follow()
+        return list(self._actions.values())
 
     def plans(self) -> list[Plan]:
         """Return all plans so far, oldest first."""
-        return [Plan.model_validate(event.data) for event in self._events.events() if event.kind == "plan"]
+        self._follow()
+        return self._plans
 
     def idle(self) -> bool:
         """Return whether no action is in flight."""
@@ -88,7 +100,11 @@ class Running:
 
         def holds() -> bool:
             self.stack.check()
-            return condition()
+            try:
+                return condition()
+            except httpx.HTTPError as error:
+                log(f"{what}: {type(error).__name__}")
+                return False
 
         try:
             wait_until(holds, timeout_seconds=seconds, what=what, poll_seconds=0.2)
