@@ -21,7 +21,7 @@ from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked
 from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.kafka_python import close_admin, open_admin
+from runtime.kafka_python import close_admin, connection_problem, open_admin
 from runtime.kafka_thread import ClientThread, code_of, connection, explain
 from services.executor.core.observed import DepartedMember
 
@@ -115,11 +115,23 @@ class KafkaGroups:
             settings = {"socket.timeout.ms": self._timeout_ms, **cluster.settings}
             cluster.admin = AdminClient(connection(kafka.bootstrap_servers, settings))
         admin, seconds = cluster.admin, self._timeout_seconds
-        listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
+        try:
+            listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
+        except GroupUnread:
+            if why := await self._connection_problem(kafka, cluster):
+                raise GroupUnread(why) from None
+            raise
         await self._check(kafka, (broker.host for broker in listed.brokers.values()))
         cluster.partitions = {name: frozenset(t.partitions) for name, t in listed.topics.items() if t.error is None}
         cluster.listed_at = now
         return cluster.partitions
+
+    async def _connection_problem(self, kafka: KafkaSignals, cluster: _Cluster) -> str:
+        """Return why the brokers refuse the credentials; empty if that is not the problem."""
+        if not cluster.settings:
+            return ""
+        servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
+        return await self._in_time(cluster.thread.call(connection_problem, servers, seconds, cluster.settings))
 
     async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:
         """Raise `GroupUnread` if an address of any host is not allowed; then no client stays open."""

@@ -32,6 +32,7 @@ from engines.kafka_streams.group import DescribedGroup
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.bus import BusError
 from runtime.clock import Clock
+from runtime.kafka_python import connection_problem
 from runtime.kafka_thread import ClientThread, connection, explain
 
 from .batches import Batches
@@ -67,19 +68,21 @@ class KafkaBrokers:
         self._refusal = refusal
         self._timeout_seconds = timeout_seconds
         self._clock = clock
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security or {}
         self._servers = hosts_of(bootstrap_servers)
         self._allowed = allowed
         self._resolve = resolve
         # Silent: every failure becomes a problem of an observation.
         timeout_ms = max(1000, int(timeout_seconds * 1000))
-        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": timeout_ms, **(security or {})})
+        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": timeout_ms, **self._security})
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")
         self._offsets = ClientThread("monitor-offsets")
         self._group_calls = ClientThread("monitor-groups")
         self._group_requests = GroupRequests(
-            bootstrap_servers, timeout_seconds, security or {}, lambda host: host in self._checked_hosts
+            bootstrap_servers, timeout_seconds, self._security, lambda host: host in self._checked_hosts
         )
         self._checked_hosts: frozenset[str] = frozenset()
         self._ends: dict[EndKind, Batches[Sequence[Place], _Ends]] = {}
@@ -106,19 +109,33 @@ class KafkaBrokers:
         if self._listing is None or self._listing.done():
             self._listing = asyncio.ensure_future(self._list())
             self._listing.add_done_callback(_retrieve_error)
-        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), self._timeout_seconds)
+        # of brokers with credentials the reason of a failure is looked for, too
+        seconds = self._timeout_seconds * (2 if self._security else 1)
+        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), seconds)
         return topics
 
     async def _list(self) -> Mapping[str, Sequence[int]]:
         await self._check(self._servers)
         # No frame of a failure may hold the client, or it would live after `_let_go`.
-        listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
+        try:
+            listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
+        except BusError:
+            if why := await self._connection_problem():
+                raise BrokersAway(why) from None
+            raise
         hosts = frozenset(broker.host for broker in listed.brokers.values())
         await self._check(hosts)
         self._checked_hosts = hosts
         topics = {name: sorted(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         self._topics = (self._clock.monotonic(), topics)
         return topics
+
+    async def _connection_problem(self) -> str:
+        """Return why the brokers refuse the credentials; empty if that is not the problem."""
+        if not self._security:
+            return ""
+        servers = self._bootstrap_servers.split(",")
+        return await self._metadata.call(connection_problem, servers, self._timeout_seconds, self._security)
 
     async def _check(self, hosts: Iterable[str]) -> None:
         """`BrokersAway` if an address of any host is not allowed; then no client stays open.
