@@ -96,6 +96,10 @@ def measure(way: str, count: int, seconds: float) -> dict[str, Any]:
     with running(options, spec, supervisor={"commit-interval-ms": commit_ms}) as bench:
         until = time.monotonic() + seconds
         _settle(bench)
+        # reported by itself: an unknown application's capacity is learned by it
+        first = _step(bench)
+        log(f"first step, {way}: {asdict(first)}")
+        _settle(bench)
         while len(found) < count and time.monotonic() < until:
             found.append(_step(bench))
             log(f"step {len(found)} of {count}, {way}: {asdict(found[-1])}")
@@ -113,6 +117,7 @@ def measure(way: str, count: int, seconds: float) -> dict[str, Any]:
         "step_to_replicas_asked_seconds": distribution(asked),
         "step_to_held_seconds": distribution([s.held_seconds for s in found if s.held_seconds is not None]),
         "max_lag_seconds": distribution([s.max_lag_seconds for s in found if s.max_lag_seconds is not None]),
+        "first_step": asdict(first),
         "last_plans": explained,
         "steps": [asdict(step) for step in found],
     }
