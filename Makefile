@@ -13,7 +13,7 @@ WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
         test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-capacity \
-        bench-compare bench-fleet bench-planners bench-quality \
+        bench-compare bench-fleet bench-planners bench-quality bench-streams \
         chaos schemas lock images clean
 
 help:  ## what can be made
@@ -88,6 +88,9 @@ chaos: setup  ## kills each part in each phase of an action: bench/results/chaos
 
 bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
 	@$(BIN)/python -m bench.fleet $(ARGS)
+
+bench-streams: setup  ## Kafka Streams: many groups, steps, scale-ins, a contest of ten minutes: bench/results/streams.json (about 50 minutes)
+	@$(BIN)/python -m bench.streams $(ARGS)
 
 bench-compare: setup  ## Weir beside static parallelism, a reactive rule and other planners, into bench/results/compare.json (about 28 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)

@@ -160,6 +160,34 @@ def _capacity(found: dict[str, Any]) -> Figures:
         yield f"error of published capacity curves fitted on {fitted}, within reach", error
 
 
+def _streams(found: dict[str, Any]) -> Figures:
+    if groups := found.get("groups"):
+        case = f"{groups['groups']} groups of {groups['partitions_each']} partitions"
+        yield f"{case} read at once", _percentiles(groups["collectors"]["seconds"], "s")
+        monitor = groups["monitor"]
+        usage = f"{monitor['rss_megabytes']:,.0f} MB, {monitor['threads']} threads, {monitor['cpu_cores']:.2f} cores"
+        scrapes = _percentiles(monitor["scrape_seconds"], "s")
+        yield f"the monitor with {case} at {monitor['interval_seconds']} s", f"{usage}; a scrape {scrapes}"
+    for part, way in (("steps", "with the metrics endpoint"), ("steps-agentless", "by the brokers alone")):
+        if steps := found.get(part):
+            asked, unanswered = steps["step_to_replicas_asked_seconds"], steps["steps_unanswered"]
+            case = f"step of ×{steps['factor']:g}, {way}, commits every {steps['commit_interval_seconds']:g} s"
+            count = f"{asked['count']} of {asked['count'] + unanswered}"
+            yield f"{case}: instances requested", f"{_percentiles(asked, 's')} ({count})"
+            yield f"{case}: maximum lag at the output", _percentiles(steps["max_lag_seconds"], "s")
+    if still := found.get("scale-in"):
+        for name, how in (("with_eviction_seconds", "with eviction"), ("without_eviction_seconds", "without eviction")):
+            if still[name]["count"]:
+                case = f"longest time a task of {still['tasks']} stands still at a scale-in, {how}"
+                yield case, f"{_percentiles(still[name], 's')} ({still[name]['count']} times)"
+    if contest := found.get("contest"):
+        minutes = contest["load"]["seconds"] / 60
+        for each in contest["strategies"]:
+            case = f"{minutes:.0f} min of worldcup98_minutes on the Streams sample, `{each['strategy']}`"
+            cost = f"{each['instance_seconds']:,.0f} instance-seconds, {each['changes']} changes"
+            yield case, f"late {each['violation_share']:.1%}, {cost}, maximum lag {each['max_lag_seconds']:,.1f} s"
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
@@ -172,6 +200,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "fidelity": _fidelity,
     "chaos": _chaos,
     "kubernetes": _kubernetes,
+    "streams": _streams,
     "compose": _compose,
     "images": _images,
 }

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from .jars import class_path, java
+from .kubernetes_access import Authority, write_keystore
 from .process import ManagedProcess, Server, TestbedError, accepts_connections, claim_port, free_port
 
 _CLUSTER_ID = "d2VpcndlaXJ3ZWlyd2Vpcg"  # any 16 bytes in base64; one-node clusters never meet
@@ -43,6 +44,17 @@ log.cleaner.backoff.ms=1000
 log.retention.check.interval.ms=10000
 """
 
+_TLS_PROPERTIES = """\
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised_port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT
+listener.name.tls.sasl.enabled.mechanisms=PLAIN
+listener.name.tls.plain.sasl.jaas.config=\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.tls.ssl.keystore.type=PEM
+listener.name.tls.ssl.keystore.location={keystore}
+"""
+"""Replace or follow the properties of a broker without TLS: of a property that occurs twice the last counts."""
 
 SASL_USER = "reader"
 
@@ -51,7 +63,8 @@ class KafkaBroker(Server):
     """One broker; its data outlives `kill()` and `restart()`, on the same port. A second listener, `sasl_servers`, demands
     SASL/PLAIN of the user `SASL_USER` with the password `sasl_password`.
 
-    `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker.
+    `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker. With `tls` a third
+    listener, `tls_servers`, demands the same over TLS; clients trust `tls_authority` (needs openssl).
     """
 
     def __init__(
@@ -61,12 +74,15 @@ class KafkaBroker(Server):
         port: int | None = None,
         advertised_port: int | None = None,
         heap_megabytes: int = 512,
+        tls: bool = False,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self._advertised_port = advertised_port or self.port
         self._controller_port = free_port()
         self._sasl_port = free_port()
+        self._tls_port = free_port() if tls else None
+        self._authority = Authority(folder / "authority")
         self.sasl_password = secrets.token_hex(16)
         self._heap_megabytes = heap_megabytes
         self.process = self._process()
@@ -80,27 +96,44 @@ class KafkaBroker(Server):
         """Address of the listener with SASL."""
         return f"127.0.0.1:{self._sasl_port}"
 
+    @property
+    def tls_servers(self) -> str:
+        """Address of the listener with TLS and SASL."""
+        return f"127.0.0.1:{self._tls_port}"
+
+    @property
+    def tls_authority(self) -> Path:
+        """Certificate of the authority that has signed the broker's."""
+        return self._authority.certificate
+
     def start(self, timeout_seconds: float = 90.0) -> Self:
         """Format the data folder if it is new, start, and wait until metadata is answered."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "kafka.properties"
         data = self.folder / "kafka-data"
-        config.write_text(
-            _PROPERTIES.format(
-                port=self.port,
-                advertised_port=self._advertised_port,
-                controller_port=self._controller_port,
-                sasl_port=self._sasl_port,
-                user=SASL_USER,
-                password=self.sasl_password,
-                data=data.resolve(),
-            )
-        )
+        values = {
+            "port": self.port,
+            "advertised_port": self._advertised_port,
+            "controller_port": self._controller_port,
+            "sasl_port": self._sasl_port,
+            "user": SASL_USER,
+            "password": self.sasl_password,
+            "data": data.resolve(),
+        }
+        text = _PROPERTIES.format(**values)
+        if self._tls_port is not None:
+            self._authority.create()
+            keystore = self.folder / "broker.pem"
+            write_keystore(self._authority.issue("kafka", names=["IP:127.0.0.1", "DNS:localhost"]), keystore)
+            text += _TLS_PROPERTIES.format(**values, tls_port=self._tls_port, keystore=keystore.resolve())
+        config.write_text(text)
         if not (data / "meta.properties").exists():
             self._format(config)
         claim_port("kafka", self.port)
         claim_port("kafka", self._controller_port)
         claim_port("kafka", self._sasl_port)
+        if self._tls_port is not None:
+            claim_port("kafka", self._tls_port)
         self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
 

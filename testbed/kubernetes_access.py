@@ -74,6 +74,14 @@ class Authority:
         return issued
 
 
+def write_keystore(issued: Certificate, path: Path) -> None:
+    """Write a certificate and its key into one file, as Kafka reads PEM: the key in PKCS 8."""
+    key = path.with_suffix(".pkcs8")
+    _openssl("pkcs8", "-topk8", "-nocrypt", "-in", issued.key, "-out", key)
+    path.write_text(key.read_text() + issued.certificate.read_text())
+    path.chmod(0o600)
+
+
 def _key(path: Path) -> None:
     _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
     path.chmod(0o600)

@@ -1,6 +1,7 @@
 """A trial's stack around Kafka Streams: the loop, and a supervisor that runs the sample's instances."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -9,7 +10,16 @@ from runtime.http_client import client
 from testbed.process import Launcher, ManagedProcess, free_port
 
 from .loop_stack import LoopStack
-from .options import GROUP_ID, INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, PAYMENTS_TOPIC, TrialOptions, streams_policy
+from .options import (
+    GROUP_ID,
+    INPUT_TOPIC,
+    OUTPUT_PARTITIONS,
+    OUTPUT_TOPIC,
+    PARTITIONS,
+    PAYMENTS_TOPIC,
+    TrialOptions,
+    streams_policy,
+)
 
 SERVICE_MICROS = 4000
 """Time of a paid order: an instance of one thread carries 250 a second."""
@@ -25,48 +35,82 @@ class StreamsStack(LoopStack):
 
     application_name = "the Kafka Streams sample"
 
-    def __init__(self, options: TrialOptions, folder: Path) -> None:
+    def __init__(
+        self,
+        options: TrialOptions,
+        folder: Path,
+        *,
+        partitions: int = PARTITIONS,
+        supervisor: Mapping[str, object] | None = None,
+    ) -> None:
+        """`supervisor` are further options of the supervisor, which replace the trial's."""
         super().__init__(options, folder)
-        self._port = free_port()
-        self._supervisor: ManagedProcess | None = None
+        self._partitions = partitions
+        self._supervisor_options = supervisor or {}
+        self._supervisors: dict[str, ManagedProcess] = {}
+        self._ports = {GROUP_ID: free_port()}
         self.policy = streams_policy(options, self.endpoint_url, self.kafka.bootstrap_servers)
 
     @property
     def endpoint_url(self) -> str:
         """Address that reads and sets the number of instances."""
-        return f"http://127.0.0.1:{self._port}/scale/{GROUP_ID}"
+        return self.endpoint_url_of(GROUP_ID)
+
+    def endpoint_url_of(self, application_id: str) -> str:
+        """Return the address of an application that `run_supervisor` was called for."""
+        return f"http://127.0.0.1:{self._ports[application_id]}/scale/{application_id}"
 
     def _application_parts(self) -> dict[str, Launcher]:
         return {}
 
     def _application_processes(self) -> list[ManagedProcess]:
-        return [] if self._supervisor is None else [self._supervisor]
+        return list(self._supervisors.values())
 
     def _create_topics(self) -> None:
-        super()._create_topics()
-        self.kafka.create_topic(PAYMENTS_TOPIC, PARTITIONS)
+        self.kafka.create_topic(INPUT_TOPIC, self._partitions)
+        self.kafka.create_topic(OUTPUT_TOPIC, OUTPUT_PARTITIONS)
+        self.kafka.create_topic(PAYMENTS_TOPIC, self._partitions)
 
     def _load_arguments(self) -> list[str]:
         return ["--payments-topic", PAYMENTS_TOPIC]
 
     def _run_application(self) -> None:
-        settings = self.folder / "streams.properties"
-        settings.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
-        command = [
-            *(sys.executable, "-m", "testbed.supervisor", "--bootstrap", self.kafka.bootstrap_servers),
-            *("--application-id", GROUP_ID, "--port", str(self._port), "--max-replicas", str(PARTITIONS)),
-            *("--orders-topic", INPUT_TOPIC, "--payments-topic", PAYMENTS_TOPIC, "--output-topic", OUTPUT_TOPIC),
-            *("--service-time-us", str(SERVICE_MICROS), "--control-url", f"{self.load_url}/workload"),
-            *("--folder", str(self.folder / "instances"), "--properties", str(settings.resolve())),
-        ]
-        # Longer than an instance takes to end: the supervisor ends them.
-        self._supervisor = ManagedProcess("supervisor", command, self.folder, grace_seconds=15.0)
-        self._supervisor.start()
-        self._supervisor.wait_ready(self._ready, timeout_seconds=READY_SECONDS)
+        self.run_supervisor(GROUP_ID, OUTPUT_TOPIC)
 
-    def _ready(self) -> bool:
+    def run_supervisor(self, application_id: str, output_topic: str, **options: object) -> None:
+        """Run an application on the input topics, and wait until its first instances are ready."""
+        port = self._ports.setdefault(application_id, free_port())
+        folder = self.folder / "instances" / application_id
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = folder / "streams.properties"
+        settings.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
+        arguments: dict[str, object] = {
+            "bootstrap": self.kafka.bootstrap_servers,
+            "application-id": application_id,
+            "port": port,
+            "max-replicas": self._partitions,
+            "orders-topic": INPUT_TOPIC,
+            "payments-topic": PAYMENTS_TOPIC,
+            "output-topic": output_topic,
+            "service-time-us": SERVICE_MICROS,
+            "control-url": f"{self.load_url}/workload",
+            "folder": folder,
+            "properties": settings.resolve(),
+            **self._supervisor_options,
+            **{name.replace("_", "-"): value for name, value in options.items()},
+        }
+        command = [sys.executable, "-m", "testbed.supervisor"]
+        command += [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
+        name = "supervisor" if application_id == GROUP_ID else f"supervisor-{application_id}"
+        # Longer than an instance takes to end: the supervisor ends them.
+        supervisor = ManagedProcess(name, command, self.folder, grace_seconds=15.0)
+        self._supervisors[application_id] = supervisor
+        supervisor.start()
+        supervisor.wait_ready(lambda: self._ready(application_id), timeout_seconds=READY_SECONDS)
+
+    def _ready(self, application_id: str) -> bool:
         try:
             with client(timeout=2.0) as http:
-                return bool(http.get(self.endpoint_url).raise_for_status().json()["ready"])
+                return bool(http.get(self.endpoint_url_of(application_id)).raise_for_status().json()["ready"])
         except httpx.HTTPError:
             return False

@@ -8,10 +8,9 @@ policy before a client is made, and those that the brokers advertise before any 
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
@@ -22,6 +21,7 @@ from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked
 from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.bus import BusError
 from runtime.clock import Clock
+from runtime.kafka_python import close_admin, connection_problem, open_admin
 from runtime.kafka_thread import ClientThread, code_of, connection, explain
 from services.executor.core.observed import DepartedMember
 
@@ -36,18 +36,6 @@ IDLE_SECONDS = 900.0
 MAX_BROKERS = 1_000
 REASON = "its instance has ended"
 _NO_GROUP = GroupReading("Dead")
-_OF_KAFKA_PYTHON = {
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-}
-"""Names of librdkafka's settings in kafka-python: one for each that credentials may have."""
-
 
 _Key = tuple[str, str | None]
 """Bootstrap servers, and the name of the credentials."""
@@ -127,11 +115,23 @@ class KafkaGroups:
             settings = {"socket.timeout.ms": self._timeout_ms, **cluster.settings}
             cluster.admin = AdminClient(connection(kafka.bootstrap_servers, settings))
         admin, seconds = cluster.admin, self._timeout_seconds
-        listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
+        try:
+            listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
+        except GroupUnread:
+            if why := await self._connection_problem(kafka, cluster):
+                raise GroupUnread(why) from None
+            raise
         await self._check(kafka, (broker.host for broker in listed.brokers.values()))
         cluster.partitions = {name: frozenset(t.partitions) for name, t in listed.topics.items() if t.error is None}
         cluster.listed_at = now
         return cluster.partitions
+
+    async def _connection_problem(self, kafka: KafkaSignals, cluster: _Cluster) -> str:
+        """Return why the brokers refuse the credentials; empty if that is not the problem."""
+        if not cluster.settings:
+            return ""
+        servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
+        return await self._in_time(cluster.thread.call(connection_problem, servers, seconds, cluster.settings))
 
     async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:
         """Raise `GroupUnread` if an address of any host is not allowed; then no client stays open."""
@@ -216,25 +216,17 @@ def _remove(
     A static member is named by both ids: the coordinator then fences a request for an earlier holder of the instance id.
     """
     # loaded for the first eviction: few executors need it
-    from kafka.admin import KafkaAdminClient, MemberToRemove
+    from kafka.admin import MemberToRemove
     from kafka.errors import KafkaError as BrokerError
     from kafka.errors import NoError
 
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its debug lines quote all settings
-    milliseconds = max(1000, int(seconds * 1000))
-    limits: dict[str, Any] = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds}
-    limits |= {_OF_KAFKA_PYTHON[name]: value for name, value in (settings or {}).items()}
     removed = [MemberToRemove(each.id, each.static_id, REASON) for each in members]
-    # without an object at hand, an initialiser that cannot reach the brokers would leave its thread behind
-    client: Any = KafkaAdminClient.__new__(KafkaAdminClient)
     try:
+        client = open_admin(servers, "weir-executor", seconds, settings)
         try:
-            client.__init__(bootstrap_servers=list(servers), client_id="weir-executor", **limits)
             answer = client.remove_group_members(group, removed)
         finally:
-            if hasattr(client, "_net"):
-                client._closed = False
-                client.close()
+            close_admin(client)
     except BrokerError as error:
         return f"{type(error).__name__} at the removal of members"
     except OSError as error:

@@ -47,9 +47,14 @@ class GroupPartitions(PartitionCollector):
         self, read: Sequence[tuple[str, PartitionOffsets]], sources: Mapping[str, Positions]
     ) -> list[tuple[str, PartitionOffsets]]:
         """Add the time that Kafka Streams commits with an offset; look the others up."""
-        timed = [(name, replace(p, position_appended_at=partition_time(p.commit_metadata))) for name, p in read]
-        known = [each for each in timed if each[1].position_appended_at is not None]
-        return known + await super()._with_ages([e for e in timed if e[1].position_appended_at is None], sources)
+        timed, untimed = [], []
+        for name, partition in read:
+            at = partition_time(partition.commit_metadata) if partition.commit_metadata else None
+            if at is None:
+                untimed.append((name, partition))
+            else:
+                timed.append((name, replace(partition, position_appended_at=at)))
+        return timed + (await super()._with_ages(untimed, sources) if untimed else [])
 
 
 class GroupCollector:
@@ -71,6 +76,7 @@ class GroupCollector:
         self._meter = GroupMeter()
         self._busy = BusyMeter()
         self._membership = Membership()
+        self._decoded: DescribedGroup | None = None
 
     async def close(self) -> None:
         """End the connections to the metrics endpoints; the brokers are shared."""
@@ -143,9 +149,10 @@ class GroupCollector:
         return any(self._is_internal(topic) for topic in self._membership.topics)
 
     def _remember(self, group: DescribedGroup) -> None:
-        """Keep the members. While the group rebalances their assignments are empty, so the last ones stay."""
-        if not group.rebalances:
+        """Keep the members, decoded once. While the group rebalances their assignments are empty: the last ones stay."""
+        if not group.rebalances and group != self._decoded:
             self._membership = membership(group, is_streams=self._application.engine == STREAMS)
+            self._decoded = group
 
     def _topics(self) -> tuple[str, ...]:
         """Return the topics of the policy, else those that the members read; the last ones while there are none."""

@@ -1,20 +1,19 @@
 """One Kafka cluster, shared by all applications that read from it.
 
-The admin client answers through futures. Blocking calls (the list of topics, a group's commits, reading a record) run
-on dedicated threads, so that neither the event loop nor another group waits for brokers that are away.
+All applications share few requests: while one is under way, what the others ask waits for the next, which is for all of
+them. Blocking calls (the list of topics, offsets, groups, reading a record) run on dedicated threads, so that neither
+the event loop nor another kind of request waits for brokers that are away.
 
-Two limits of confluent-kafka 2.16: an admin client must have no callbacks (to destroy it while one is due ends the
-process), and its `list_consumer_group_offsets` ends the process while the group's coordinator loads, so commits are
-read by a consumer that never subscribes.
+An admin client of confluent-kafka 2.16 must have no callbacks: to destroy it while one is due ends the process.
 
-librdkafka resolves names and connects by itself, so hosts are checked separately: those of the policy before a client
+Both clients resolve names and connect by themselves, so hosts are checked separately: those of the policy before one
 is made, those that the brokers advertise before any request but the list of topics, and all of them with each new list.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,9 +32,11 @@ from engines.kafka_streams.group import DescribedGroup
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 from runtime.bus import BusError
 from runtime.clock import Clock
+from runtime.kafka_python import connection_problem
 from runtime.kafka_thread import ClientThread, connection, explain
 
-from .kafka_groups import described_group, group_of, metadata_of, raw_group
+from .batches import Batches
+from .kafka_groups import GroupRequests, Refused, Wanted, described_group, newer_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
 TOPICS_KEPT_SECONDS = 30.0
@@ -44,21 +45,10 @@ CLOSE_SECONDS = 1.0
 LOOKUP_SECONDS = 0.5
 """Limit of all lookups of a scrape together: they are only needed while there is long lag."""
 MAX_BROKERS = 1_000
-IDLE_GROUP_SECONDS = 900.0
-"""Longer than any policy's interval: a group not requested for so long has no application any more."""
 
-
-@dataclass
-class _Group:
-    """A consumer that reads a group's commits and never joins it."""
-
-    thread: ClientThread
-    consumer: Consumer
-    used_at: float
-
-    async def close(self) -> None:
-        await asyncio.wait({asyncio.ensure_future(self.thread.call(self.consumer.close))}, timeout=CLOSE_SECONDS)
-        self.thread.close()
+EndKind = tuple[End, Isolation]
+_Ends = Mapping[Place, "int | str"]
+"""Offset of each place, or why it is unknown."""
 
 
 class KafkaBrokers:
@@ -78,22 +68,31 @@ class KafkaBrokers:
         self._refusal = refusal
         self._timeout_seconds = timeout_seconds
         self._clock = clock
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security or {}
         self._servers = hosts_of(bootstrap_servers)
         self._allowed = allowed
         self._resolve = resolve
         # Silent: every failure becomes a problem of an observation.
         timeout_ms = max(1000, int(timeout_seconds * 1000))
-        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": timeout_ms, **(security or {})})
+        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": timeout_ms, **self._security})
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")
-        self._listed_groups = ClientThread("monitor-groups")
-        self._groups: dict[str, _Group] = {}
+        self._offsets = ClientThread("monitor-offsets")
+        self._group_calls = ClientThread("monitor-groups")
+        self._group_requests = GroupRequests(
+            bootstrap_servers, timeout_seconds, self._security, lambda host: host in self._checked_hosts
+        )
+        self._checked_hosts: frozenset[str] = frozenset()
+        self._ends: dict[EndKind, Batches[Sequence[Place], _Ends]] = {}
+        self._commits = Batches[Wanted, Mapping[str, Offsets]](self._read_commits)
+        self._described = Batches[str, Mapping[str, DescribedGroup | Refused | None]](self._describe)
+        self._newer = Batches[str, Mapping[str, Any]](self._describe_newer)
         self._readers: dict[Isolation, Consumer] = {}
         self._topics: tuple[float, Mapping[str, Sequence[int]]] | None = None
         self._listing: asyncio.Future[Mapping[str, Sequence[int]]] | None = None
         self._looking = asyncio.Lock()
-        self._closing: set[asyncio.Future[None]] = set()
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -110,17 +109,33 @@ class KafkaBrokers:
         if self._listing is None or self._listing.done():
             self._listing = asyncio.ensure_future(self._list())
             self._listing.add_done_callback(_retrieve_error)
-        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), self._timeout_seconds)
+        # of brokers with credentials the reason of a failure is looked for, too
+        seconds = self._timeout_seconds * (2 if self._security else 1)
+        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), seconds)
         return topics
 
     async def _list(self) -> Mapping[str, Sequence[int]]:
         await self._check(self._servers)
         # No frame of a failure may hold the client, or it would live after `_let_go`.
-        listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
-        await self._check(broker.host for broker in listed.brokers.values())
+        try:
+            listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
+        except BusError:
+            if why := await self._connection_problem():
+                raise BrokersAway(why) from None
+            raise
+        hosts = frozenset(broker.host for broker in listed.brokers.values())
+        await self._check(hosts)
+        self._checked_hosts = hosts
         topics = {name: sorted(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         self._topics = (self._clock.monotonic(), topics)
         return topics
+
+    async def _connection_problem(self) -> str:
+        """Return why the brokers refuse the credentials; empty if that is not the problem."""
+        if not self._security:
+            return ""
+        servers = self._bootstrap_servers.split(",")
+        return await self._metadata.call(connection_problem, servers, self._timeout_seconds, self._security)
 
     async def _check(self, hosts: Iterable[str]) -> None:
         """`BrokersAway` if an address of any host is not allowed; then no client stays open.
@@ -136,74 +151,83 @@ class KafkaBrokers:
             refused = next((each for each in found if isinstance(each, AddressRefused)), None)
         if refused is not None:
             self._topics = None
+            self._checked_hosts = frozenset()
             await self._let_go()
             raise BrokersAway(str(refused))
 
+    async def _ready(self) -> AdminClient:
+        """Return the client once the hosts of its brokers are checked."""
+        if self._topics is None or self._admin is None:
+            await self.topics()
+        return self._client()
+
     async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
-        spec = OffsetSpec.earliest() if end == "first" else OffsetSpec.latest()
-        committed = isolation == "read_committed"
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        futures = self._client().list_offsets(
-            {TopicPartition(*place): spec for place in places},
-            isolation_level=level,
-            request_timeout=self._timeout_seconds,
-        )
-        answers = await asyncio.gather(*(self._settled(future) for future in futures.values()), return_exceptions=True)
+        kind = (end, isolation)
+        if kind not in self._ends:
+            self._ends[kind] = Batches(lambda requested: self._read_ends(requested, kind))
+        answers = await self._ends[kind].request(places)
         found: dict[Place, int] = {}
         problems: list[Problem] = []
-        for place, answer in zip(futures, answers, strict=True):
-            if isinstance(answer, BrokersAway):
-                problems.append(_problem(f"{end} offset of {place.topic}/{place.partition}", answer))
-            elif isinstance(answer, BaseException):
-                raise answer
-            elif answer.offset >= 0:
-                found[place.topic, place.partition] = int(answer.offset)
+        for place in places:
+            answer = answers[place]
+            if isinstance(answer, str):
+                problems.append(Problem(where=f"{end} offset of {place[0]}/{place[1]}", what=answer))
+            elif answer >= 0:
+                found[place] = answer
         if problems and not found:
             raise BrokersAway(problems[0].what)
         return Offsets(found, tuple(problems))
 
+    async def _read_ends(self, requested: Sequence[Sequence[Place]], kind: EndKind) -> _Ends:
+        places = {place for each in requested for place in each}
+        client = await self._ready()
+        reading = self._offsets.call(_list_offsets, client, places, kind, self._timeout_seconds)
+        found: _Ends = await _response(reading, self._timeout_seconds)
+        return found
+
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
-        member = self._group(group)
-        wanted, seconds = [TopicPartition(*place) for place in places], self._timeout_seconds
         try:
-            answer = await _response(
-                member.thread.call(lambda: member.consumer.committed(wanted, timeout=seconds)), seconds
-            )
+            answer = (await self._commits.request((group, places)))[group]
         except BrokersAway as error:
-            return Offsets({}, (_problem(f"commits of group {group}", error),))
-        # a negative offset: this group has committed nothing there
-        found = {(p.topic, p.partition): int(p.offset) for p in answer if p.error is None and p.offset >= 0}
-        failed = [p for p in answer if p.error is not None]
-        return Offsets(
-            found,
-            tuple(
-                Problem(where=f"commit of {group} at {p.topic}/{p.partition}", what=p.error.str()) for p in failed[:5]
-            ),
-            {place: text for p in answer if (place := (p.topic, p.partition)) in found and (text := metadata_of(p))},
-        )
+            return Offsets({}, (Problem(where=f"commits of group {group}", what=str(error)),))
+        if answer.found.keys() <= (wanted := set(places)):
+            return answer
+        found = {place: offset for place, offset in answer.found.items() if place in wanted}
+        return Offsets(found, answer.problems, {p: text for p, text in answer.metadata.items() if p in wanted})
+
+    async def _read_commits(self, wanted: Sequence[Wanted]) -> Mapping[str, Offsets]:
+        found: Mapping[str, Offsets] = await self._group_request(self._group_requests.commits, wanted)
+        return found
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
-        described, listed = await asyncio.gather(
-            self._settled(described_group(self._client(), name, self._timeout_seconds)),
-            self._raw_group(name) if raw else _nothing(),
+        found = (await self._described.request(name))[name]
+        if isinstance(found, Refused):
+            raise BrokersAway(f"group {name[:60]}: {found.reason}")
+        if found is None:
+            described = (await self._newer.request(name))[name]
+            if isinstance(described, BaseException):
+                raise described
+            return newer_group(name, described)
+        if raw:
+            return found
+        # plain consumers process the partitions that they were assigned, not all topics that they subscribe to
+        return replace(found, members=tuple([replace(member, subscription=b"") for member in found.members]))
+
+    async def _describe(self, names: Sequence[str]) -> Mapping[str, DescribedGroup | Refused | None]:
+        found: Mapping[str, DescribedGroup | Refused | None] = await self._group_request(
+            self._group_requests.described, names
         )
-        return group_of(name, described, listed)
+        return found
 
-    async def _raw_group(self, name: str) -> Any:
-        listing = self._listed_groups.call(lambda: raw_group(self._client(), name, self._timeout_seconds))
-        return await _response(listing, self._timeout_seconds)
+    async def _describe_newer(self, names: Sequence[str]) -> Mapping[str, Any]:
+        futures = described_group(await self._ready(), list(dict.fromkeys(names)), self._timeout_seconds)
+        answers = await asyncio.gather(*(self._settled(each) for each in futures.values()), return_exceptions=True)
+        return dict(zip(futures, answers, strict=True))
 
-    def _group(self, name: str) -> _Group:
-        now = self._clock.monotonic()
-        for idle in [n for n, g in self._groups.items() if now - g.used_at > IDLE_GROUP_SECONDS]:
-            closing = asyncio.ensure_future(self._groups.pop(idle).close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-        if name not in self._groups:
-            settings = {**self._settings, "group.id": name, "enable.auto.commit": False}
-            self._groups[name] = _Group(ClientThread(f"commits-{name}"[:40]), Consumer(settings), now)
-        self._groups[name].used_at = now
-        return self._groups[name]
+    async def _group_request(self, request: Callable[[Any], Any], argument: Any) -> Any:
+        await self._ready()
+        # a request may connect and find the coordinators before, each within the time limit of a call
+        return await _response(self._group_calls.call(request, argument), 2 * self._timeout_seconds)
 
     async def _settled(self, future: "Future[Any]") -> Any:
         return await _response(asyncio.wrap_future(future), self._timeout_seconds)
@@ -256,24 +280,22 @@ class KafkaBrokers:
     async def close(self) -> None:
         """End the clients and their threads."""
         await self._let_go()
-        self._lookups.close()
-        self._listed_groups.close()
-        self._metadata.close()
+        for thread in (self._lookups, self._offsets, self._group_calls, self._metadata):
+            thread.close()
 
     async def _let_go(self) -> None:
         """End the clients, each on its thread. One that waits for brokers that are away ends by itself."""
-        groups, self._groups = self._groups, {}
         held: list[Any] = [self._admin, *self._readers.values()]
         self._admin = None
         self._readers = {}
-        await asyncio.gather(*(group.close() for group in groups.values()))
 
         def drop() -> None:
             for client in held[1:]:
                 client.close()
             held.clear()
 
-        await asyncio.wait({asyncio.ensure_future(self._lookups.call(drop))}, timeout=CLOSE_SECONDS)
+        ending = (self._lookups.call(drop), self._group_calls.call(self._group_requests.close))
+        await asyncio.wait({asyncio.ensure_future(each) for each in ending}, timeout=CLOSE_SECONDS)
 
 
 Cluster = tuple[str, str | None]
@@ -314,18 +336,29 @@ async def _response(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
         raise BrokersAway(explain(error)) from None
 
 
-async def _nothing() -> None:
-    """Return None, in place of a request that is not needed."""
-
-
 def _retrieve_error(future: "asyncio.Future[Any]") -> None:
     """Retrieve the error of a request that all callers have stopped waiting for."""
     if not future.cancelled():
         future.exception()
 
 
-def _problem(where: str, error: BaseException) -> Problem:
-    return Problem(where=where, what=(str(error) or type(error).__name__))
+def _list_offsets(client: AdminClient, places: Iterable[Place], kind: EndKind, timeout_seconds: float) -> _Ends:
+    """Return an end of many logs. Blocks: to await a future of each place on the event loop takes ten times as long."""
+    end, isolation = kind
+    spec = OffsetSpec.earliest() if end == "first" else OffsetSpec.latest()
+    committed = isolation == "read_committed"
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    wanted = {TopicPartition(*place): spec for place in places}
+    if not wanted:
+        return {}
+    futures = client.list_offsets(wanted, isolation_level=level, request_timeout=timeout_seconds)
+    found: dict[Place, int | str] = {}
+    for place, future in futures.items():
+        try:
+            found[place.topic, place.partition] = future.result(1.5 * timeout_seconds).offset
+        except KafkaException as error:
+            found[place.topic, place.partition] = explain(error)
+    return found
 
 
 def _timestamp(message: Message) -> datetime | None:

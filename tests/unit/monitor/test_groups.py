@@ -7,13 +7,11 @@ from uuid import UUID
 import pytest
 from weir_contracts import Subject, parse_policy
 
-from engines.kafka_streams.assignment import partition_time
 from engines.kafka_streams.group import DescribedGroup, DescribedMember
 from runtime.clock import FakeClock
 from services.monitor.adapters.groups import GroupCollector
-from services.monitor.adapters.kafka_groups import metadata_of
 from tests.unit.engines import streams_bytes as written
-from tests.unit.monitor.group_suite import COMMITTED_TIME, PARTITIONS, GroupSuite
+from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.memory_sources import MemoryBrokers
 
 
@@ -176,21 +174,3 @@ async def test_topics_are_unknown_until_there_are_members() -> None:
     assert any("name them in spec.signals.kafka.topics" in each.what for each in scrape.problems)
     named = subject({"kafkaStreams": {"applicationId": "app"}}, topics=["orders"])
     assert len((await GroupCollector(named, app.brokers, app.clock).scrape()).partitions) == 2
-
-
-class _Committed:
-    """Commit whose metadata is followed by bytes of another use of the memory, as confluent-kafka delivers it."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @property
-    def metadata(self) -> str:
-        return self._data.decode()
-
-
-@pytest.mark.parametrize("rest", [b"", b"\x01more", b"\xdb\x01\xff"])
-def test_metadata_that_is_followed_by_other_bytes_keeps_its_time(rest: bytes) -> None:
-    """Seen with a real application: the client fails where those bytes are no text."""
-    found = partition_time(metadata_of(_Committed(COMMITTED_TIME.encode() + rest)))
-    assert found is not None and found.timestamp() == 1_700_000_000.999

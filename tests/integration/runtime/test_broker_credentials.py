@@ -1,0 +1,106 @@
+"""Monitor and executor at brokers that demand TLS and a password, with credentials from the services' file."""
+
+import asyncio
+import gc
+import json
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from weir_contracts import KafkaSignals
+
+from runtime.broker_credentials import BrokerCredentials, read_broker_credentials
+from runtime.clock import SystemClock
+from services.executor.adapters.groups import GroupUnread
+from services.executor.adapters.kafka_groups import KafkaGroups
+from services.monitor.adapters.kafka import KafkaBrokers
+from services.monitor.adapters.partitions import BrokersAway
+from testbed.kafka import SASL_USER, KafkaBroker
+from testbed.kubernetes_access import Authority
+
+SECONDS = 60
+TIMEOUT_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def broker(run_folder: Path) -> Iterator[KafkaBroker]:
+    """A broker with a listener that demands TLS and a password."""
+    with KafkaBroker(run_folder / "kafka-tls", tls=True) as started:
+        yield started
+
+
+def credentials(
+    folder: Path, broker: KafkaBroker, *, password: str = "", authority: Path | None = None
+) -> BrokerCredentials:
+    """Return the entry `shop` of a file as WEIR_BROKER_CREDENTIALS_FILE names it."""
+    entry = {
+        "servers": broker.tls_servers,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": SASL_USER,
+        "sasl.password": password or broker.sasl_password,
+        "ssl.ca.location": str(authority or broker.tls_authority),
+    }
+    path = folder / "credentials.json"
+    path.write_text(json.dumps({"shop": entry}))
+    return read_broker_credentials(path)["shop"]
+
+
+async def test_groups_are_read_over_tls(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Topics and ends by librdkafka, groups and commits by kafka-python, both with the same entry."""
+    found = credentials(tmp_path, broker)
+    topic = f"tls-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    brokers = KafkaBrokers(broker.tls_servers, TIMEOUT_SECONDS, SystemClock(), security=found.settings)
+    groups = KafkaGroups(SystemClock(), {"shop": found}, timeout_seconds=TIMEOUT_SECONDS)
+    try:
+        assert list((await brokers.topics())[topic]) == [0, 1]
+        ends = await brokers.ends([(topic, 0), (topic, 1)], "last", "read_committed")
+        assert dict(ends.found) == {(topic, 0): 0, (topic, 1): 0}
+        async with asyncio.timeout(SECONDS):
+            while (commits := await brokers.commits([(topic, 0)], topic)).problems:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)  # a new cluster makes its coordinator with the first request
+        assert dict(commits.found) == {}
+        assert (await brokers.group(topic, raw=True)).state == "Dead"
+        signals = KafkaSignals(bootstrapServers=broker.tls_servers, credentials="shop")
+        assert (await groups.read(signals, topic)).state == "Dead"
+    finally:
+        await brokers.close()
+        await groups.close()
+        with warnings.catch_warnings():
+            # kafka-python leaves sockets whose connection was refused to the garbage collector
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"), [("password", "refuse the credentials: user or password is wrong"), ("authority", "TLS: ")]
+)
+async def test_refused_credentials_are_named_by_both_services(
+    broker: KafkaBroker, tmp_path: Path, wrong: str, reason: str
+) -> None:
+    """The sentence shows the kind of the failure, never the password."""
+    other = Authority(tmp_path / "other")
+    other.create()
+    found = (
+        credentials(tmp_path, broker, password="not-the-password")
+        if wrong == "password"
+        else credentials(tmp_path, broker, authority=other.certificate)
+    )
+    brokers = KafkaBrokers(broker.tls_servers, 2.0, SystemClock(), security=found.settings)
+    groups = KafkaGroups(SystemClock(), {"shop": found}, timeout_seconds=2.0)
+    try:
+        with pytest.raises(BrokersAway, match=reason) as seen:
+            await brokers.topics()
+        with pytest.raises(GroupUnread, match=reason) as read:
+            await groups.read(KafkaSignals(bootstrapServers=broker.tls_servers, credentials="shop"), "orders")
+        assert "not-the-password" not in f"{seen.value} {read.value}"
+    finally:
+        await brokers.close()
+        await groups.close()
+        with warnings.catch_warnings():
+            # kafka-python leaves sockets whose connection was refused to the garbage collector
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
