@@ -19,7 +19,16 @@ def learned_of(state: AnalyzerState) -> dict[str, Any]:
         "dropped": state.dropped,
         "capacities": {
             name: [
-                [p.parallelism, round(p.rate, 6), p.confidence, p.saturated, p.samples, p.at, p.job_id, round(p.taken, 6)]
+                [
+                    p.parallelism,
+                    round(p.rate, 6),
+                    p.confidence,
+                    p.saturated,
+                    p.samples,
+                    p.at,
+                    p.job_id,
+                    round(p.taken, 6),
+                ]
                 for p in curve
             ]
             for name, curve in state.capacities.items()

@@ -197,6 +197,23 @@ def test_going_down_needs_a_covered_window() -> None:
     assert proposal.vector == {SOURCE: 1, WORK: 3}
 
 
+@pytest.mark.parametrize(("at", "taken"), [(-55, None), (-20, {SOURCE: 1, WORK: 3})], ids=["soon", "not soon"])
+def test_a_small_step_waits_for_a_larger_one_that_the_window_allows_soon(
+    at: float, taken: dict[str, int] | None
+) -> None:
+    """Now 4 → 3, and 4 → 1 as soon as the recommendation of 3 is old. The cooldown after a first step is 60 s."""
+    spec = behavior(down="60s", cooldown="60s")
+    recommendations = [
+        recommendation(-61, {SOURCE: 1, WORK: 4}),
+        recommendation(at, {SOURCE: 1, WORK: 3}),
+        recommendation(0, {SOURCE: 1, WORK: 1}),
+    ]
+    given_ = context(NOW, spec=spec, recommendations=recommendations, found=seen_busy())
+    proposal = passed({SOURCE: 1, WORK: 1}, given_)
+    assert proposal.vector == taken
+    assert taken is not None or "one larger step" in proposal.sentence
+
+
 def seen_busy() -> Any:
     """Return an analysis in which one subtask did 900 records/s when saturated."""
     return analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[point(1, 900)])
