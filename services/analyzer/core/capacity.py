@@ -210,8 +210,8 @@ def learn(
         return _kept([*points, fresh])
     others = [point for point in points if point is not old]
     if abs(fresh.rate - old.rate) <= _OFF_SHARE * old.rate:
-        highest = max(old.taken, fresh.taken)
-        return _kept([*others, _blended(old, fresh, settings)._replace(taken=highest)])
+        max_taken = max(old.taken, fresh.taken)
+        return _kept([*others, _blended(old, fresh, settings)._replace(taken=max_taken)])
     if not _believed(old, fresh, now.throughput, settings):
         return _kept([*others, old._replace(off_since=at if old.off_since is None else old.off_since)])
     if not (_fits_others(fresh, others) and not _fits_others(old, others)):
@@ -310,7 +310,7 @@ def published(points: Sequence[Point]) -> list[CapacityPoint]:
         CapacityPoint(
             parallelism=p.parallelism,
             records_per_second=round(p.rate, 6),
-            highest_input_rate=round(p.taken, 6) if p.taken >= MIN_RATE else None,
+            max_input_rate=round(p.taken, 6) if p.taken >= MIN_RATE else None,
             confidence=p.confidence,
             saturated=p.saturated,
             samples=p.samples,

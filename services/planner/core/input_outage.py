@@ -41,7 +41,7 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
         return before
     arriving = max(0.0, sum(measured))  # an estimate may be negative
     if before is None:
-        return UsualArrivals(at=now, records_per_second=arriving, lately=arriving, lowest=arriving)
+        return UsualArrivals(at=now, records_per_second=arriving, lately=arriving, min_lately=arriving)
     age = max(0.0, (now - before.at).total_seconds())
     kept = 0.5 ** (min(age, READING_SECONDS) / RECENT_SECONDS)
     recent = arriving if before.lately is None else kept * before.lately + (1 - kept) * arriving
@@ -57,21 +57,21 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
         collapsed_since=since,
         lately=recent,
         fell_from=fell_from if since else None,
-        lowest=_lowest(before, recent, age, missing=missing),
+        min_lately=_min_lately(before, recent, age, missing=missing),
     )
 
 
 def _is_known(before: UsualArrivals, arriving: float) -> bool:
     """Return whether a rate is about the lowest of the last hours or above it."""
-    return bool(before.lowest) and arriving >= KNOWN_LOW_SHARE * (before.lowest or 0.0)
+    return bool(before.min_lately) and arriving >= KNOWN_LOW_SHARE * (before.min_lately or 0.0)
 
 
-def _lowest(before: UsualArrivals, recent: float, age: float, *, missing: bool) -> float:
+def _min_lately(before: UsualArrivals, recent: float, age: float, *, missing: bool) -> float:
     """Return the lowest usual rate; what arrives in an outage does not count."""
-    if not before.lowest:
+    if not before.min_lately:
         return recent  # nothing arrived until now: that says nothing of the load
-    risen = before.lowest * 2.0 ** min(age / HALF_LIFE_SECONDS, MAX_DOUBLINGS)
-    return before.lowest if missing else min(recent, risen)
+    risen = before.min_lately * 2.0 ** min(age / HALF_LIFE_SECONDS, MAX_DOUBLINGS)
+    return before.min_lately if missing else min(recent, risen)
 
 
 def _fell_from(before: UsualArrivals, arriving: float, now: datetime) -> float | None:

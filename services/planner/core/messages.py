@@ -173,7 +173,7 @@ def stabilised(current: Parallelism, after: Parallelism, operators: Sequence[str
 
 
 def waits_for_larger_step(current: Parallelism, later: Parallelism, seconds: float) -> str:
-    """Say that less is given back now so that more is given back in one step."""
+    """Say why a smaller scale-down waits for a larger one."""
     return f"{changes(current, later)} is possible in {seconds:.0f} s: one larger step instead of two with a cooldown"
 
 

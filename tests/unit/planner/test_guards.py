@@ -162,9 +162,9 @@ def test_a_rate_measured_under_saturation_is_trusted() -> None:
     assert proposal.vector == {SOURCE: 1, WORK: 1}
 
 
-def test_the_highest_input_at_another_parallelism_was_sustained() -> None:
-    """One subtask was never full, and took in 350/s for a window: 400/s is near enough to what it did."""
-    before = point(1, 500, saturated=False).model_copy(update={"highest_input_rate": 350.0})
+def test_the_maximum_input_at_another_parallelism_was_sustained() -> None:
+    """One subtask was never full, and took in 350/s for a window: 400/s is near enough to that."""
+    before = point(1, 500, saturated=False).model_copy(update={"max_input_rate": 350.0})
     found = analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[before])
     assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=found)).vector == {SOURCE: 1, WORK: 1}
 

@@ -19,7 +19,9 @@ def usual(rate: float, at: float = 0.0, since: float | None = None) -> UsualArri
 
 def test_the_recent_maximum_is_usual_and_decays() -> None:
     """It halves in an hour, so that a permanently lower load becomes usual."""
-    assert usual_arrivals(None, arriving(800), NOON) == usual(800).model_copy(update={"lately": 800.0, "lowest": 800.0})
+    assert usual_arrivals(None, arriving(800), NOON) == usual(800).model_copy(
+        update={"lately": 800.0, "min_lately": 800.0}
+    )
     later = usual_arrivals(usual(800), arriving(300), after(HALF_LIFE_SECONDS))
     assert later is not None
     assert later.records_per_second == pytest.approx(400)

@@ -99,7 +99,7 @@ def _sustained(name: str, context: Context) -> float | None:
     if found is None:
         return None
     rates = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated]
-    rates += [c.highest_input_rate / c.parallelism for c in found.capacities if c.highest_input_rate is not None]
+    rates += [c.max_input_rate / c.parallelism for c in found.capacities if c.max_input_rate is not None]
     if found.input_rate.value is not None:
         rates.append(found.input_rate.value / found.parallelism)
     return max(rates, default=None)
