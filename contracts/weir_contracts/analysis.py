@@ -78,6 +78,9 @@ class CapacityPoint(Message):
     """Confidence in the rate, 0 to 1."""
     saturated: bool = False
     """True: measured as throughput while records were waiting. False: computed from busy time."""
+    max_input_rate: Rate | None = None
+    """Maximum input rate of a window at this parallelism, whether the operator was busy all the time or not, in
+    records/s. None: unknown."""
     samples: Count = 0
     """Number of measurements that were merged."""
     measured_at: Timestamp

@@ -187,6 +187,9 @@ class UsualArrivals(Message):
     """Exponentially weighted mean arrival rate of the last minutes, in records/s. None: unknown."""
     fell_from: NonNegative | None = None
     """Value of `lately` before most arrivals went missing, in records/s. None: it did not fall."""
+    min_lately: NonNegative | None = None
+    """Minimum of `lately` while nothing was missing, in records/s; doubles in the time in which the usual rate halves. None:
+    unknown."""
 
 
 class PastAction(Message):

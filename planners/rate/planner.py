@@ -29,6 +29,7 @@ from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is
 from .cold import first_step
 from .rising import Memory, noticed, rise_of
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
+from .swings import Ride, looked, ride_of
 
 
 class _Option(NamedTuple):
@@ -52,7 +53,7 @@ class _Situation(NamedTuple):
 )
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
-    memory = noticed(request, request.remembered(Memory))
+    memory = looked(request, noticed(request, request.remembered(Memory)))
     return _planned(request, memory).model_copy(update={"memory": memory.model_dump(exclude_defaults=True)})
 
 
@@ -68,7 +69,9 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
     demands = demands_of(comparison, rise)
     situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
-    reason = _why_not_hold(comparison)
+    reason, ride = _why_not_hold(comparison), ride_of(request, comparison, memory, parameters.arrival_margin)
+    if ride is not None and _is_ridden(comparison, ride, request):
+        return _ridden(situation, ride)
     if reason is None:
         return _scale_in(situation, parameters)
     if rise > 0:
@@ -101,6 +104,20 @@ def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
             return "objective-at-risk", f"records would take more than {limit:.1f} s to be processed"
         return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
     return None
+
+
+def _is_ridden(comparison: Comparison, ride: Ride, request: Request) -> bool:
+    """Return whether the present excursion is one of those that the present parallelism rides out, and growing would be
+    in time an interval later if it is not."""
+    limit, now = comparison.limit_seconds, comparison.current
+    if limit is None or not ride.is_usual or any(now[name] < p for name, p in ride.vector.items()):
+        return False
+    lag, arriving = comparison.analysis.lag_seconds.value, sum(comparison.model.arrivals.values())
+    if lag is None:
+        return False
+    growing = max(0.0, 1 - ride.rate / arriving) if arriving > 0 else 0.0
+    later = lag + request.policy.spec.interval.total_seconds() * growing
+    return later + comparison.restart.seconds + comparison.restart.replay_seconds <= limit
 
 
 def _suspicion(comparison: Comparison) -> str:
@@ -214,6 +231,23 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     if not restart.measured:
         sentence += ", which is an estimate: no rescale was measured yet"
     return _reply(situation, option, "over-provisioned", sentence)
+
+
+def _ridden(situation: _Situation, ride: Ride) -> PlanReply:
+    """The load swings, and the cheapest is what rides that out."""
+    comparison, hold = situation.comparison, situation.hold
+    vector = {name: min(p, ride.vector[name]) for name, p in hold.vector.items()}
+    swings = f"the load swings, and {ride.rate:,.0f} records/s are as much as it ever was"
+    if ride.excursions:
+        swings = (
+            f"more than {ride.rate:,.0f} records/s arrived {ride.excursions} times for at most "
+            f"{ride.longest_seconds:.0f} s, and lag of {ride.lag_seconds:.1f} s rides that out"
+        )
+    cost = _cost(comparison, vector)
+    if cost[0] >= hold.cost[0]:
+        return _reply(situation, None, "swings-ridden", swings)
+    option = _Option(vector, comparison.going([vector])[0], cost)
+    return _reply(situation, option, "swings-ridden", f"{changes(hold.vector, vector)}: {swings}")
 
 
 def _reply(

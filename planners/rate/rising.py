@@ -1,5 +1,7 @@
 """A load that rises from cycle to cycle: how much higher it will be when new capacity counts."""
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 from weir_planner import Request
 
@@ -16,6 +18,9 @@ MAX_RISE = 1.0
 """Share of the load that is added at most: a trend ends some time."""
 
 
+Look = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Memory(BaseModel):
     """Memory of `rate` from one cycle to the next."""
 
@@ -27,6 +32,10 @@ class Memory(BaseModel):
     """Cycles in a row in which they rose."""
     step: float = Field(default=0.0, allow_inf_nan=False)
     """Records/s by which they rose in the last cycle."""
+    looked_at: float | None = Field(default=None, allow_inf_nan=False)
+    """Time of the newest look, in s since 1970."""
+    looks: tuple[tuple[Look, Look], ...] = Field(default=(), max_length=1000)
+    """Seconds since the look before and records/s since then, oldest first."""
 
 
 def noticed(request: Request, memory: Memory) -> Memory:
@@ -36,9 +45,10 @@ def noticed(request: Request, memory: Memory) -> Memory:
         return memory
     before = memory.arrivals
     if before is None or now <= before * (1 + MIN_RISE):
-        return Memory(arrivals=now)
+        return memory.model_copy(update={"arrivals": now, "rises": 0, "step": 0.0})
     slows = memory.rises > 0 and now - before < SLOWING * memory.step
-    return Memory(arrivals=now, rises=1 if slows else min(1000, memory.rises + 1), step=now - before)
+    rises = 1 if slows else min(1000, memory.rises + 1)
+    return memory.model_copy(update={"arrivals": now, "rises": rises, "step": now - before})
 
 
 def rise_of(request: Request, memory: Memory, seconds: float) -> float:

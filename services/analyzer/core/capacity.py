@@ -204,20 +204,30 @@ def learn(
     value, confidence = now.whole.value, now.whole.confidence
     if value is None or value <= 0 or confidence < _MIN_CONFIDENCE:
         return points
-    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id)
+    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id, taken=max(0.0, now.throughput or 0.0))
     old = next((point for point in points if point.parallelism == parallelism), None)
     if old is None:
         return _kept([*points, fresh])
     others = [point for point in points if point is not old]
     if abs(fresh.rate - old.rate) <= _OFF_SHARE * old.rate:
-        return _kept([*others, _blended(old, fresh, settings)])
+        max_taken = max(old.taken, fresh.taken)
+        return _kept([*others, _blended(old, fresh, settings)._replace(taken=max_taken)])
     if not _believed(old, fresh, now.throughput, settings):
         return _kept([*others, old._replace(off_since=at if old.off_since is None else old.off_since)])
     if not (_fits_others(fresh, others) and not _fits_others(old, others)):
         # the cost of a record changed, at every parallelism alike
         factor = fresh.rate / old.rate
-        others = [p._replace(rate=p.rate * factor, confidence=round(p.confidence * 0.8, 4)) for p in others]
+        others = [_costing(p, factor) for p in others]
     return _kept([*others, fresh._replace(samples=old.samples + 1)])
+
+
+def _costing(point: Point, factor: float) -> Point:
+    """Return a point after the cost of a record changed."""
+    return point._replace(
+        rate=point.rate * factor,
+        confidence=round(point.confidence * 0.8, 4),
+        taken=point.taken * min(1.0, factor),
+    )
 
 
 def _fits_others(point: Point, others: Sequence[Point]) -> bool:
@@ -289,7 +299,7 @@ def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
 def halved(curves: Mapping[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
     """Return the curves of another job id with half their confidence: the code may have changed."""
     return {
-        name: tuple(p._replace(confidence=round(p.confidence / 2, 4), off_since=None) for p in points)
+        name: tuple(p._replace(confidence=round(p.confidence / 2, 4), off_since=None, taken=0.0) for p in points)
         for name, points in curves.items()
     }
 
@@ -300,6 +310,7 @@ def published(points: Sequence[Point]) -> list[CapacityPoint]:
         CapacityPoint(
             parallelism=p.parallelism,
             records_per_second=round(p.rate, 6),
+            max_input_rate=round(p.taken, 6) if p.taken >= MIN_RATE else None,
             confidence=p.confidence,
             saturated=p.saturated,
             samples=p.samples,

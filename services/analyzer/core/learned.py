@@ -19,7 +19,17 @@ def learned_of(state: AnalyzerState) -> dict[str, Any]:
         "dropped": state.dropped,
         "capacities": {
             name: [
-                [p.parallelism, round(p.rate, 6), p.confidence, p.saturated, p.samples, p.at, p.job_id] for p in curve
+                [
+                    p.parallelism,
+                    round(p.rate, 6),
+                    p.confidence,
+                    p.saturated,
+                    p.samples,
+                    p.at,
+                    p.job_id,
+                    round(p.taken, 6),
+                ]
+                for p in curve
             ]
             for name, curve in state.capacities.items()
         },
@@ -47,7 +57,17 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
         return AnalyzerState(observed_at=at)
     capacities = {
         str(name): tuple(
-            Point(int(p[0]), float(p[1]), float(p[2]), bool(p[3]), int(p[4]), float(p[5]), str(p[6])) for p in curve
+            Point(
+                int(p[0]),
+                float(p[1]),
+                float(p[2]),
+                bool(p[3]),
+                int(p[4]),
+                float(p[5]),
+                str(p[6]),
+                taken=within(p[7], MAX_NUMBER) or 0.0 if len(p) > 7 else 0.0,  # earlier versions do not have it
+            )
+            for p in curve
         )
         for name, curve in list(learned["capacities"].items())[:MAX_LEARNED]
     }

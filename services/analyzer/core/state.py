@@ -95,6 +95,8 @@ class Point(NamedTuple):
     job_id: str
     off_since: float | None = None
     """Since when measurements disagree with it by more than the tolerance, without being believed yet."""
+    taken: float = 0.0
+    """Highest records/s taken in over a window; 0: unknown."""
 
 
 class Ratio(NamedTuple):

@@ -17,8 +17,17 @@ Of the mean, not the maximum, because the end of a spike is no outage."""
 RECENT_SECONDS = 180.0
 """Half-life of the last minutes' mean."""
 
+MAX_DOUBLINGS = 24.0
+"""Of the lowest usual rate in one gap between two readings."""
+
 READING_SECONDS = 30.0
 """The longest time that one observation stands for: after a gap it describes only its own window."""
+
+KNOWN_LOW_SHARE = 0.7
+"""Share of the lowest usual rate from which a fall is a return to it, as at the end of a flash crowd, and no outage."""
+
+SILENT_SHARE = 0.01
+"""Below this share of the usual rate the input is missing, however low it has been before."""
 
 BACK_SHARE = 0.5
 """Share of the rate before the fall from which the input is back."""
@@ -32,18 +41,37 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
         return before
     arriving = max(0.0, sum(measured))  # an estimate may be negative
     if before is None:
-        return UsualArrivals(at=now, records_per_second=arriving, lately=arriving)
+        return UsualArrivals(at=now, records_per_second=arriving, lately=arriving, min_lately=arriving)
     age = max(0.0, (now - before.at).total_seconds())
     kept = 0.5 ** (min(age, READING_SECONDS) / RECENT_SECONDS)
     recent = arriving if before.lately is None else kept * before.lately + (1 - kept) * arriving
     # The maximum of means: a producer's burst of a few seconds must not stay usual for an hour.
     usual = max(recent, before.records_per_second * 0.5 ** (age / HALF_LIFE_SECONDS))
-    fell_from = _fell_from(before, arriving, now)
-    missing = arriving < MISSING_SHARE * usual or fell_from is not None
+    returned = _is_known(before, arriving) and arriving >= SILENT_SHARE * usual
+    fell_from = None if returned else _fell_from(before, arriving, now)
+    missing = not returned and (arriving < MISSING_SHARE * usual or fell_from is not None)
     since = (before.collapsed_since or now) if missing else None
     return UsualArrivals(
-        at=now, records_per_second=usual, collapsed_since=since, lately=recent, fell_from=fell_from if since else None
+        at=now,
+        records_per_second=usual,
+        collapsed_since=since,
+        lately=recent,
+        fell_from=fell_from if since else None,
+        min_lately=_min_lately(before, recent, age, missing=missing),
     )
+
+
+def _is_known(before: UsualArrivals, arriving: float) -> bool:
+    """Return whether a rate is about the lowest of the last hours or above it."""
+    return bool(before.min_lately) and arriving >= KNOWN_LOW_SHARE * (before.min_lately or 0.0)
+
+
+def _min_lately(before: UsualArrivals, recent: float, age: float, *, missing: bool) -> float:
+    """Return the lowest usual rate; what arrives in an outage does not count."""
+    if not before.min_lately:
+        return recent  # nothing arrived until now: that says nothing of the load
+    risen = before.min_lately * 2.0 ** min(age / HALF_LIFE_SECONDS, MAX_DOUBLINGS)
+    return before.min_lately if missing else min(recent, risen)
 
 
 def _fell_from(before: UsualArrivals, arriving: float, now: datetime) -> float | None:

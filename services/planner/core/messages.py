@@ -172,6 +172,11 @@ def stabilised(current: Parallelism, after: Parallelism, operators: Sequence[str
     return f"{_joined(limited_to)}: the stabilisation window still contains a recommendation{of}"
 
 
+def waits_for_larger_step(current: Parallelism, later: Parallelism, seconds: float) -> str:
+    """Say why a smaller scale-down waits for a larger one."""
+    return f"{changes(current, later)} is possible in {seconds:.0f} s: one larger step instead of two with a cooldown"
+
+
 def stabilising(operators: Sequence[str], window_seconds: float, left_seconds: float) -> str:
     return (
         f"scale-down of {names(operators)} must be recommended for {window_seconds:.0f} s, {left_seconds:.0f} s remain"

@@ -191,6 +191,18 @@ def test_a_saturated_measurement_beats_one_from_busy_time() -> None:
     assert points[0].rate == 1000
 
 
+def test_the_maximum_input_of_a_window_is_kept() -> None:
+    """Whatever comes later, until another job may run other code or a record costs more."""
+    points = _learn((), 2, _measured(1000, throughput=700), at=0)
+    points = _learn(points, 2, _measured(1050, throughput=300), at=30)
+    assert [point.taken for point in points] == [700]
+    assert capacity.published(points)[0].max_input_rate == 700
+    assert capacity.halved({"a": points})["a"][0].taken == 0
+    points = _learn(points, 4, _measured(2000, saturated=True), at=60)
+    points = _learn(points, 4, _measured(1000, saturated=True), at=90)
+    assert points[0].taken == 350
+
+
 def test_a_quarter_off_rescales_the_whole_curve() -> None:
     """New code at half the speed: the other parallelisms' measurements are halved, too, at less confidence."""
     points = _learn((), 1, _measured(1000, saturated=True), at=0)

@@ -162,6 +162,13 @@ def test_a_rate_measured_under_saturation_is_trusted() -> None:
     assert proposal.vector == {SOURCE: 1, WORK: 1}
 
 
+def test_the_maximum_input_at_another_parallelism_was_sustained() -> None:
+    """One subtask was never full, and took in 350/s for a window: 400/s is near enough to that."""
+    before = point(1, 500, saturated=False).model_copy(update={"max_input_rate": 350.0})
+    found = analysis(work=4, arrivals=400.0, per_subtask=1000.0, seen=[before])
+    assert passed({SOURCE: 1, WORK: 1}, context(NOW, found=found)).vector == {SOURCE: 1, WORK: 1}
+
+
 def test_going_up_waits_for_its_window() -> None:
     """20 s of stabilisation: the smallest recommendation of the last 20 s counts, an older one does not."""
     recommendations = [
@@ -188,6 +195,23 @@ def test_going_down_needs_a_covered_window() -> None:
     ]
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=spec, recommendations=late, found=seen_busy()))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
+
+
+@pytest.mark.parametrize(("at", "taken"), [(-55, None), (-20, {SOURCE: 1, WORK: 3})], ids=["soon", "not soon"])
+def test_a_small_step_waits_for_a_larger_one_that_the_window_allows_soon(
+    at: float, taken: dict[str, int] | None
+) -> None:
+    """Now 4 → 3, and 4 → 1 as soon as the recommendation of 3 is old. The cooldown after a first step is 60 s."""
+    spec = behavior(down="60s", cooldown="60s")
+    recommendations = [
+        recommendation(-61, {SOURCE: 1, WORK: 4}),
+        recommendation(at, {SOURCE: 1, WORK: 3}),
+        recommendation(0, {SOURCE: 1, WORK: 1}),
+    ]
+    given_ = context(NOW, spec=spec, recommendations=recommendations, found=seen_busy())
+    proposal = passed({SOURCE: 1, WORK: 1}, given_)
+    assert proposal.vector == taken
+    assert taken is not None or "one larger step" in proposal.sentence
 
 
 def seen_busy() -> Any:

@@ -19,7 +19,9 @@ def usual(rate: float, at: float = 0.0, since: float | None = None) -> UsualArri
 
 def test_the_recent_maximum_is_usual_and_decays() -> None:
     """It halves in an hour, so that a permanently lower load becomes usual."""
-    assert usual_arrivals(None, arriving(800), NOON) == usual(800).model_copy(update={"lately": 800.0})
+    assert usual_arrivals(None, arriving(800), NOON) == usual(800).model_copy(
+        update={"lately": 800.0, "min_lately": 800.0}
+    )
     later = usual_arrivals(usual(800), arriving(300), after(HALF_LIFE_SECONDS))
     assert later is not None
     assert later.records_per_second == pytest.approx(400)
@@ -96,3 +98,18 @@ def test_a_burst_is_not_usual() -> None:
     after_burst = usual_after(*held_up, *burst, *((at, 400.0) for at in range(684, 800, 2)))
     assert after_burst.collapsed_since is None
     assert after_burst.records_per_second < 2_000
+
+
+CROWD = (*((float(at), 100.0) for at in range(0, 900, 15)), *((float(at), 1000.0) for at in range(900, 1500, 15)))
+
+
+def test_the_end_of_a_flash_crowd_is_no_outage_where_the_load_was_before_it() -> None:
+    """100 rise to 1,000 for ten minutes and are 100 again, which was usual a quarter of an hour ago."""
+    assert usual_after(*CROWD, (1515, 100.0)).collapsed_since is None
+    assert usual_after(*CROWD, (1515, 50.0)).collapsed_since == after(1515)
+
+
+def test_silence_is_an_outage_however_low_the_load_was_before() -> None:
+    """2 records/s overnight, 1,000 in the morning, and then next to nothing."""
+    morning = ((0.0, 2.0), (600.0, 2.0), *((float(at), 1000.0) for at in range(630, 1500, 30)))
+    assert usual_after(*morning, (1530, 2.0)).collapsed_since == after(1530)

@@ -93,11 +93,13 @@ def sustained_rate(proposal: Proposal) -> Proposal:
 
 
 def _sustained(name: str, context: Context) -> float | None:
-    """Return the highest observed records/s per subtask: of points measured under saturation, and of the current input."""
+    """Return the highest observed records/s per subtask: of points measured under saturation, of the highest input of
+    the others, and of the current input."""
     found = context.operators.get(name)
     if found is None:
         return None
     rates = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated]
+    rates += [c.max_input_rate / c.parallelism for c in found.capacities if c.max_input_rate is not None]
     if found.input_rate.value is not None:
         rates.append(found.input_rate.value / found.parallelism)
     return max(rates, default=None)

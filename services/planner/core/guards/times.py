@@ -5,7 +5,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
-from weir_contracts import TERMINAL, ExcludedPeriod
+from weir_contracts import TERMINAL, ExcludedPeriod, Parallelism
 
 from services.planner.core import messages
 from services.planner.core.input_outage import prevents_scale_down
@@ -59,6 +59,9 @@ def stabilisation(proposal: Proposal) -> Proposal:
             vector[name] = limit(now, cautious([vector[name], *(each.get(name, now) for each in recommended)]))
     if vector == proposal.wanted:
         return proposal
+    if covered and not up and (later := _larger_step(proposal, vector)) is not None:
+        reason = messages.waits_for_larger_step(context.current, *later)
+        return proposal.changed("stabilisation", reason, context.current)
     if waiting:
         left = (since + length - context.now).total_seconds()
         reason = messages.stabilising(waiting, length.total_seconds(), max(0.0, left))
@@ -66,6 +69,31 @@ def stabilisation(proposal: Proposal) -> Proposal:
         limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
         reason = messages.stabilised(context.current, vector, limited)
     return proposal.changed("stabilisation", reason, vector)
+
+
+def _larger_step(proposal: Proposal, vector: Parallelism) -> tuple[Parallelism, float] | None:
+    """Return a smaller vector that the window allows soon, and in how many seconds, if waiting for it costs fewer
+    slot-seconds than `vector` now and the rest after the cooldown; None: nothing is won by waiting."""
+    context, slots = proposal.context, proposal.context.topology.slots
+    blocked, length = context.spec.behavior.cooldown.total_seconds(), context.spec.behavior.scale_down.stabilization
+    held, first = slots(context.current), slots(vector)
+    found, interval = None, context.spec.interval.total_seconds()
+    if first == held:
+        return None
+    for each in context.recommendations:
+        left = (each.at + length - context.now).total_seconds()
+        if not 0 <= left < blocked:
+            continue
+        wait = (left // interval + 1) * interval
+        remaining = [r.parallelism for r in context.recommendations if r.at > each.at]
+        later = {
+            name: min(context.current[name], max([p, *(r.get(name, p) for r in remaining)]))
+            for name, p in proposal.wanted.items()
+        }
+        smaller = slots(later)
+        if smaller < first and (held - smaller) * wait <= (first - smaller) * blocked:
+            found = later, wait
+    return found
 
 
 def cooldown(proposal: Proposal) -> Proposal:
