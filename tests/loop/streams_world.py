@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
-from weir_contracts import ScalingPolicy
+from weir_contracts import Observation, ScalingPolicy
 
 from replay.streams import RECORDS_LAG
 from services.planner.core.guards import chain
@@ -28,6 +29,7 @@ class StreamsWorld(World):
     """A loop around one group. `with_metrics` gives its instances a metrics endpoint."""
 
     def simulated(self, application: StreamsApplication | None) -> StreamsSimulation:
+        self._migrating: set[UUID] = set()
         return StreamsSimulation(application or streams(commit_interval_seconds=1.0), self._arriving)
 
     def default_policy(self, *, with_metrics: bool = True, threads: int = 1, **spec: Any) -> ScalingPolicy:
@@ -51,6 +53,21 @@ class StreamsWorld(World):
 
     def moves(self, name: str = GROUP) -> list[tuple[int, int]]:
         return super().moves(name)
+
+    def acted_while_moving(self) -> int:
+        """Return how many actions were planned while a probing rebalance was due."""
+        return sum(plan.approved is not None and plan.observation_id in self.migrating for plan in self.plans)
+
+    @property
+    def migrating(self) -> set[UUID]:
+        """Ids of the observations in which a probing rebalance was due."""
+        return self._migrating
+
+    def _carried(self, message: Any) -> Any:
+        group = message.deployment.group if isinstance(message, Observation) and message.deployment else None
+        if group is not None and group.probing_rebalance_at is not None:
+            self._migrating.add(message.id)
+        return super()._carried(message)
 
     def asked(self) -> list[int]:
         """Return the threads that plans asked for, in order."""
