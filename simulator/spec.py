@@ -182,6 +182,11 @@ class Application(Spec):
         """Initial parallelism by operator."""
         return {operator.name: operator.parallelism for operator in self.operators}
 
+    @property
+    def input_share(self) -> float:
+        """Records that are appended to all topics per record of the load."""
+        return sum(operator.source.share for operator in self.operators if operator.source)
+
     def started_with(self, parallelism: int | Mapping[str, int]) -> "Application":
         """Return the application with another initial parallelism of all, or of the named, operators."""
         given = parallelism if isinstance(parallelism, Mapping) else dict.fromkeys(self.parallelism, parallelism)

@@ -98,7 +98,7 @@ def moving_while_load_rises(**options: Any) -> StreamsWorld:
 @pytest.mark.thorough
 def test_nothing_is_added_or_taken_away_while_state_moves() -> None:
     """The load goes on rising after the first action. Weir adds nothing until the tasks have arrived, and says so; the HPA
-    adds instances that begin the moves anew."""
+    adds instances that begin the moves again."""
     world = moving_while_load_rises()
     moving = [p for p in world.plans if p.code == "tasks-move"]
     assert all("while tasks move" in plan.sentence for plan in moving)

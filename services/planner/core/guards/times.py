@@ -28,7 +28,7 @@ def one_in_flight(proposal: Proposal) -> Proposal:
 
 def tasks_move(proposal: Proposal) -> Proposal:
     """Hold while tasks of a consumer group move or wait for their state: what a change would bring is not known yet, and
-    another rebalance would begin the moves anew."""
+    another rebalance would begin the moves again."""
     reason = next((s.evidence for s in proposal.context.analysis.symptoms if s.code in MOVING), None)
     if reason is None or len(proposal.context.movable) < len(proposal.context.current):
         return proposal
