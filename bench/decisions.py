@@ -103,7 +103,7 @@ def record(path: Path) -> int:
     with gzip.open(path, "wt", compresslevel=4) as out:
         for number, (seed, situation, planner) in enumerate(runs):
             replay = prepared(situation, planner, SECONDS)
-            simulation = Simulation(replay.application, replay.trace.rate_at, step_seconds=replay.step_seconds)
+            simulation = Simulation(replay.job, replay.trace.rate_at, step_seconds=replay.step_seconds)
             recorder = Recorder(int(SECONDS / replay.policy.spec.interval.total_seconds()) // each)
             with closing(recorder.loop) as loop:
                 loop.add(simulation, replay.policy, noise=Noise(relative=0.02), seed=seed)

@@ -56,14 +56,14 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     start -= start % DAY_SECONDS
     load = replace(prepared.trace, start_seconds=start)
     bound = prepared.policy.spec.bounds
-    first = OfflineOptimum(prepared.application, bound.max).parallelism(load.rate_at(0.0) / START_UTILIZATION)
-    return replace(prepared, trace=load, application=prepared.application.started_with(first))
+    first = OfflineOptimum(prepared.job, bound.max).parallelism(load.rate_at(0.0) / START_UTILIZATION)
+    return replace(prepared, trace=load, application=prepared.job.started_with(first))
 
 
 def static(prepared: Replay, rate: float) -> Held:
     """A parallelism that carries `rate` at 80 %, all the time."""
-    optimum = OfflineOptimum(prepared.application, prepared.policy.spec.bounds.max)
-    application = prepared.application.started_with(optimum.parallelism(rate / STATIC_UTILIZATION))
+    optimum = OfflineOptimum(prepared.job, prepared.policy.spec.bounds.max)
+    application = prepared.job.started_with(optimum.parallelism(rate / STATIC_UTILIZATION))
     return _held(replace(prepared, application=application), lambda _at, current, _shares: dict(current), 60.0)
 
 
@@ -77,7 +77,7 @@ def reactive(prepared: Replay) -> Held:
 def _held(
     prepared: Replay, decide: Callable[[float, Mapping[str, int], Shares], dict[str, int]], period_seconds: float
 ) -> Held:
-    simulation = Simulation(prepared.application, prepared.trace.rate_at, step_seconds=prepared.step_seconds)
+    simulation = Simulation(prepared.job, prepared.trace.rate_at, step_seconds=prepared.step_seconds)
     meter = _meter(prepared, simulation)
     before: dict[str, Busy] = {}
     rescales, at = 0, 0.0
@@ -108,7 +108,7 @@ def _busy(simulation: Simulation) -> dict[str, Busy]:
 def _meter(prepared: Replay, simulation: Simulation) -> Meter:
     return Meter(
         simulation,
-        OfflineOptimum(prepared.application, prepared.policy.spec.bounds.max),
+        OfflineOptimum(prepared.job, prepared.policy.spec.bounds.max),
         prepared.policy.spec.objective,
         max(10.0, prepared.duration_seconds / POINTS),
     )

@@ -28,19 +28,22 @@ from runtime.loop import Stop
 from runtime.records import Outgoing
 from services.analyzer.core import AnalysisSettings
 from services.analyzer.core import advance as analyze
+from services.executor.adapters.endpoint import EndpointDriver
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
+from services.executor.driver import Driver
 from services.executor.service import Executor
 from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
 from services.planner.shadows import ShadowRunner
-from simulator import Fault, Noise, Observer, Simulation
+from simulator import Fault, Noise, Observer, Simulation, StreamsSimulation
 from simulator.faults import CLEAR
 from simulator.observe import START
 
 from .bus import Message, ReplayBus
 from .driver import SimulatedDriver
 from .simulated_time import SimulatedClock, SimulatedTimeLoop
+from .streams import SimulatedEndpoints, SimulatedGroup, SimulatedGroups, StreamsObserver
 
 OBSERVATIONS_KEPT, HISTORY_KEPT = 30, 20
 """The planner's defaults."""
@@ -107,12 +110,22 @@ class SimulatedApplication:
     """A simulation, its monitor and its policy. Assign `policy` to change the policy in force."""
 
     def __init__(
-        self, simulation: Simulation, observer: Observer, knowledge: MemoryKnowledge, policy: ScalingPolicy
+        self,
+        simulation: Simulation | StreamsSimulation,
+        observer: Observer | StreamsObserver,
+        knowledge: MemoryKnowledge,
+        policy: ScalingPolicy,
     ) -> None:
         self.simulation = simulation
         self.observer = observer
         self._knowledge = knowledge
         self.policy = policy
+
+    async def scrape(self) -> list[Observation]:
+        """Return the observations that arrive now."""
+        if isinstance(self.observer, Observer):
+            return self.observer.scrape(self.policy)
+        return await self.observer.scrape(self.policy)
 
     @property
     def policy(self) -> ScalingPolicy:
@@ -154,24 +167,42 @@ class Loop:
         self._planner = Planner(
             self.bus, self.clock, self._planners, self.request_cache, partitions=1, shadows=self._shadows
         )
-        drivers = {"flink": self.driver, "docker": self.driver}
+        self._groups, self._endpoints = SimulatedGroups(), SimulatedEndpoints()
+        endpoint = EndpointDriver(self.clock, self._groups, transport=self._endpoints)
+        drivers: dict[str, Driver] = {"flink": self.driver, "docker": self.driver, "endpoint": endpoint}
         self._executor = Executor(self.bus, drivers, self.knowledge, self.clock, rules or Rules(), attempt_id=ATTEMPT)
 
     def add(
         self,
-        simulation: Simulation,
+        simulation: Simulation | StreamsSimulation,
         policy: ScalingPolicy,
         *,
         noise: Noise = CLEAR,
         faults: Sequence[Fault] = (),
         seed: int = 0,
     ) -> SimulatedApplication:
-        """Add an application; its simulation begins with the first `run`."""
-        observer = Observer(simulation, noise=noise, faults=faults, seed=seed)
-        self.driver.add(policy.subject, simulation)
+        """Add an application; its simulation begins with the first `run`. Noise is of the counters of Flink jobs only:
+        a group's offsets are exact."""
+        observer: Observer | StreamsObserver
+        if isinstance(simulation, Simulation):
+            observer = Observer(simulation, noise=noise, faults=faults, seed=seed)
+            self.driver.add(policy.subject, simulation)
+        else:
+            observer = self._observed_group(simulation, policy, faults)
         application = SimulatedApplication(simulation, observer, self.knowledge, policy)
         self.applications.append(application)
         return application
+
+    def _observed_group(
+        self, simulation: StreamsSimulation, policy: ScalingPolicy, faults: Sequence[Fault]
+    ) -> StreamsObserver:
+        """Let the policy name the simulated group and its endpoint."""
+        group, target = SimulatedGroup(simulation, self.clock, START), policy.subject.target.endpoint
+        if target is None or policy.subject.application.group_id != simulation.application.name:
+            raise ValueError(f"policy: must name group {simulation.application.name} and a target endpoint")
+        self._groups.applications[simulation.application.name] = group
+        self._endpoints.applications[target.url.path or "/"] = group
+        return StreamsObserver(group, self.clock, faults=faults)
 
     @property
     def now(self) -> datetime:
@@ -230,7 +261,7 @@ class Loop:
             at += application.policy.spec.interval.total_seconds()
             await asyncio.sleep(at - self._time.time())
             application.simulation.advance(at)
-            for observation in application.observer.scrape(application.policy):
+            for observation in await application.scrape():
                 await self.bus.send(observation)
 
     async def _analyze(self) -> None:

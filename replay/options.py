@@ -10,10 +10,10 @@ from weir_planner import InvalidParameters
 from weir_planner.installed import UnknownPlanner, parse_parameters
 
 from runtime.documents import Unreadable, read_file
-from simulator import PRESETS, Application, InvalidApplication, parse
+from simulator import PRESETS, STREAMS_PRESETS, Application, InvalidApplication, StreamsApplication, parse
 from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, named
 
-from .score import LOOK_SECONDS, BoundedOptimum
+from .score import LOOK_SECONDS, BoundedOptimum, StreamsOptimum
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
@@ -54,9 +54,16 @@ class Replay:
     """A replay, ready to run."""
 
     trace: LoadTrace
-    application: Application
+    application: Application | StreamsApplication
     policy: ScalingPolicy
     duration_seconds: float
+
+    @property
+    def job(self) -> Application:
+        """The simulated Flink job; `TypeError` for a group."""
+        if not isinstance(self.application, Application):
+            raise TypeError(f"{self.application.name} is a Kafka Streams application")
+        return self.application
 
     @property
     def look_seconds(self) -> float:
@@ -76,6 +83,8 @@ def prepare(options: ReplayOptions) -> Replay:
     trace = _trace(options)
     duration = _duration(options, trace)
     policy = _policy(options, trace, duration)
+    if options.topology in STREAMS_PRESETS:
+        return Replay(trace, _streams(options, policy, trace), policy, duration)
     application = _application(options, policy, trace)
     return Replay(trace, application, policy, duration)
 
@@ -118,8 +127,20 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
     try:
         return parse(read_file(options.topology), options.topology)
     except (Unreadable, InvalidApplication) as error:
-        presets = "" if Path(options.topology).exists() else f" (ready-made: {', '.join(sorted(PRESETS))})"
+        presets = (
+            ""
+            if Path(options.topology).exists()
+            else f" (ready-made: {', '.join(sorted((*PRESETS, *STREAMS_PRESETS)))})"
+        )
         raise InvalidReplay(f"--topology: {error}{presets}") from None
+
+
+def _streams(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace) -> StreamsApplication:
+    """Return a ready-made group with enough instances for the first load, within the policy's bounds."""
+    application = STREAMS_PRESETS[options.topology](1)
+    lowest, highest = policy.spec.bounds.of(application.name)
+    needed = StreamsOptimum(application, policy.spec.bounds).slots(trace.rate_at(0.0) / START_UTILIZATION)
+    return application.started_with(min(highest, max(lowest, needed // application.threads)))
 
 
 def _with_room(application: Application, bounds: Bounds) -> Application:
@@ -149,8 +170,7 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     if not isinstance(spec, dict):
         raise InvalidReplay(f"--policy: {options.policy_file}: is not a policy: it has no spec")
     # The simulation runs in place of the cluster that the policy names.
-    spec["application"] = {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}
-    spec["target"] = {"flink": {}}
+    spec |= _group(spec) if options.topology in STREAMS_PRESETS else _JOB
     spec["mode"] = "act"
     metadata = document.get("metadata")
     document["metadata"] = {"namespace": "replay", "name": "replay", **(metadata if isinstance(metadata, dict) else {})}
@@ -173,6 +193,30 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
         ) from None
     _check_planner(policy, options, written=bool(chosen) and not replaced)
     return policy
+
+
+_JOB = {"application": {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}, "target": {"flink": {}}}
+
+
+def _group(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return application, target and signals of a simulated group. It has a metrics endpoint unless the policy names a
+    Kafka Streams application without one."""
+    application, signals = spec.get("application"), spec.get("signals")
+    named = application.get("kafkaStreams") if isinstance(application, dict) else None
+    has_metrics = not isinstance(named, dict) or named.get("metrics") is not None
+    name = STREAMS_PRESETS["streams"](1).name
+    streams: dict[str, Any] = {"applicationId": name}
+    if has_metrics:
+        streams["metrics"] = {"port": 9404}
+    signals = dict(signals) if isinstance(signals, dict) else {}
+    kafka = signals.get("kafka", {"bootstrapServers": "127.0.0.1:9092"})
+    # Some planners go by the group's commits.
+    signals["kafka"] = {**kafka, "groupId": name} if isinstance(kafka, dict) else kafka
+    return {
+        "application": {"kafkaStreams": streams},
+        "target": {"endpoint": {"url": "http://127.0.0.1:8070/scale/replay"}},
+        "signals": signals,
+    }
 
 
 def _check_planner(policy: ScalingPolicy, options: ReplayOptions, *, written: bool) -> None:

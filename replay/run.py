@@ -10,13 +10,13 @@ from weir_contracts import PlannerChoice, PlanReply, PlanRequest
 from weir_planner.installed import ask
 
 from runtime.garbage import seldom_collected
-from simulator import Noise, Simulation
+from simulator import Application, Noise, Simulation, StreamsSimulation
 from simulator.observe import START
 
 from . import figure
 from .loop import Loop
 from .options import Replay, ReplayOptions, prepare
-from .score import LOOK_SECONDS, BoundedOptimum, Meter, Point, Score
+from .score import LOOK_SECONDS, Meter, Point, Score, optimum_of
 
 POINTS = 352
 """Points of a curve: two dots a character, and twice as many for a figure."""
@@ -62,15 +62,10 @@ def run(
     """Run the loop over the trace."""
     began = time.perf_counter()
     policy = prepared.policy
-    simulation = Simulation(
-        prepared.application,
-        prepared.trace.rate_at,
-        step_seconds=prepared.step_seconds,
-        calm_seconds=prepared.look_seconds,
-    )
+    simulation = _simulation(prepared)
     meter = Meter(
         simulation,
-        BoundedOptimum(prepared.application, policy.spec.bounds),
+        optimum_of(prepared.application, policy.spec.bounds),
         policy.spec.objective,
         max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
         prepared.look_seconds,
@@ -81,6 +76,8 @@ def run(
     if loop.tally.dead_letters:
         raise RuntimeError(f"the loop could not process a message: {loop.tally.dead_letters[0].reason}")
     rescales = [(at - START).total_seconds() for at in loop.driver.accepted_at]
+    if isinstance(simulation, StreamsSimulation):
+        rescales = simulation.accepted_at
     return Result(
         score=meter.score(len(rescales)),
         points=meter.points,
@@ -90,6 +87,14 @@ def run(
         rescales_at_seconds=tuple(rescales),
         hides_peaks=_hides_peaks(prepared),
     )
+
+
+def _simulation(prepared: Replay) -> Simulation | StreamsSimulation:
+    application, load = prepared.application, prepared.trace.rate_at
+    step, calm = prepared.step_seconds, prepared.look_seconds
+    if isinstance(application, Application):
+        return Simulation(application, load, step_seconds=step, calm_seconds=calm)
+    return StreamsSimulation(application, load, step_seconds=step, calm_seconds=calm)
 
 
 def replay_own(

@@ -1,11 +1,11 @@
 """How well an application was held, by the state of the simulation: not by the loop's estimates."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from weir_contracts import Bounds, Objective
 
-from simulator import Application, Simulation
+from simulator import Application, Simulation, StreamsApplication, StreamsSimulation
 from simulator.capacity import OfflineOptimum
 
 LOOK_SECONDS = 10.0
@@ -28,6 +28,41 @@ class BoundedOptimum(OfflineOptimum):
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
         return min(self._cluster_slots, super().slots(rate, seconds))
+
+
+class Optimum(Protocol):
+    """Smallest size that carries a load."""
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        """Return whether the upper bounds suffice for `rate`."""
+        ...
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        """Return the slots of the smallest size for `rate`."""
+        ...
+
+
+class StreamsOptimum:
+    """Threads of the fewest instances that carry a load; it moves tasks and state for free."""
+
+    def __init__(self, application: StreamsApplication, bounds: Bounds) -> None:
+        unit, highest = application.threads, bounds.of(application.name)[1]
+        most = max(1, min(highest // unit, application.max_instances))
+        self._capacities = [(n * unit, application.capacity(n * unit)) for n in range(1, most + 1)]
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        return max(capacity for _, capacity in self._capacities) >= rate * (1 - 1e-9)
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        largest = self._capacities[-1][0]
+        return next((threads for threads, capacity in self._capacities if capacity >= rate * (1 - 1e-9)), largest)
+
+
+def optimum_of(application: Application | StreamsApplication, bounds: Bounds) -> Optimum:
+    """Return the offline optimum of an application within a policy's bounds."""
+    if isinstance(application, Application):
+        return BoundedOptimum(application, bounds)
+    return StreamsOptimum(application, bounds)
 
 
 @dataclass(frozen=True)
@@ -90,8 +125,8 @@ class Meter:
 
     def __init__(
         self,
-        simulation: Simulation,
-        optimum: OfflineOptimum,
+        simulation: Simulation | StreamsSimulation,
+        optimum: Optimum,
         objective: Objective,
         point_seconds: float,
         look_seconds: float = LOOK_SECONDS,
@@ -103,7 +138,7 @@ class Meter:
         self._of_latency = objective.max_latency is not None
         self._point_seconds = point_seconds
         self._look_seconds = min(look_seconds, point_seconds)
-        self._share = sum(o.source.share for o in simulation.application.operators if o.source) or 1.0
+        self._share = simulation.application.input_share or 1.0
         """Records appended to all topics per record of the load."""
         self._late = self._slot_seconds = self._optimum_slot_seconds = self._seconds = self._max_lag = 0.0
         self._max_slots, self._carried = 0, True

@@ -5,9 +5,12 @@ from .faults import Conditions, Fault, Noise
 from .observe import Observer
 from .presets import PRESETS, chain, diamond, two_sources
 from .spec import Application, Cluster, InvalidApplication, Link, OperatorSpec, SourceSpec, parse
+from .streams import StreamsSimulation
+from .streams_spec import STREAMS_PRESETS, StreamsApplication, stateful, streams
 
 __all__ = [
     "PRESETS",
+    "STREAMS_PRESETS",
     "Application",
     "Cluster",
     "Conditions",
@@ -19,8 +22,12 @@ __all__ = [
     "OperatorSpec",
     "Simulation",
     "SourceSpec",
+    "StreamsApplication",
+    "StreamsSimulation",
     "chain",
     "diamond",
     "parse",
+    "stateful",
+    "streams",
     "two_sources",
 ]

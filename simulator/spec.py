@@ -6,7 +6,7 @@ Times in seconds, rates in records/s, sizes in bytes. An error names the wrong f
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from weir_contracts import Edge, InvalidDocument, Operator, Topology, read_document
@@ -107,6 +107,9 @@ class OperatorSpec(Spec):
         return points[-1][1]
 
 
+S = TypeVar("S", bound=Spec)
+
+
 class Link(Spec):
     """An edge of the graph."""
 
@@ -179,6 +182,11 @@ class Application(Spec):
         """Initial parallelism by operator."""
         return {operator.name: operator.parallelism for operator in self.operators}
 
+    @property
+    def input_share(self) -> float:
+        """Records that are appended to all topics per record of the load."""
+        return sum(operator.source.share for operator in self.operators if operator.source)
+
     def started_with(self, parallelism: int | Mapping[str, int]) -> "Application":
         """Return the application with another initial parallelism of all, or of the named, operators."""
         given = parallelism if isinstance(parallelism, Mapping) else dict.fromkeys(self.parallelism, parallelism)
@@ -233,7 +241,12 @@ def _check_links(operators: Sequence[OperatorSpec], links: Sequence[Link]) -> No
 
 def parse(document: Any, place: str = "application") -> Application:
     """Read an application strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
+    return parse_as(Application, document, place)
+
+
+def parse_as(kind: type[S], document: Any, place: str) -> S:
+    """Read a model strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
     try:
-        return read_document(Application, document, root="")
+        return read_document(kind, document, root="")
     except InvalidDocument as error:
         raise InvalidApplication(f"{place}: {error}") from None

@@ -240,7 +240,7 @@ def held(situation: Situation, contestant: str, *, seed: int = 0, duration_secon
 def _optimum(situation: Situation, duration_seconds: float | None) -> Held:
     """Return the offline optimum's figures: it knows the load, rescales for free and is never late."""
     replay = prepared(situation, None, duration_seconds)
-    optimum = OfflineOptimum(replay.application, replay.policy.spec.bounds.max)
+    optimum = OfflineOptimum(replay.job, replay.policy.spec.bounds.max)
     each = replay.duration_seconds / round(replay.duration_seconds / BUCKET_SECONDS)
     points = []
     for i in range(round(replay.duration_seconds / BUCKET_SECONDS)):

@@ -27,7 +27,10 @@ def replay(
     ],
     planner: Annotated[str | None, typer.Option(help="The planner that decides; by default the policy's.")] = None,
     topology: Annotated[
-        str, typer.Option(help="chain, diamond, two-sources, or a YAML file (see simulator/README.md).")
+        str,
+        typer.Option(
+            help="chain, diamond, two-sources, streams, streams-stateful, or a YAML file of a job (see simulator/README.md)."
+        ),
     ] = "chain",
     policy: Annotated[Path | None, typer.Option(help="Use this policy; its target is the simulation.")] = None,
     interval: Annotated[
@@ -44,7 +47,7 @@ def replay(
         float | None, typer.Option(help="Simulated seconds; by default a recording's first day, else 20 minutes.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the noise in the readings.")] = 0,
-    noise: Annotated[float, typer.Option(help="Of each reading, as a share.")] = 0.02,
+    noise: Annotated[float, typer.Option(help="Of each reading of a Flink job, as a share.")] = 0.02,
     plot: Annotated[Path | None, typer.Option(help="Write the curves here (.svg).")] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:

@@ -146,6 +146,17 @@ class Topology(Message):
             return p if groups is None else min(p, groups)
         return math.ceil(units / math.ceil(units / min(p, units)))
 
+    def next_useful(self, name: str, p: int) -> int:
+        """Return the smallest parallelism of a source, at least `p`, at which no smaller one is as good.
+
+        With T partitions or tasks, n subtasks process as many as T / ceil(T / n) do, since none is divided.
+        """
+        units = self._by_name[name].source_partitions
+        if units is None or p <= 0 or self.smallest_useful(name, p) == p:
+            return p
+        largest_share = math.ceil(units / p)
+        return math.ceil(units / max(1, largest_share - 1))
+
     def inputs(self, name: str) -> list[str]:
         """Return the direct upstream operators of `name`, each once."""
         return list(self._inputs.get(name, ()))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pydantic import AliasChoices, Field
-from weir_contracts import Infeasible, Parallelism
+from weir_contracts import Infeasible, Parallelism, Topology
 
 from predictor import Assumptions, CapacityCurve, Comparison
 
@@ -42,6 +42,9 @@ class Demand(NamedTuple):
     """Records/s over the target utilization."""
     catching_up: float
     """Records of the backlog and of a restart."""
+    tasks: Topology | None = None
+    """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
+    one."""
 
     def fitting(self, rate: float) -> "Fitting":
         """Return the smallest useful parallelism whose capacity is `rate` and whose lower edge is `upper`."""
@@ -52,7 +55,8 @@ class Demand(NamedTuple):
             self.curve.surely_needed(self.upper, self.useful),
         )
         sizes = [self.useful if p is None or p > self.useful else p for p in (by_load, by_capacity)]
-        return Fitting(max(self.min, *sizes), CAPACITY if sizes[1] > sizes[0] else LOAD)
+        found = self.tasks.next_useful(self.operator, max(sizes)) if self.tasks else max(sizes)
+        return Fitting(max(self.min, min(self.useful, found)), CAPACITY if sizes[1] > sizes[0] else LOAD)
 
 
 class Fitting(NamedTuple):
@@ -71,6 +75,8 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
     utilization, restart_seconds, growth = comparison.target_utilization, comparison.restart.seconds, 1 + arrival_margin
     # An objective of utilization is to hold under the higher arrivals, too; otherwise the target is room enough for them.
     held = growth if comparison.objective.utilization is not None else 1.0
+    is_group = comparison.analysis.policy.subject.application.group_id is not None
+    tasks = comparison.topology if is_group else None
     found = []
     for name, (low, high, _) in comparison.limits.items():
         now, curve, load = current[name], model.curves.get(name), model.loads.get(name)
@@ -79,7 +85,7 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
         arriving = load or 0.0
         catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
         lasting = held * arriving / utilization
-        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up))
+        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks))
     return found
 
 

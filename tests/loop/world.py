@@ -6,7 +6,7 @@ time.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import pytest
@@ -85,9 +85,9 @@ class World:
         self.outcomes: list[Outcome] = []
         self.analysis: Analysis | None = None
         self.lags: list[tuple[float, float]] = []
-        self.simulation = Simulation(application or job(), self._arriving)
+        self.simulation: Any = self.simulated(application)
         self.simulation.on_step = lambda _: self.lags.append((self.simulation.now, self.simulation.lag_seconds))
-        spec = policy or _policy(**options)
+        spec = policy or self.default_policy(**options)
         self.remembered = State(application=spec.application)
         self._worlds: dict[str, World] = {} if shares is None else shares._worlds
         self._worlds[spec.application] = self
@@ -95,7 +95,15 @@ class World:
         self.application = self.loop.add(self.simulation, spec, **of_application)
         World.opened.append(self)
 
-    def live(self, seconds: float) -> "World":
+    def simulated(self, application: Any) -> Any:
+        """Return the simulation of an application."""
+        return Simulation(application or job(), self._arriving)
+
+    def default_policy(self, **options: Any) -> ScalingPolicy:
+        """Return the policy with these options."""
+        return _policy(**options)
+
+    def live(self, seconds: float) -> Self:
         """Let time pass."""
         self.loop.run(seconds)
         return self

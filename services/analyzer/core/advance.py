@@ -10,7 +10,7 @@ from dataclasses import replace
 from weir_contracts import Estimate, Observation, OperatorReading, unknown
 from weir_contracts.analysis import Analysis
 
-from . import capacity, demand, history, lag, propagation, restarts, selectivity, window
+from . import capacity, demand, groups, history, lag, propagation, restarts, selectivity, window
 from .context import AnalysisContext, OperatorContext, OperatorWindow, SourceContext
 from .numbers import estimate, newest
 from .propagation import Graph, graph_of
@@ -146,11 +146,13 @@ def _derived(
     """Return the state and the context with all values derived from the topology's operators."""
     operators = _windows(graph, readings, state, context, settings)
     sources, source_states = _sources(graph, operators, state, context, settings)
-    measured = {name: _measured(name, graph, operators, sources, settings) for name in graph.names}
+    tasks = groups.tasks_of(context.observation)
+    measured = {name: _measured(name, graph, operators, sources, settings, tasks=tasks) for name in graph.names}
     curves = dict(state.capacities)
+    moving = groups.moves(context.observation.deployment)
     for name, operator in operators.items():
         view = operator.view
-        if view is not None and view.at and view.at[-1] == context.at:
+        if view is not None and view.at and view.at[-1] == context.at and not moving:
             curves[name] = capacity.learn(
                 curves.get(name, ()),
                 view.parallelism,
@@ -267,6 +269,8 @@ def _measured(
     operators: Mapping[str, OperatorWindow],
     sources: Mapping[str, SourceContext],
     settings: AnalysisSettings,
+    *,
+    tasks: int | None,
 ) -> capacity.Measured:
     operator, upstream = operators[name], graph.inputs[name]
     blocked = []
@@ -280,7 +284,7 @@ def _measured(
         source_backlogged=any(sources[source].backlogged for source in graph.fed_by[name]),
         upstream_backpressured=max(blocked, default=None),
     )
-    return capacity.measure(operator.view, operator.reading, operator.spent, pressure, settings)
+    return capacity.measure(operator.view, operator.reading, operator.spent, pressure, settings, tasks=tasks)
 
 
 def _selectivities(

@@ -5,6 +5,7 @@ is saturated what it takes in is its capacity itself, skew, contention and all; 
 Capacity here is what the operator can *sustain*: with an uneven load the busiest subtask saturates first.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -75,6 +76,14 @@ def skew(reading: OperatorReading | None) -> Estimate:
     return estimate(ratio, "busy gauges of the subtasks, max over mean", confidence, reading.parallelism, 60.0)
 
 
+def skew_of_tasks(reading: OperatorReading | None, tasks: int) -> Estimate:
+    """Tasks of the busiest thread over the mean: with T tasks, n threads do as much as T / ceil(T / n) of them would."""
+    if reading is None:
+        return unknown("no thread is known")
+    ratio = reading.parallelism * math.ceil(tasks / reading.parallelism) / tasks
+    return estimate(ratio, f"{tasks} tasks on {reading.parallelism} threads, most over mean", 0.9, tasks)
+
+
 def holds_back(
     spent: Shares, reading: OperatorReading | None, siblings: Sequence[tuple[Shares, OperatorReading | None]]
 ) -> bool:
@@ -97,10 +106,16 @@ def _fullness(spent: Shares, reading: OperatorReading | None) -> float:
 
 
 def measure(
-    view: View | None, reading: OperatorReading | None, spent: Shares, pressure: Pressure, settings: AnalysisSettings
+    view: View | None,
+    reading: OperatorReading | None,
+    spent: Shares,
+    pressure: Pressure,
+    settings: AnalysisSettings,
+    *,
+    tasks: int | None = None,
 ) -> Measured:
-    """The true processing rate of one operator, of all its subtasks and of one."""
-    uneven = skew(reading)
+    """The true processing rate of one operator, of all its subtasks and of one. `tasks` are those of a consumer group."""
+    uneven = skew(reading) if tasks is None else skew_of_tasks(reading, tasks)
     if view is None or not view.samples:
         seconds = settings.capacity_window_seconds
         reason = unknown(

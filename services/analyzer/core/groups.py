@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from weir_contracts import Deployment, Group, PartitionReading, Symptom
+from weir_contracts import Deployment, Group, Observation, PartitionReading, Symptom
 
 from . import history, messages
 from .context import AnalysisContext, OperatorContext, SourceContext
@@ -32,6 +32,24 @@ def group_symptoms(context: AnalysisContext, logs: LogHistory, settings: Analysi
             yield from _brokers_bound(deployment, source, operator)
             yield from _hot_partitions(context, logs, source, operator, settings)
             yield from _stalled(context, source, settings)
+
+
+def moves(deployment: Deployment | None) -> bool:
+    """Return whether tasks move, wait for their state or are about to move: the instances that there are do not share the
+    work yet, so that nothing is learned of their capacity."""
+    if deployment is None or deployment.group is None:
+        return False
+    group, instances = deployment.group, deployment.instances
+    is_restoring = any(each.restore_remaining_records for each in instances)
+    return group.state not in _QUIET or group.probing_rebalance_at is not None or is_restoring
+
+
+def tasks_of(observation: Observation) -> int | None:
+    """Return the tasks, or partitions, that a group divides among its members; None for another engine, or if unknown."""
+    deployment, topology = observation.deployment, observation.topology
+    if deployment is None or deployment.group is None or topology is None:
+        return None
+    return topology.operators[0].source_partitions
 
 
 def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:

@@ -154,6 +154,15 @@ def in_flight(phase: str, sentence: str) -> str:
     return f"an action is in flight ({phase}: {sentence})"
 
 
+def tasks_move(reason: str) -> str:
+    return f"no change while tasks move: {reason}"
+
+
+def one_step_in(after: Parallelism, operators: Sequence[str]) -> str:
+    sizes = ", ".join(f"{_short(name)} to {after[name]}" for name in operators)
+    return f"one useful step at a time: {sizes}"
+
+
 def input_fell(ago_seconds: float, usual_rate: float, left_seconds: float) -> str:
     return (
         f"the input fell {ago_seconds:.0f} s ago (usual: {usual_rate:,.0f} records/s), perhaps an outage upstream: "

@@ -536,3 +536,28 @@ def test_a_place_for_the_picture_is_tried_before_the_run(tmp_path: Path) -> None
         check_place(path)
     assert sorted(tmp_path.iterdir()) == [folder, link, there]
     assert link.is_symlink() and there.read_text() == "<svg/>"
+
+
+def test_a_kafka_streams_application_is_replayed_on_its_brokers_with_and_without_metrics(tmp_path: Path) -> None:
+    """`--topology streams`: twelve tasks, so that no more than twelve threads are ever held; a policy without `metrics` is
+    observed from its brokers alone."""
+    done = replayed("-o", "json", "--topology", "streams")
+    score = json.loads(done.stdout)["score"]
+    assert score["seconds"] == 90
+    assert 0 < score["slot_seconds"] <= 12 * 90
+    prepared = prepare(ReplayOptions("step", topology="streams"))
+    streams = prepared.policy.subject.application.kafka_streams
+    assert streams is not None
+    assert streams.metrics is not None
+    with pytest.raises(TypeError, match="is a Kafka Streams application"):
+        _ = prepared.job
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "apiVersion: weir.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {namespace: a, name: b}\nspec:\n"
+        "  application: {kafkaStreams: {applicationId: mine}}\n  objective: {maxLag: 30s}\n"
+    )
+    alone = prepare(
+        ReplayOptions("step", topology="streams", policy_file=file)
+    ).policy.subject.application.kafka_streams
+    assert alone is not None
+    assert alone.metrics is None

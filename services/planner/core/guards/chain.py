@@ -8,11 +8,21 @@ from .effects import dead_band, downstream_bound, hot_key, scale_down_gate
 from .history import action_budget, ineffective_growth, reversal
 from .proposal import Context, Proposal
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
-from .times import cooldown, excluded_period, input_outage, no_change, one_in_flight, quarantined, stabilisation
+from .times import (
+    cooldown,
+    excluded_period,
+    input_outage,
+    no_change,
+    one_in_flight,
+    quarantined,
+    stabilisation,
+    tasks_move,
+)
 from .totals import budget, one_parallelism, slots_available, total_bounds
 
 GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "one-in-flight": one_in_flight,
+    "tasks-move": tasks_move,
     "excluded-period": excluded_period,
     "action-budget": action_budget,
     "bounds": bounds,

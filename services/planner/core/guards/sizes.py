@@ -127,6 +127,20 @@ def step_limits(proposal: Proposal) -> Proposal:
         by_step = now - downwards.max_step if downwards.max_step else 1
         by_factor = math.ceil(now / downwards.max_factor) if downwards.max_factor else 1
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
-    if vector == proposal.wanted:
+    if vector != proposal.wanted:
+        proposal = proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)
+    return _one_step_in(proposal, step)
+
+
+def _one_step_in(proposal: Proposal, step: int) -> Proposal:
+    """Shrink a consumer group by one useful step: others take over the tasks of what stops, and their state."""
+    context, vector = proposal.context, dict(proposal.wanted)
+    if context.request.policy.subject.application.group_id is None:
         return proposal
-    return proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)
+    for name in proposal.moves[1]:
+        now = context.current[name]
+        vector[name] = max(vector[name], context.topology.smallest_useful(name, max(1, now - step)))
+    limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
+    if not limited:
+        return proposal
+    return proposal.changed("step-limits", messages.one_step_in(vector, limited), vector)

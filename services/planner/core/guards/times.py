@@ -12,6 +12,9 @@ from services.planner.core.input_outage import prevents_scale_down
 
 from .proposal import Proposal
 
+MOVING = frozenset({"rebalancing", "migrating", "restoring"})
+"""Symptoms of a consumer group whose tasks are not where they will be."""
+
 
 def one_in_flight(proposal: Proposal) -> Proposal:
     """Hold until the last action runs. While it is verified, growth may follow it; scale-down may not."""
@@ -21,6 +24,15 @@ def one_in_flight(proposal: Proposal) -> Proposal:
     if action.phase == "verifying" and action.running_at is not None and not proposal.moves[1]:
         return proposal
     return proposal.held("one-in-flight", "action-in-flight", messages.in_flight(action.phase, action.sentence))
+
+
+def tasks_move(proposal: Proposal) -> Proposal:
+    """Hold while tasks of a consumer group move or wait for their state: what a change would bring is not known yet, and
+    another rebalance would begin the moves again."""
+    reason = next((s.evidence for s in proposal.context.analysis.symptoms if s.code in MOVING), None)
+    if reason is None or len(proposal.context.movable) < len(proposal.context.current):
+        return proposal
+    return proposal.held("tasks-move", "tasks-move", messages.tasks_move(reason))
 
 
 def input_outage(proposal: Proposal) -> Proposal:

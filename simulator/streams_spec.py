@@ -1,0 +1,155 @@
+"""Kafka Streams application as frozen values. Times in seconds, rates in records/s, sizes in bytes."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from .spec import Positive, Seconds, Spec, parse_as
+
+Task = tuple[int, int]
+"""Sub-topology and partition."""
+
+
+class Subtopology(Spec):
+    """Part of the topology with an own task for each partition."""
+
+    topic: Annotated[str, Field(max_length=200)] = ""
+    """Input topic. Empty: the repartition topic that the sub-topology before it writes."""
+    partitions: Annotated[int, Field(ge=1, le=1000)] = 12
+    share: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Share of the load that arrives at the input topic."""
+    weights: tuple[Positive, ...] | None = None
+    """Weight of each partition in the producers' distribution. None: even."""
+    service_seconds: Annotated[float, Field(gt=0, le=3600)] = 2e-3
+    """Seconds per record of one thread."""
+    selectivity: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Records to the next sub-topology's repartition topic per record in."""
+    state_bytes: Annotated[float, Field(ge=0)] = 0.0
+    """State of one task. 0: stateless."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.weights is not None and len(self.weights) != self.partitions:
+            raise ValueError(f"weights: {len(self.weights)} of them for {self.partitions} partitions")
+        return self
+
+    def shares(self) -> list[float]:
+        """Return the share of the records that each partition gets."""
+        weights = self.weights or (1.0,) * self.partitions
+        return [weight / sum(weights) for weight in weights]
+
+
+class StreamsApplication(Spec):
+    """Instances of equal size, and the settings of their group. Defaults are those of Kafka 4.1."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = "orders"
+    """The `application.id`."""
+    subtopologies: Annotated[tuple[Subtopology, ...], Field(min_length=1, max_length=20)]
+    instances: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Initial number of instances."""
+    max_instances: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Number above which the endpoint refuses a request."""
+    threads: Annotated[int, Field(ge=1, le=100)] = 1
+    """Threads of one instance: `num.stream.threads`."""
+    commit_interval_seconds: Annotated[float, Field(ge=0.01, le=3600)] = 30.0
+    standbys: Annotated[int, Field(ge=0, le=10)] = 0
+    """`num.standby.replicas`."""
+    acceptable_recovery_lag: Annotated[float, Field(ge=0)] = 10_000.0
+    """Changelog records up to which an instance counts as caught up: `acceptable.recovery.lag`."""
+    max_warmups: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Warm-ups of the whole group at a time: `max.warmup.replicas`."""
+    probing_seconds: Annotated[float, Field(ge=60, le=86_400)] = 600.0
+    """`probing.rebalance.interval.ms`."""
+    session_seconds: Annotated[float, Field(ge=1, le=3600)] = 45.0
+    """Time after which the coordinator gives up a member without heartbeats: `session.timeout.ms`."""
+    rebalance_seconds: Annotated[float, Field(gt=0, le=600)] = 2.0
+    """Duration of a rebalance in which every member answers."""
+    eager: bool = False
+    """Whether all tasks stand still during a rebalance, as before Kafka 2.4."""
+    restore_bytes_per_second: Positive = 20e6
+    """Rate at which one instance reads changelogs."""
+    changelog_record_bytes: Positive = 100.0
+    start_seconds: Seconds = 5.0
+    """Time from the request of an instance until its threads join the group."""
+    stop_seconds: Seconds = 0.3
+    """Time that a process takes to end."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.subtopologies[0].topic:
+            raise ValueError("subtopologies.0.topic: the first one reads an input topic")
+        topics = [each.topic for each in self.subtopologies if each.topic]
+        if len(set(topics)) != len(topics):
+            raise ValueError("subtopologies: two of them read the same topic")
+        if self.instances > self.max_instances:
+            raise ValueError(f"instances: {self.instances} is above max_instances {self.max_instances}")
+        return self
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks in order."""
+        return tuple((s, p) for s, each in enumerate(self.subtopologies) for p in range(each.partitions))
+
+    @property
+    def input_share(self) -> float:
+        """Records that are appended to all input topics per record of the load."""
+        return sum(each.share for each in self.subtopologies if each.topic)
+
+    def topic(self, subtopology: int) -> str:
+        """Return the topic that a sub-topology reads."""
+        return self.subtopologies[subtopology].topic or f"{self.name}-{subtopology}-repartition"
+
+    def state_records(self, subtopology: int) -> float:
+        """Return the changelog records of one task's whole state."""
+        return self.subtopologies[subtopology].state_bytes / self.changelog_record_bytes
+
+    def flows(self) -> list[float]:
+        """Return the records/s that arrive at each sub-topology per record/s of the load."""
+        found: list[float] = []
+        for i, each in enumerate(self.subtopologies):
+            found.append(each.share if each.topic else found[i - 1] * self.subtopologies[i - 1].selectivity)
+        return found
+
+    def capacity(self, threads: int) -> float:
+        """Return the load in records/s that `threads` threads sustain: the one with the most work sets the pace.
+
+        Tasks are indivisible, so it is the capacity of T / ceil(T / n) threads where all tasks are equal.
+        """
+        work: list[float] = []
+        for each, flow in zip(self.subtopologies, self.flows(), strict=True):
+            work += [flow * share * each.service_seconds for share in each.shares()]
+        bins = [0.0] * min(threads, len(work))
+        for i, seconds in enumerate(work):
+            bins[i % len(bins)] += seconds
+        busiest = max(bins)
+        return 1 / busiest if busiest > 0 else float("inf")
+
+    def started_with(self, instances: int) -> "StreamsApplication":
+        """Return the application with another initial number of instances."""
+        return self.changed(instances=instances)
+
+    def changed(self, **fields: Any) -> "StreamsApplication":
+        """Return the application with other fields."""
+        return parse_streams({**self.model_dump(), **fields})
+
+
+def parse_streams(document: Mapping[str, Any], place: str = "application") -> StreamsApplication:
+    """Read an application strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
+    return parse_as(StreamsApplication, document, place)
+
+
+def streams(instances: int = 1, **fields: Any) -> StreamsApplication:
+    """Return the ready-made application: 12 stateless tasks of one thread each that do 500 records/s."""
+    given = {"subtopologies": ({"topic": "orders"},), "instances": instances, **fields}
+    return parse_streams(given)
+
+
+def stateful(instances: int = 1, state_bytes: float = 200e6, **fields: Any) -> StreamsApplication:
+    """Return the same with 200 MB of state a task: 10 s of restore, and far above the acceptable lag."""
+    subtopology = {"topic": "orders", "state_bytes": state_bytes}
+    return streams(instances, **{"subtopologies": (subtopology,), **fields})
+
+
+STREAMS_PRESETS = {"streams": streams, "streams-stateful": stateful}
+"""Names for `weir replay --topology`."""
