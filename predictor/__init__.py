@@ -6,6 +6,7 @@ planner decides with it and knowledge answers `what-if` with it, so both give th
 
 from .answer import NotYet, what_if
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
+from .coming import Coming, coming, is_believed, seconds_until_capacity
 from .comparison import (
     Assumptions,
     Compared,
@@ -16,7 +17,7 @@ from .comparison import (
     is_overloaded,
     within_tolerance,
 )
-from .flow import Flow, arrivals_at, flow_of
+from .flow import Flow, arrivals_at, flow_of, loads_of, throttle
 from .messages import changes
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
@@ -27,6 +28,7 @@ __all__ = [
     "Assumptions",
     "Backlog",
     "CapacityCurve",
+    "Coming",
     "Compared",
     "Comparison",
     "Flow",
@@ -41,17 +43,22 @@ __all__ = [
     "TooLittle",
     "arrivals_at",
     "changes",
+    "coming",
     "compare",
     "comparison_of",
     "curve_of",
     "flow_of",
+    "is_believed",
     "is_overloaded",
+    "loads_of",
     "lower_bounds_of",
     "model_of",
     "parse_load",
     "parse_parallelism",
     "predict",
     "restart_of",
+    "seconds_until_capacity",
+    "throttle",
     "what_if",
     "within_tolerance",
 ]
