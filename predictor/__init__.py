@@ -6,7 +6,7 @@ planner decides with it and knowledge answers `what-if` with it, so both give th
 
 from .answer import NotYet, what_if
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
-from .coming import Coming, coming, is_believed, seconds_until_capacity
+from .coming import Coming, coming, growth_seconds, is_believed, seconds_until_capacity
 from .comparison import (
     Assumptions,
     Compared,
@@ -48,6 +48,7 @@ __all__ = [
     "comparison_of",
     "curve_of",
     "flow_of",
+    "growth_seconds",
     "is_believed",
     "is_overloaded",
     "loads_of",

@@ -104,15 +104,26 @@ def _course(forecast: SourceForecast, peak: PeakForecast, rate: float) -> Course
     return Course(points, above, peak.peak_at_seconds)
 
 
-def seconds_until_capacity(outcomes: Sequence[Outcome], topology: Topology, restart: Restart) -> float:
-    """Return the seconds from a request for more slots until they process records: the usual time of the growths in
-    `outcomes`, else of any rescale."""
+def growth_seconds(outcomes: Sequence[Outcome], topology: Topology) -> float | None:
+    """Return the usual seconds of the growths in `outcomes`, from the request for more slots until they process records;
+    None: there is none."""
     slots, grown = topology.slots, dict[object, float]()
     for outcome in outcomes:
         seconds, action = outcome.restart_seconds, outcome.action
         known = set(topology.names) <= set(outcome.before) & set(outcome.wanted)
         if seconds is not None and action is not None and known and slots(outcome.wanted) > slots(outcome.before):
             grown.setdefault(action.id, seconds)
-    if grown:
-        return max(restart.seconds, median(grown.values()))
+    return median(grown.values()) if grown else None
+
+
+def seconds_until_capacity(
+    outcomes: Sequence[Outcome], topology: Topology, restart: Restart, remembered: float | None = None
+) -> float:
+    """Return the seconds from a request for more slots until they process records: the usual time of the growths in
+    `outcomes`, else of an earlier one that is `remembered`, else of any rescale."""
+    found = growth_seconds(outcomes, topology)
+    if found is None:
+        found = remembered
+    if found is not None:
+        return max(restart.seconds, found)
     return max([restart.seconds, *(outcomes[0].restarts_seconds if outcomes else [])])

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from weir_contracts import Parallelism
 from weir_planner import Request
 
-from predictor import Coming, Comparison, changes, coming, seconds_until_capacity, throttle
+from predictor import Coming, Comparison, changes, coming, growth_seconds, seconds_until_capacity, throttle
 
+from .rising import Memory
 from .sizing import demands_of, sized
 
 STEPS = 90
@@ -56,11 +57,17 @@ class Ahead:
         )
 
 
-def expected_rise(request: Request, comparison: Comparison, drain_seconds: float) -> float:
+def last_growth_seconds(request: Request, memory: Memory) -> float | None:
+    """Return what to remember of how long growths take: outcomes are forgotten after some actions."""
+    found = None if request.topology is None else growth_seconds(request.outcomes, request.topology)
+    return memory.growth_seconds if found is None else found
+
+
+def expected_rise(request: Request, comparison: Comparison, memory: Memory, drain_seconds: float) -> float:
     """Return the share by which a growth has to be larger for the peak that is expected until it is worked off; 0
     without a forecast that is believed."""
     takes = (
-        seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart)
+        seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
         + request.policy.spec.interval.total_seconds()
     )
     found = coming(request.analysis, comparison.model.arrivals, takes + drain_seconds)
@@ -71,10 +78,10 @@ def expected_rise(request: Request, comparison: Comparison, drain_seconds: float
     return max(0.0, highest / now - 1)
 
 
-def before_the_peak(request: Request, comparison: Comparison, drain_seconds: float) -> Ahead | None:
+def before_the_peak(request: Request, comparison: Comparison, memory: Memory, drain_seconds: float) -> Ahead | None:
     """Return the growth that a forecast peak needs now; None: there is none, or it may wait."""
     interval, restart = request.policy.spec.interval.total_seconds(), comparison.restart
-    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart)
+    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
     # Time to plan, until capacity counts, and to work off what waits by then.
     found = coming(request.analysis, comparison.model.arrivals, (1 + MARGIN_CYCLES) * interval + takes + drain_seconds)
     if found is None:

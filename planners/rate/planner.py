@@ -29,7 +29,7 @@ from weir_planner import Request, planner
 
 from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
 
-from .ahead import Ahead, before_the_peak, expected_rise
+from .ahead import Ahead, before_the_peak, expected_rise, last_growth_seconds
 from .cold import first_step
 from .rising import Memory, noticed, rise_of
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
@@ -56,7 +56,8 @@ class _Situation(NamedTuple):
 )
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
-    memory = noticed(request, request.remembered(Memory))
+    before = request.remembered(Memory)
+    memory = noticed(request, before).model_copy(update={"growth_seconds": last_growth_seconds(request, before)})
     return _planned(request, memory).model_copy(update={"memory": memory.model_dump(exclude_defaults=True)})
 
 
@@ -71,12 +72,13 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
     if parameters.look_ahead:
-        rise = max(rise, expected_rise(request, comparison, parameters.drain_seconds))
+        rise = max(rise, expected_rise(request, comparison, memory, parameters.drain_seconds))
     demands = demands_of(comparison, rise)
     situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
     reason = _why_not_hold(comparison)
     if reason is None:
-        ahead = before_the_peak(request, comparison, parameters.drain_seconds) if parameters.look_ahead else None
+        drain = parameters.drain_seconds
+        ahead = before_the_peak(request, comparison, memory, drain) if parameters.look_ahead else None
         return _scale_in(situation, parameters) if ahead is None else _grown_ahead(situation, ahead)
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"

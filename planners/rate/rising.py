@@ -27,6 +27,8 @@ class Memory(BaseModel):
     """Cycles in a row in which they rose."""
     step: float = Field(default=0.0, allow_inf_nan=False)
     """Records/s by which they rose in the last cycle."""
+    growth_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds from the request for more slots until they counted, in the last growth that was observed."""
 
 
 def noticed(request: Request, memory: Memory) -> Memory:
