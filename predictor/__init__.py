@@ -5,6 +5,7 @@ planner decides with it and knowledge answers `what-if` with it, so both give th
 """
 
 from .answer import NotYet, what_if
+from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
 from .coming import Coming, coming, growth_seconds, is_believed, seconds_until_capacity
 from .comparison import (
@@ -19,12 +20,14 @@ from .comparison import (
 )
 from .flow import Flow, arrivals_at, flow_of, loads_of, throttle
 from .messages import changes
+from .model import STAY, Backlog, Model, Restart
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
-from .trajectory import STAY, Backlog, Model, Outlook, Restart, predict
+from .trajectory import Outlook, predict
 
 __all__ = [
     "STAY",
+    "ArrivalPath",
     "Assumptions",
     "Backlog",
     "CapacityCurve",

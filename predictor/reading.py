@@ -10,7 +10,7 @@ from weir_contracts import Analysis, Deployment, Outcome, Topology
 
 from .capacity import curve_of
 from .flow import flow_of
-from .trajectory import Backlog, Model, Restart
+from .model import Backlog, Model, Restart
 
 USUAL_RESTART_SECONDS = 8.0
 """Downtime of a rescale until one was measured."""
