@@ -20,8 +20,10 @@ from .sizing import demands_of, sized
 
 STEPS = 90
 """Of the course of lag over the horizon."""
-MARGIN_CYCLES = 2.0
+MARGIN_CYCLES = 3.0
 """Cycles by which growth may come too early: readings are means over the cycle before, and a forecast is not exact."""
+AS_HIGH = 0.99
+"""Share of the highest rate from which it is still the peak."""
 LATE_SECONDS = 1.0
 """Less late time than this is a rounding error."""
 
@@ -88,18 +90,17 @@ def before_the_peak(request: Request, comparison: Comparison, memory: Memory, dr
         return None
     hold = _Future(comparison, found)
     overloaded = hold.overloaded_at(comparison.current)
-    if overloaded is None or hold.peak_seconds <= interval + takes:
+    if overloaded is None or overloaded > MARGIN_CYCLES * interval + takes or hold.peak_seconds <= interval + takes:
         return None
     vector = _vector_for(comparison, found, hold.peak_seconds)
     if vector == comparison.current:
         return None
     # Without the forecast the load would be seen at the end of a cycle, and answered then.
     seen = max(interval, math.ceil(overloaded / interval) * interval)
-    waiting, soon, now = (
-        hold.late_seconds(vector, at + takes, restart.seconds, restart.replay_seconds)
-        for at in (seen, MARGIN_CYCLES * interval, 0.0)
+    waiting, now = (
+        hold.late_seconds(vector, at + takes, restart.seconds, restart.replay_seconds) for at in (seen, 0.0)
     )
-    if waiting < now + LATE_SECONDS or soon < now + LATE_SECONDS:
+    if waiting < now + LATE_SECONDS:
         return None
     where = hold.busiest_at(hold.peak_seconds, comparison.current)
     return Ahead(
@@ -134,7 +135,11 @@ class _Future:
         self._comparison, self._found = comparison, found
         self._times = list(_times(found))
         self._rates = [found.upper(at) for at in self._times]
-        self.peak_seconds = max(self._times, key=lambda at: sum(found.upper(at).values()))
+        totals = [sum(rates.values()) for rates in self._rates]
+        self.peak_seconds = max(
+            at for at, total in zip(self._times, totals, strict=True) if total >= AS_HIGH * max(totals)
+        )
+        """The last time of the highest rates: until then capacity is of use."""
 
     def loads(self, rates: Mapping[str, float]) -> Mapping[str, float]:
         """Return records/s at each operator."""
