@@ -153,6 +153,9 @@ class _Future:
     def overloaded_at(self, vector: Parallelism) -> float | None:
         """Return when a vector's utilization becomes too high; None: not within the horizon."""
         capacities, limit = self._comparison.model.capacities(vector), self._comparison.max_utilization
+        highest = self.loads({source: max(rates[source] for rates in self._rates) for source in self._rates[0]})
+        if all(highest[name] <= limit * rate for name, rate in capacities.items() if name in highest):
+            return None
         for at, rates in zip(self._times, self._rates, strict=True):
             loads = self.loads(rates)
             if any(loads[name] > limit * rate for name, rate in capacities.items() if name in loads):
