@@ -33,17 +33,18 @@ def advanced(
     """Take in one observation. `estimated` is the arrival rate of each source, which counts where there is no log."""
     at = observation.observed_at.timestamp()
     state = _awaited(state, observation, at)
-    minutes = ceil(own_horizon_seconds(state, observation, restart_seconds) / MINUTE_SECONDS)
+    interval = observation.policy.spec.interval.total_seconds()
+    own_seconds = own_horizon_seconds(state, observation, restart_seconds)
     series = dict(state.series)
     for name, rate in estimated.items():
         arrived = _arrived(history, name, at)
-        if arrived is None and not _has_log(history, name) and rate is not None and gap_seconds:
+        if arrived is None and rate is not None and gap_seconds and not _has_log(history, name):
             arrived = at - gap_seconds, rate * gap_seconds
         if arrived is not None and (name in series or len(series) < MAX_SOURCES):
             start, records = arrived
-            interval = observation.policy.spec.interval.total_seconds()
             usual = at - start <= max(3 * interval, 2 * MINUTE_SECONDS)
-            series[name] = observed(series.get(name), start, at, records if usual else None, minutes)
+            own_minutes = ceil(own_seconds / MINUTE_SECONDS)
+            series[name] = observed(series.get(name), start, at, records if usual else None, own_minutes)
     return replace(state, series=_kept(series, estimated))
 
 
@@ -93,16 +94,17 @@ def _arrived(history: LogHistory, name: str, at: float) -> tuple[float, float] |
     if len(history.rows) < 2 or history.rows[-1][0] != at:
         return None
     (start, before), (_, after) = history.rows[-2:]
-    prefix, records = f"{name}\n", 0
-    found = False
-    for i, key in enumerate(history.keys):
-        if not key.startswith(prefix):
-            continue
-        low, high = before[i] if i < len(before) else None, after[i]
+    prefix = f"{name}\n"
+    columns = [i for i, key in enumerate(history.keys) if key.startswith(prefix)]
+    if not columns or columns[-1] >= len(before):
+        return None
+    records = 0
+    for i in columns:
+        low, high = before[i], after[i]
         if low is None or high is None:
             return None
-        found, records = True, records + high - low
-    return (start, float(records)) if found else None
+        records += high - low
+    return start, float(records)
 
 
 def _kept(series: dict[str, SeriesState], present: Mapping[str, float | None]) -> dict[str, SeriesState]:

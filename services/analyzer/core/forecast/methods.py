@@ -13,7 +13,7 @@ from .profile import DAY, WEEK, Floats, rates_at
 METHODS = ("last-value", "smoothing", "smoothing", "damped-trend", "daily-profile", "daily-profile",
            "weekly-profile", "weekly-profile")  # fmt: skip
 """Published name of each candidate: two smoothings, and of each profile the difference to it and the ratio."""
-LEADS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 105, 120], np.float64)
+LEADS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120)
 """Leads of the path, in minutes."""
 JUDGED_LEADS = (1, 10, 30)
 """Leads at which the methods' errors are measured, in minutes; between them two methods are blended."""
@@ -53,8 +53,11 @@ class Levels:
         self.level = level
 
 
-_DAMPED = _DAMPING * (1 - _DAMPING**LEADS) / (1 - _DAMPING)
-_RETURNED = np.exp(-LEADS / _RETURN_MINUTES)
+_AHEAD = np.array(LEADS, np.float64)
+_DAMPED = _DAMPING * (1 - _DAMPING**_AHEAD) / (1 - _DAMPING)
+_RETURNED = np.exp(-_AHEAD / _RETURN_MINUTES)
+_TIMES = 60.0 * np.concatenate(([-0.5], _AHEAD - 0.5))
+"""Seconds from the end of a minute to the middles of that minute and of those `LEADS` later."""
 
 
 def candidates(levels: Levels, daily: str, weekly: str, at: float) -> tuple[Floats, Floats]:
@@ -68,7 +71,7 @@ def candidates(levels: Levels, daily: str, weekly: str, at: float) -> tuple[Floa
     gains[1], gains[2] = _SMOOTHINGS
     rows[3] = levels.level + levels.slope * _DAMPED
     gains[3] = _TREND_LEVEL * (1 + _TREND_SLOPE * _DAMPED)
-    times = at + 60.0 * np.concatenate(([-0.5], LEADS - 0.5))
+    times = at + _TIMES
     for i, profile, cycle in ((4, daily, DAY), (6, weekly, WEEK)):
         usual = rates_at(profile, cycle, times)
         if usual is None or not isfinite(usual[0]):

@@ -3,6 +3,7 @@
 It is bounded: two profiles, an hour or two of rates, and a few forecasts that wait to be judged.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import NamedTuple
@@ -16,13 +17,13 @@ from .profile import DAY, WEEK, rates_at, updated
 
 FIXED_MINUTES = (1, 5, 10, 30, 60)
 """Horizons that every source has, in minutes."""
-MAX_MINUTES = int(LEADS[-1])
+MAX_MINUTES = LEADS[-1]
 """The longest horizon."""
 _FORGOTTEN_MINUTES = 30
 """After a longer gap the levels begin with the first rate."""
 _USUAL_WEIGHT = 1 / 720
 
-_JUDGED = [list(LEADS).index(lead) for lead in JUDGED_LEADS]
+_JUDGED = [LEADS.index(lead) for lead in JUDGED_LEADS]
 
 
 class Minute(NamedTuple):
@@ -33,11 +34,15 @@ class Minute(NamedTuple):
 
 
 class Horizon(NamedTuple):
-    """Errors of the peaks within one horizon, relative to the expected peak plus `Outlook.unit`."""
+    """Peak within one horizon."""
 
     minutes: int
+    point: int
+    """Index of the path's highest rate within it."""
     middle: float
+    """Factor of the error's unit, by which the peak is above that rate in the median."""
     bound: float | None
+    """Factor of the error's unit up to the bound."""
     coverage: float | None
     judged: int
 
@@ -164,12 +169,17 @@ class Model:
         if learning:
             for errors, i in zip(self.errors, _JUDGED, strict=True):
                 errors.issue(self.minute - 1, rows[:, i].tolist())
-        longest = self.bands[-1].minutes
-        points = int((longest >= LEADS).sum())
+        points = points_within(self.bands[-1].minutes)
         values = path[:points].tolist()
+        horizons = []
         for band in self.bands:
+            inside = values[: points_within(band.minutes)]
+            highest = max(inside)
             if learning:
-                band.issue(self.minute - 1, max(values[: _points(band.minutes)]), self.usual)
+                band.issue(self.minute - 1, highest, self.usual)
+            coverage = None if band.coverage is None else round(band.coverage, 4)
+            known = band.middle, band.bound, coverage, band.judged
+            horizons.append(Horizon(band.minutes, inside.index(highest), *known))
         return Outlook(
             self.minute,
             self.levels.last,
@@ -179,13 +189,15 @@ class Model:
             best[1],
             tuple(values),
             tuple(gain[:points].tolist()),
-            tuple([Horizon(b.minutes, b.middle, b.bound, b.coverage, b.judged) for b in self.bands]),
+            tuple(horizons),
         )
 
 
+def points_within(minutes: int) -> int:
+    """Return how many of the path's points a horizon has."""
+    return bisect_right(LEADS, minutes)
+
+
 def _ladder(minutes: int) -> int:
-    return int(next((lead for lead in LEADS if lead >= minutes), LEADS[-1]))
-
-
-def _points(minutes: int) -> int:
-    return sum(1 for lead in LEADS if lead <= minutes)
+    """Return the shortest lead of at least that many minutes, so that a horizon does not change with each restart."""
+    return LEADS[min(bisect_left(LEADS, minutes), len(LEADS) - 1)]

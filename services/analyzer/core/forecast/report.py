@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import floor, log10
 
 from pydantic import TypeAdapter
-from weir_contracts import MAX_NUMBER, SourceForecast
+from weir_contracts import MAX_NUMBER, MIN_NUMBER, SourceForecast
 
 from .band import unit_of
 from .flow import LOW_SHARE
@@ -15,8 +15,8 @@ from .series import MINUTE_SECONDS, SeriesState
 _VALIDATED: Callable[[object], SourceForecast] = TypeAdapter(SourceForecast).validator.validate_python
 _MAX_AGE_SECONDS = 1800.0
 """Without a known rate for longer there is no forecast."""
-_MIDDLES = [MINUTE_SECONDS * (float(lead) - 0.5) for lead in LEADS]
-"""Seconds from the end of a minute to the middle of the one `LEADS` later."""
+_MIDDLES = [round(1000 * MINUTE_SECONDS * (lead - 0.5)) for lead in LEADS]
+"""Milliseconds from the end of a minute to the middle of the one `LEADS` later."""
 _DIGITS = 6
 
 
@@ -25,19 +25,20 @@ def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast 
     outlook = state.outlook
     if outlook is None or not 0 <= at - MINUTE_SECONDS * outlook.minute <= _MAX_AGE_SECONDS:
         return None
-    elapsed = at - MINUTE_SECONDS * outlook.minute
+    elapsed = round(1000 * (at - MINUTE_SECONDS * outlook.minute))
     moved = _moved(state, outlook)
-    rates = [max(0.0, rate + gain * moved) for rate, gain in zip(outlook.path, outlook.gains, strict=True)]
+    rates = [_inside(rate + gain * moved) for rate, gain in zip(outlook.path, outlook.gains, strict=True)]
+    scale = _scale(max(rates))
     return _VALIDATED(
         {
             "operator": operator,
             "method": METHODS[outlook.method],
             "path": [
-                {"after_seconds": round(after - elapsed, 3), "records_per_second": _rounded(rate)}
+                {"after_seconds": (after - elapsed) / 1000, "records_per_second": round(rate * scale) / scale}
                 for after, rate in zip(_MIDDLES, rates, strict=False)
                 if after >= elapsed
             ],
-            "horizons": [_horizon(each, outlook, rates, elapsed) for each in outlook.horizons],
+            "horizons": [_horizon(each, outlook.usual, rates, elapsed, scale) for each in outlook.horizons],
         }
     )
 
@@ -55,27 +56,29 @@ def _moved(state: SeriesState, outlook: Outlook) -> float:
     return min(1.0, state.seconds / MINUTE_SECONDS) * (rate - outlook.last)
 
 
-def _horizon(horizon: Horizon, outlook: Outlook, rates: list[float], elapsed: float) -> dict[str, object]:
-    inside = sum(1 for lead in LEADS if lead <= horizon.minutes)
-    i = max(range(inside), key=rates.__getitem__)
-    unit = unit_of(rates[i], outlook.usual)
-    peak, upper = max(0.0, rates[i] + horizon.middle * unit), None
-    if horizon.bound is not None:
-        upper = max(0.0, rates[i] + horizon.bound * unit)
-        peak = min(peak, upper)
+def _horizon(horizon: Horizon, usual: float, rates: list[float], elapsed: int, scale: float) -> dict[str, object]:
+    minutes, point, middle, bound, coverage, judged = horizon
+    highest = rates[point]
+    unit = unit_of(highest, usual)
+    peak, upper = _inside(highest + middle * unit), None
+    if bound is not None:
+        upper = _inside(highest + bound * unit)
+        peak, upper = round(min(peak, upper) * scale) / scale, round(upper * scale) / scale
     return {
-        "horizon_seconds": MINUTE_SECONDS * horizon.minutes,
-        "peak": _rounded(peak),
-        "peak_upper": None if upper is None else _rounded(upper),
-        "peak_at_seconds": round(max(0.0, _MIDDLES[i] - elapsed), 3),
-        "coverage": None if horizon.coverage is None else round(horizon.coverage, 4),
-        "judged": horizon.judged,
+        "horizon_seconds": MINUTE_SECONDS * minutes,
+        "peak": peak,
+        "peak_upper": upper,
+        "peak_at_seconds": max(0, _MIDDLES[point] - elapsed) / 1000,
+        "coverage": coverage,
+        "judged": judged,
     }
 
 
-def _rounded(rate: float) -> float:
-    """Return a rate with six significant digits, within the bounds of messages."""
-    if rate <= 0:
-        return 0.0
-    rate = min(rate, MAX_NUMBER)
-    return round(rate, _DIGITS - 1 - floor(log10(rate)))
+def _inside(rate: float) -> float:
+    """Return the rate within the bounds of messages."""
+    return 0.0 if rate < MIN_NUMBER else rate if rate < MAX_NUMBER else MAX_NUMBER
+
+
+def _scale(largest: float) -> float:
+    """Return the factor that makes the largest rate a number of six digits, to round by."""
+    return 10.0 ** (_DIGITS - 1 - floor(log10(largest))) if largest > 0 else 1.0

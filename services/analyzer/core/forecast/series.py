@@ -43,20 +43,25 @@ class SeriesState:
 
     def to_json(self) -> list[Any]:
         """Return the state as nested lists of numbers and strings."""
-        return [self.minute, self.records, self.seconds, self.outlook, self.text]
+        outlook = None
+        if self.outlook is not None:
+            # plain tuples: named ones take several times as long to write
+            *others, horizons = self.outlook
+            outlook = [*others, [tuple(each) for each in horizons]]
+        return [self.minute, self.records, self.seconds, outlook, self.text]
 
     @classmethod
     def from_json(cls, stored: list[Any]) -> "SeriesState":
         """Read what `to_json` wrote."""
         minute, records, seconds, outlook, text = stored
-        return cls(int(minute), float(records), float(seconds), _outlook(outlook), tuple(map(str, text)))
+        return cls(minute, records, seconds, _outlook(outlook), tuple(text))
 
 
 def _outlook(stored: list[Any] | None) -> Outlook | None:
     if stored is None:
         return None
     minute, last, disturbed, lowest, usual, method, path, gains, horizons = stored
-    known = tuple([Horizon(*each) for each in horizons])
+    known = tuple(map(Horizon._make, horizons))
     return Outlook(minute, last, disturbed, lowest, usual, method, tuple(path), tuple(gains), known)
 
 

@@ -4,13 +4,13 @@ Between two minutes it is not read, and a string costs the state's JSON next to 
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isnan, nan
 from struct import pack, unpack
 
 from .band import Band, PendingPeak
 from .flow import Flow
-from .methods import METHODS, Levels
+from .methods import JUDGED_LEADS, METHODS, Errors, Levels
 from .model import Model
 
 _MAX_BYTES = 16_384
@@ -43,26 +43,34 @@ def from_text(minute: int, text: Sequence[str]) -> Model:
     content = b64decode(packed, validate=True)
     if len(content) % 4 or len(content) > _MAX_BYTES:
         raise ValueError("the forecast's numbers are damaged")
-    reader = _Reader(iter(unpack(f"<{len(content) // 4}f", content)))
+    reader = _Reader(unpack(f"<{len(content) // 4}f", content))
     try:
         return _model(minute, reader, daily, weekly)
-    except (StopIteration, OverflowError) as error:
+    except (IndexError, OverflowError) as error:
         raise ValueError(f"the forecast's numbers are incomplete: {error!r}") from None
 
 
 class _Reader:
-    """Numbers in the order in which they were written."""
+    """Numbers in the order in which they were written. Raises `IndexError` or `ValueError` where one is missing."""
 
-    def __init__(self, numbers: Iterator[float]) -> None:
+    def __init__(self, numbers: tuple[float, ...]) -> None:
         self._numbers = numbers
+        self._next = 0
 
     def count(self) -> int:
         """Return the next number, a whole one."""
-        return int(next(self._numbers))
+        number = self._numbers[self._next]
+        self._next += 1
+        return int(number)
 
     def some(self, count: int) -> list[float]:
         """Return the next numbers."""
-        return [next(self._numbers) for _ in range(count)]
+        end = self._next + count
+        if not self._next <= end <= len(self._numbers):
+            raise IndexError(f"{count} numbers at {self._next} of {len(self._numbers)}")
+        found = list(self._numbers[self._next : end])
+        self._next = end
+        return found
 
     def sequence(self) -> list[float]:
         """Return numbers that are preceded by their count."""
@@ -70,29 +78,32 @@ class _Reader:
 
 
 def _model(minute: int, reader: _Reader, daily: str, weekly: str) -> Model:
-    last, half, fifth, level, slope, usual = reader.some(6)
-    recent, usual_flow, lowest = reader.some(3)
-    missing = reader.count()
-    flow = Flow(recent, usual_flow, lowest, missing, *reader.some(2))
-    rates = [_in(rate) for rate in reader.sequence()]
-    model = Model(minute, Levels(last, [half, fifth], level, slope), flow, usual, rates)
-    model.five, model.thirty, model.daily, model.weekly = reader.sequence(), reader.sequence(), daily, weekly
-    for errors in model.errors:
-        errors.judged, errors.errors = reader.count(), reader.some(len(METHODS))
-        for _ in range(reader.count()):
-            errors.pending.append([minute + reader.count(), *reader.some(len(METHODS))])
-    model.bands = [_band(minute, reader) for _ in range(reader.count())]
-    return model
+    last, half, fifth, level, slope, usual, recent, usual_flow, lowest = reader.some(9)
+    flow = Flow(recent, usual_flow, lowest, reader.count(), *reader.some(2))
+    rates = [None if isnan(rate) else rate for rate in reader.sequence()]
+    five, thirty = reader.sequence(), reader.sequence()
+    levels = Levels(last, [half, fifth], level, slope)
+    errors = [_errors(lead, minute, reader) for lead in JUDGED_LEADS]
+    bands = [_band(minute, reader) for _ in range(reader.count())]
+    return Model(minute, levels, flow, usual, rates, five, thirty, daily, weekly, errors, bands)
+
+
+def _errors(lead: int, minute: int, reader: _Reader) -> Errors:
+    found = Errors(lead, reader.count(), reader.some(len(METHODS)))
+    width = 1 + len(METHODS)
+    numbers = reader.some(width * reader.count())
+    for i in range(0, len(numbers), width):
+        found.pending.append([minute + int(numbers[i]), *numbers[i + 1 : i + width]])
+    return found
 
 
 def _band(minute: int, reader: _Reader) -> Band:
-    minutes = reader.count()
-    middle, bound, spread, coverage = reader.some(4)
-    band = Band(minutes, middle, _in(bound), spread, _in(coverage), reader.count(), reader.sequence())
-    for _ in range(reader.count()):
-        due = minute + reader.count()
-        expected, unit, issued = reader.some(3)
-        band.pending.append(PendingPeak(due, expected, unit, _in(issued)))
+    minutes, middle, bound, spread, coverage, judged = reader.some(6)
+    band = Band(int(minutes), middle, _in(bound), spread, _in(coverage), int(judged), reader.sequence())
+    numbers = reader.some(4 * reader.count())
+    for i in range(0, len(numbers), 4):
+        due, expected, unit, issued = numbers[i : i + 4]
+        band.pending.append(PendingPeak(minute + int(due), expected, unit, None if isnan(issued) else issued))
     return band
 
 
