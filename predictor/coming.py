@@ -17,6 +17,9 @@ from .trajectory import Restart
 MIN_COVERAGE = 0.85
 """Share of past peaks below their bound from which a bound for 0.9 of them counts: chance explains no less over
 `MIN_JUDGED` peaks and many more."""
+MIN_FOLLOWED, NOW_SECONDS = 0.5, 90.0
+"""Share of the rate that is forecast for these next seconds, below which the load does not follow its forecast: an outage
+upstream, or a day unlike the others."""
 MIN_JUDGED = 30
 """Past peaks that were judged: with fewer a share says little."""
 
@@ -27,7 +30,7 @@ class Course:
 
     points: Sequence[tuple[float, float]]
     above: float = 0.0
-    """Records/s from the expected peak to its upper bound."""
+    """Records/s from the highest of the points to the peak's upper bound."""
     above_from_seconds: float = 0.0
     """Time of the expected peak, from which on the bound lies so much above; until then the distance grows evenly."""
 
@@ -81,7 +84,7 @@ def coming(analysis: Analysis, arrivals: Mapping[str, float], seconds: float) ->
     for source, rate in arrivals.items():
         forecast = analysis.forecast(source)
         peak = None if forecast is None else _horizon(forecast, seconds)
-        if forecast is None or peak is None or not is_believed(peak):
+        if forecast is None or peak is None or not is_believed(peak) or not _is_followed(forecast, rate):
             continue
         horizon = min(horizon, peak.horizon_seconds)
         courses[source] = _course(forecast, peak, rate)
@@ -94,14 +97,21 @@ def _horizon(forecast: SourceForecast, seconds: float) -> PeakForecast | None:
     return forecast.within(seconds) or (forecast.horizons[-1] if forecast.horizons else None)
 
 
+def _is_followed(forecast: SourceForecast, rate: float) -> bool:
+    """Return whether the load is about as high as its forecast says it is now."""
+    first = next(iter(forecast.path), None)
+    return first is None or first.after_seconds > NOW_SECONDS or rate >= MIN_FOLLOWED * first.records_per_second
+
+
 def _course(forecast: SourceForecast, peak: PeakForecast, rate: float) -> Course:
     """Begin at the present rate: it was measured."""
     points = [(0.0, rate)]
     points += [(p.after_seconds, p.records_per_second) for p in forecast.path if p.after_seconds > 0]
     # Times of the same value would divide by zero.
     points = points[:1] + [later for earlier, later in pairwise(points) if later[0] > earlier[0]]
-    above = max(0.0, (peak.peak_upper or 0.0) - max(peak.peak, 0.0))
-    return Course(points, above, peak.peak_at_seconds)
+    highest = max(rate for at, rate in points if at <= peak.horizon_seconds)
+    above = (peak.peak_upper or 0.0) - highest
+    return Course(points, max(0.0, above), peak.peak_at_seconds)
 
 
 def growth_seconds(outcomes: Sequence[Outcome], topology: Topology) -> float | None:

@@ -103,6 +103,11 @@ def test_a_forecast_never_holds_needed_growth_back() -> None:
     assert rises.parallelism[WORK] > now.parallelism[WORK]
 
 
+def test_a_load_that_does_not_follow_its_forecast_grows_nothing() -> None:
+    """800/s are forecast for now and 300 arrive, as in an outage upstream: the peak is as doubtful."""
+    assert answer(forecast(rising(2400, 200)), arrivals=300) == answer(arrivals=300)
+
+
 def test_growth_ahead_can_be_turned_off() -> None:
     """`look_ahead: false` in the planner's parameters."""
     assert answer(forecast(rising(2400, 200)), parameters={"look_ahead": False}) == answer()
