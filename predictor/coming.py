@@ -12,7 +12,7 @@ from statistics import median
 
 from weir_contracts import Analysis, Outcome, PeakForecast, SourceForecast, Topology
 
-from .trajectory import Restart
+from .model import Restart
 
 MIN_COVERAGE = 0.85
 """Share of past peaks below their bound from which a bound for 0.9 of them counts: chance explains no less over
