@@ -13,7 +13,7 @@ WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
         test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-capacity \
-        bench-compare bench-fleet bench-planners bench-quality bench-streams \
+        bench-compare bench-fleet bench-forecast bench-planners bench-quality bench-streams \
         chaos schemas lock images clean
 
 help:  ## what can be made
@@ -103,6 +103,9 @@ bench-planners: environment  ## every built-in planner on the simulator, into be
 
 bench-capacity: environment  ## the predictor's capacity curves against published ones, into bench/results/capacity.json (some seconds)
 	@$(BIN)/python -m bench.capacity $(ARGS)
+
+bench-forecast: environment  ## the analyzer's forecast on whole recordings, into bench/results/forecast.json (about 5 minutes of one core)
+	@$(BIN)/python -m bench.forecast $(ARGS)
 
 bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)

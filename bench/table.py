@@ -188,12 +188,28 @@ def _streams(found: dict[str, Any]) -> Figures:
             yield case, f"late {each['violation_share']:.1%}, {cost}, maximum lag {each['max_lag_seconds']:,.1f} s"
 
 
+def _forecast(found: dict[str, Any]) -> Figures:
+    for name, series in found["series"].items():
+        ahead = {minutes: series[f"ahead_{minutes}_min"] for minutes in (1, 10, 30)}
+        errors = ", ".join(f"{each['wape']:.1%} ({each['wape_of_last_value']:.1%})" for each in ahead.values())
+        yield f"error of the rate forecast for 1, 10, 30 min, {name} (last value)", errors
+        peak = series["peak_30_min"]
+        usual = f"{peak['under_of_last_value']:.1%} under, {peak['over_of_last_value']:.1%} over"
+        figure = f"{peak['under']:.1%} under, {peak['over']:.1%} over ({usual})"
+        yield f"error of the peak forecast within 30 min, {name} (last value)", figure
+        shares = ", ".join(f"{series[f'peak_{minutes}_min']['coverage']:.1%}" for minutes in ahead)
+        yield f"peaks within 1, 10, 30 min that stayed under their bound of 90 %, {name}", shares
+    cost = found["cost"]
+    yield "processor time of one observation for a source's forecast", f"{cost['microseconds']:.0f} µs"
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
     "advance": _advance,
     "planner_requests": _requests,
     "capacity": _capacity,
+    "forecast": _forecast,
     "backlog": _backlog,
     "spark_cluster": _spark,
     "what_if": _what_if,

@@ -5,7 +5,9 @@ planner decides with it and knowledge answers `what-if` with it, so both give th
 """
 
 from .answer import NotYet, what_if
+from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
+from .coming import Coming, coming, growth_seconds, is_believed, seconds_until_capacity
 from .comparison import (
     Assumptions,
     Compared,
@@ -16,17 +18,20 @@ from .comparison import (
     is_overloaded,
     within_tolerance,
 )
-from .flow import Flow, arrivals_at, flow_of
+from .flow import Flow, arrivals_at, flow_of, loads_of, throttle
 from .messages import changes
+from .model import STAY, Backlog, Model, Restart
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
-from .trajectory import STAY, Backlog, Model, Outlook, Restart, predict
+from .trajectory import Outlook, predict
 
 __all__ = [
     "STAY",
+    "ArrivalPath",
     "Assumptions",
     "Backlog",
     "CapacityCurve",
+    "Coming",
     "Compared",
     "Comparison",
     "Flow",
@@ -41,17 +46,23 @@ __all__ = [
     "TooLittle",
     "arrivals_at",
     "changes",
+    "coming",
     "compare",
     "comparison_of",
     "curve_of",
     "flow_of",
+    "growth_seconds",
+    "is_believed",
     "is_overloaded",
+    "loads_of",
     "lower_bounds_of",
     "model_of",
     "parse_load",
     "parse_parallelism",
     "predict",
     "restart_of",
+    "seconds_until_capacity",
+    "throttle",
     "what_if",
     "within_tolerance",
 ]

@@ -28,9 +28,10 @@ from weir_contracts import (
 from . import messages
 from .capacity import MIN_CONFIDENCE, CapacityCurve, lower_bounds_of
 from .flow import arrivals_at, loads_of, throttled
+from .model import MIN_RATE, STAY, Model, Restart
 from .question import InvalidQuestion, Load
 from .reading import Gap, model_of, restart_of
-from .trajectory import MIN_RATE, STAY, STEPS, Model, Restart, busiest, predict
+from .trajectory import STEPS, busiest, predict
 
 FULL = 1.0 + 1e-9
 SKEWED = 1.5
@@ -288,7 +289,7 @@ def _predicted(case: _Question, horizon_seconds: float) -> Prediction:
         # Steps of a long horizon are short enough to show a restart.
         steps=max(STEPS, min(MAX_STEPS, round(horizon_seconds))),
     )
-    busy, where = busiest(case.model, case.capacities)
+    busy, where = busiest(case.model.loads, case.capacities)
     return found.model_copy(update={"max_utilization": None if busy is None else round(busy, 3), "bottleneck": where})
 
 

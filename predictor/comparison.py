@@ -15,8 +15,9 @@ from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, Pla
 
 from .capacity import lower_bounds_of
 from .flow import loads_of
+from .model import STAY, Backlog, Model, Restart
 from .reading import USUAL_RESTART_SECONDS, model_of, restart_of
-from .trajectory import STAY, Backlog, Model, Outlook, Restart, outlooks
+from .trajectory import Outlook, outlooks
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .flow import throttled
-from .trajectory import Backlog, Model, Restart, lag_of, simulate
+from .fluid import lag_of, simulate
+from .model import Backlog, Model, Restart
 
 STEP_SECONDS = 0.5
 MIN_STEPS, MAX_STEPS = 4, 240

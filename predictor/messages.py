@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from weir_contracts import WhatIf, WhatIfOperator
 
-from .trajectory import MIN_RATE
+from .model import MIN_RATE
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from weir_contracts import Parallelism
 
-from .trajectory import MIN_RATE
+from .model import MIN_RATE
 
 MAX_FACTOR = 1000.0
 MAX_RATE = 1e9

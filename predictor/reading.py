@@ -10,12 +10,16 @@ from weir_contracts import Analysis, Deployment, Outcome, Topology
 
 from .capacity import curve_of
 from .flow import flow_of
-from .trajectory import Backlog, Model, Restart
+from .model import Backlog, Model, Restart
 
 USUAL_RESTART_SECONDS = 8.0
 """Downtime of a rescale until one was measured."""
 
 
+MAX_PROMPT_SECONDS = 30.0
+"""Time from request to RUNNING up to which a rescale is taken to have had its capacity at once."""
+MAX_MISSED_SECONDS = 5.0
+"""What a gap misses at most of a restart, where the time until RUNNING says nothing of it."""
 MIN_START_SECONDS, MAX_START_SECONDS = 0.5, 600.0
 """Beyond these the time until the first run was up is no start: the engine's clock, or slots that came late."""
 
@@ -71,7 +75,11 @@ def restart_of(
     """
     gap, usual = analysis.restart_times.seconds, _usual(outcomes)
     if gap is not None and usual is not None:
-        usual = min(usual, gap + analysis.policy.spec.interval.total_seconds())
+        interval = analysis.policy.spec.interval.total_seconds()
+        # The gap is measured to half an interval. A rescale that took clearly longer waited for new capacity, while the
+        # job ran on.
+        waited = usual > max(gap + interval / 2, MAX_PROMPT_SECONDS)
+        usual = gap + min(interval, MAX_MISSED_SECONDS) if waited else min(usual, gap + interval)
     measured = [seconds for seconds in (gap, usual) if seconds is not None]
     points = deployment.checkpoints if deployment else None
     if not measured and (first := _first_start(analysis, deployment)) is not None:

@@ -57,9 +57,14 @@ class Result:
 
 
 def run(
-    prepared: Replay, *, seed: int = 0, noise: float = 0.0, asks: Callable[[PlanRequest, str], PlanReply] = ask
+    prepared: Replay,
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+    asks: Callable[[PlanRequest, str], PlanReply] = ask,
+    carry: Callable[[Any], Any] | None = None,
 ) -> Result:
-    """Run the loop over the trace."""
+    """Run the loop over the trace. `asks` and `carry` as of `Loop`."""
     began = time.perf_counter()
     policy = prepared.policy
     simulation = _simulation(prepared)
@@ -70,7 +75,7 @@ def run(
         max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
         prepared.look_seconds,
     )
-    with seldom_collected(), closing(Loop(asks=asks)) as loop:
+    with seldom_collected(), closing(Loop(asks=asks, carry=carry)) as loop:
         loop.add(simulation, policy, noise=Noise(relative=noise), seed=seed)
         loop.run(prepared.duration_seconds)
     if loop.tally.dead_letters:

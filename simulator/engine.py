@@ -178,8 +178,11 @@ class Simulation:
 
     @property
     def slots_used(self) -> int:
-        """Slots that the running or restarting job holds."""
-        return 0 if self.health in ("failed", "ended") else self.topology.slots(self.observed)
+        """Slots that the running or restarting job holds, and those that start for it."""
+        if self.health in ("failed", "ended"):
+            return 0
+        held = self.topology.slots(self.observed)
+        return max(held, self.topology.slots(self.attainable())) if self._new_slots_wait() > 0 else held
 
     @property
     def warmth(self) -> float:
@@ -315,7 +318,16 @@ class Simulation:
         """Return the second from which a rescale may begin: after the cooldown and the wait for missing slots."""
         cluster = self.application.cluster
         ready = max(self._requested_at, self.running_since + cluster.cooldown_seconds if self.restarts else 0.0)
-        return ready + (cluster.stabilization_seconds if self.attainable() != self.requested else 0.0)
+        if self.attainable() != self.requested:
+            return ready + cluster.stabilization_seconds
+        return max(ready, self._requested_at + self._new_slots_wait())
+
+    def _new_slots_wait(self) -> float:
+        """Return the seconds for which a request waits for slots that have to come first; 0: the job holds enough."""
+        seconds = self.application.cluster.new_slot_seconds
+        if seconds <= 0 or self.requested == self.observed:
+            return 0.0
+        return seconds if self.topology.slots(self.attainable()) > self.topology.slots(self.observed) else 0.0
 
     def _may_rescale(self) -> bool:
         if self.attainable() == self.observed or self.now + 1e-9 < self._ready_at():
@@ -341,7 +353,8 @@ class Simulation:
                 self.topics[name].move_to(positions)
 
     def _run_again(self) -> None:
-        self.observed = self.attainable()
+        if self.now + 1e-9 >= self._requested_at + self._new_slots_wait():
+            self.observed = self.attainable()
         self.state, self.running_since = "RUNNING", self.now
         self.flow = Flow(self.application, self.topics, self.observed, self.now)
         for i, held in self._snapshot.held.items():

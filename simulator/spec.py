@@ -140,8 +140,21 @@ class Cluster(Spec):
     """Minimum time between rescales (jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling)."""
     stabilization_seconds: Seconds = 1.0
     """Wait for missing slots."""
+    new_slot_seconds: Seconds = 0.0
+    """Seconds from a request for more slots than the job holds until all of them have come (pods that start, nodes that
+    are added); until then the job runs on as it is. Slots that are given back are gone. `stabilization_seconds` has to be
+    as long: an engine that waits less takes what there is."""
     max_trigger_delay_seconds: Seconds | None = None
     """Longest wait of a rescale for a checkpoint; None: three checkpoint intervals."""
+
+    @model_validator(mode="after")
+    def _waits_for_new_slots(self) -> Self:
+        if self.new_slot_seconds > self.stabilization_seconds and self.new_slot_seconds > 0:
+            raise ValueError(
+                f"new_slot_seconds: {self.new_slot_seconds:g} is longer than stabilization_seconds "
+                f"{self.stabilization_seconds:g}"
+            )
+        return self
 
     @property
     def trigger_delay_seconds(self) -> float:

@@ -67,6 +67,11 @@ from .document import InvalidDocument as InvalidDocument
 from .document import example as example
 from .document import printable as printable
 from .document import read_document as read_document
+from .forecast import PEAK_CONFIDENCE as PEAK_CONFIDENCE
+from .forecast import ForecastMethod as ForecastMethod
+from .forecast import ForecastPoint as ForecastPoint
+from .forecast import PeakForecast as PeakForecast
+from .forecast import SourceForecast as SourceForecast
 from .groups import Group as Group
 from .groups import Instance as Instance
 from .limits import Bounds as Bounds

@@ -21,6 +21,7 @@ from .base import (
     Timestamp,
 )
 from .deployment import Deployment, Run, Topology
+from .forecast import SourceForecast
 from .observation import ObservationStatus, Problem
 from .policy import ScalingPolicy
 
@@ -200,6 +201,8 @@ class Analysis(Message):
     """Edges of the graph with their selectivities."""
     sources: Annotated[list[SourceAnalysis], Field(max_length=1000)] = Field(default_factory=list)
     """Sources with their demand and lag."""
+    forecasts: Annotated[list[SourceForecast], Field(max_length=1000)] = Field(default_factory=list)
+    """Forecasts of the sources' arrival rates; a source whose history is too short has none."""
     arrival_rate: Estimate
     """Records/s that arrive at all sources together."""
     lag_records: Estimate
@@ -228,3 +231,7 @@ class Analysis(Message):
     def has(self, code: Code) -> bool:
         """Return whether a symptom is present."""
         return any(symptom.code == code for symptom in self.symptoms)
+
+    def forecast(self, operator: str) -> SourceForecast | None:
+        """Return the forecast of a source; None if it has none."""
+        return next((each for each in self.forecasts if each.operator == operator), None)

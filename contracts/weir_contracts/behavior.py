@@ -42,6 +42,9 @@ class ScaleDown(Direction):
     reversal_hold: Duration = timedelta(minutes=10)
     """Time without shrinking of an operator that went up, down and up again within 30 minutes. Default 10m: each
     reversal is a restart."""
+    forecast_hold: Duration = timedelta(minutes=30)
+    """Longest time before a forecast peak in which nothing shrinks that the peak would need again. Default 30m; it ends
+    sooner where a shrink pays for its restarts. 0s: forecasts prevent no shrinking."""
 
 
 class Behavior(Document):

@@ -13,6 +13,9 @@ are run on the predictor, and the cheapest that meets the objective wins, else t
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
 right with one, too.
 
+A forecast only adds: growth before a peak for which waiting would be late, and a larger growth where one is needed
+(`ahead.py`).
+
 The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
 (`Comparison.suspects`), its prediction is not used.
 """
@@ -26,6 +29,7 @@ from weir_planner import Request, planner
 
 from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
 
+from .ahead import Ahead, before_the_peak, expected_rise, last_growth_seconds
 from .cold import first_step
 from .rising import Memory, noticed, rise_of
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
@@ -53,7 +57,9 @@ class _Situation(NamedTuple):
 )
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
-    memory = looked(request, noticed(request, request.remembered(Memory)))
+    before = request.remembered(Memory)
+    memory = looked(request, noticed(request, before))
+    memory = memory.model_copy(update={"growth_seconds": last_growth_seconds(request, before)})
     return _planned(request, memory).model_copy(update={"memory": memory.model_dump(exclude_defaults=True)})
 
 
@@ -67,13 +73,17 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
+    if parameters.look_ahead:
+        rise = max(rise, expected_rise(request, comparison, memory, parameters.drain_seconds))
     demands = demands_of(comparison, rise)
     situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
     reason, ride = _why_not_hold(comparison), ride_of(request, comparison, memory, parameters.arrival_margin)
     if ride is not None and _is_ridden(comparison, ride, request):
         return _ridden(situation, ride)
     if reason is None:
-        return _scale_in(situation, parameters)
+        drain = parameters.drain_seconds
+        ahead = before_the_peak(request, comparison, memory, drain) if parameters.look_ahead else None
+        return _scale_in(situation, parameters) if ahead is None else _grown_ahead(situation, ahead)
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
     vectors = _candidates(situation, demands)
@@ -198,6 +208,13 @@ def _best(comparison: Comparison, options: Sequence[_Option], *, doubtful: bool)
     smallest = min(comparison.violation_cost(option.outlook) for option in options)
     near = [option for option in options if comparison.violation_cost(option.outlook) <= within_tolerance(smallest)]
     return min(near, key=lambda option: (option.cost, comparison.violation_cost(option.outlook)))
+
+
+def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
+    """The present plan does not survive the forecast."""
+    comparison = situation.comparison
+    option = _Option(ahead.vector, comparison.going([ahead.vector])[0], _cost(comparison, ahead.vector))
+    return _reply(situation, option, "before-the-peak", ahead.sentence(comparison))
 
 
 def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:

@@ -36,6 +36,8 @@ class Memory(BaseModel):
     """Time of the newest look, in s since 1970."""
     looks: tuple[tuple[Look, Look], ...] = Field(default=(), max_length=1000)
     """Seconds since the look before and records/s since then, oldest first."""
+    growth_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds from the request for more slots until they counted, in the last growth that was observed."""
 
 
 def noticed(request: Request, memory: Memory) -> Memory:

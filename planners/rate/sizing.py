@@ -22,6 +22,9 @@ class RateParameters(Assumptions):
         lt=1,
         description="share of the slots that a scale-in must save to be worth a restart",
     )
+    look_ahead: bool = Field(
+        default=True, description="whether growth comes before a forecast peak, where waiting for it would be late"
+    )
 
 
 class Demand(NamedTuple):

@@ -12,6 +12,7 @@ from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, groups, history, lag, propagation, restarts, selectivity, window
 from .context import AnalysisContext, OperatorContext, OperatorWindow, SourceContext
+from .forecast import application as forecast
 from .numbers import estimate, newest
 from .propagation import Graph, graph_of
 from .report import analysis_of
@@ -54,8 +55,24 @@ def advance(
     context = AnalysisContext(observation, at, run, stale or 0.0, fresh_run, gap, lost_records)
     if graph is not None:
         state, context = _derived(state, graph, readings, context, settings)
+    state = _with_forecasts(state, context)
     analysis = analysis_of(context, state, symptoms_of(context, state.capacities, state.history, settings))
     return (None if observation.status == "ended" else state), analysis
+
+
+def _with_forecasts(state: AnalyzerState, context: AnalysisContext) -> AnalyzerState:
+    estimated = {name: source.arrival_rate.value for name, source in context.sources.items()}
+    if not context.sources:  # the engine does not answer, and the brokers may
+        estimated = dict.fromkeys(state.forecasts.series)
+    forecasts = forecast.advanced(
+        state.forecasts,
+        context.observation,
+        state.history,
+        estimated,
+        restart_seconds=state.restarts.seconds,
+        gap_seconds=context.gap_seconds,
+    )
+    return replace(state, forecasts=forecasts)
 
 
 def _commit_interval_seconds(observation: Observation) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
 
 from .capacity import MIN_RATE
+from .forecast.state import ForecastState
 from .numbers import MAX_LEARNED
 from .state import AnalyzerState, Point, Ratio, RestartState
 
@@ -12,7 +13,8 @@ LEARNED_VERSION = 1
 
 
 def learned_of(state: AnalyzerState) -> dict[str, Any]:
-    """Capacities, selectivities and restart times; the log-end history is not part of it."""
+    """Capacities, selectivities, restart times and the models of the forecasts; the log-end history is not part of
+    it."""
     return {
         "version": LEARNED_VERSION,
         "job_id": state.job_id,
@@ -35,6 +37,7 @@ def learned_of(state: AnalyzerState) -> dict[str, Any]:
         },
         "selectivities": {edge: [round(r.value, 6), r.confidence, r.at] for edge, r in state.selectivities.items()},
         "restarts": [state.restarts.seconds, state.restarts.last_seconds, state.restarts.samples],
+        "forecasts": state.forecasts.learned(),
     }
 
 
@@ -89,4 +92,5 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
             within(last_seconds, MAX_SECONDS),
             int(samples),
         ),
+        forecasts=ForecastState.seeded(learned.get("forecasts", {})),
     )

@@ -18,6 +18,7 @@ from weir_contracts import (
 
 from .capacity import published
 from .context import AnalysisContext, OperatorContext, SourceContext
+from .forecast.application import forecasts_of
 from .learned import learned_of
 from .numbers import estimate, total
 from .state import AnalyzerState, Point
@@ -47,6 +48,7 @@ def analysis_of(context: AnalysisContext, state: AnalyzerState, symptoms: Sequen
             for (source, target), ratio in context.selectivities.items()
         ],
         sources=sources,
+        forecasts=forecasts_of(state.forecasts, context.sources or state.forecasts.series, context.at),
         arrival_rate=_sum([s.arrival_rate for s in sources]),
         lag_records=_sum([s.lag_records for s in sources]),
         lag_growth=_sum([s.lag_growth for s in sources]),

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from .forecast.state import ForecastState
+
 STATE_VERSION = 2
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
 
@@ -150,6 +152,7 @@ class AnalyzerState:
     capacities: dict[str, tuple[Point, ...]] = field(default_factory=dict)
     selectivities: dict[str, Ratio] = field(default_factory=dict)
     restarts: RestartState = RestartState()
+    forecasts: ForecastState = field(default_factory=ForecastState)
 
     def to_bytes(self) -> bytes:
         """The state as compact JSON."""
@@ -165,6 +168,7 @@ class AnalyzerState:
                 {name: [tuple(point) for point in points] for name, points in self.capacities.items()},
                 {edge: tuple(ratio) for edge, ratio in self.selectivities.items()},
                 _fields(self.restarts),
+                self.forecasts.to_json(),
             ]
         )
 
@@ -178,7 +182,7 @@ class AnalyzerState:
         if version != STATE_VERSION:
             raise UnreadableState(f"the state has version {version!r}, this analyzer reads {STATE_VERSION}")
         try:
-            observed_at, dropped, job_id, run, history, capacities, selectivities, restarts = rest
+            observed_at, dropped, job_id, run, history, capacities, selectivities, restarts, *later = rest
             return cls(
                 observed_at=float(observed_at),
                 dropped=int(dropped),
@@ -188,6 +192,8 @@ class AnalyzerState:
                 capacities={name: tuple([Point(*point) for point in points]) for name, points in capacities.items()},
                 selectivities={edge: Ratio(*ratio) for edge, ratio in selectivities.items()},
                 restarts=RestartState(*restarts),
+                # older states end before the forecasts
+                forecasts=ForecastState.from_json(*later) if later else ForecastState(),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise UnreadableState(f"the state is damaged: {error}") from None

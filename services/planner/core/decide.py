@@ -159,7 +159,7 @@ def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared |
 def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> Proposal:
     """Hold if the guards have left so little growth that its restart gains nothing."""
     current = proposal.context.current
-    if predicted is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated"):
+    if predicted is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated", "before-the-peak"):
         return proposal
     if len(proposal.context.movable) < len(current):
         return proposal  # the policy requires another vector, whatever that gains

@@ -204,6 +204,22 @@ def reversing(operators: Sequence[str], left_seconds: float) -> str:
     return f"{names(operators)} went up, down and up within 30 min: no scale-down for another {left_seconds:.0f} s"
 
 
+def will_be_needed(name: str, wanted: int, rate: float, at_seconds: float, *, pays_seconds: float) -> str:
+    subtasks = "1 subtask" if wanted == 1 else f"{wanted} subtasks"
+    return (
+        f"{_short(name)} will be needed: up to {rate:,.0f} records/s are forecast, too many for {subtasks} "
+        f"{_from(at_seconds)}; shrinking pays after {_time(pays_seconds)}"
+    )
+
+
+def _from(seconds: float) -> str:
+    return "now" if seconds < 1 else f"from {_time(seconds)} on"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 300 else f"{seconds / 60:,.0f} min"
+
+
 def busy(name: str, share: float | None, limit: float, metrics_field: str = "") -> str:
     if share is None:
         remedy = f" without {metrics_field}" if metrics_field else ""

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from predictor.capacity import CapacityCurve
 from predictor.flow import flow_of
-from predictor.trajectory import STAY, Backlog, Model, Restart, outlooks, predict
+from predictor.model import STAY, Backlog, Model, Restart
+from predictor.trajectory import outlooks, predict
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
 

@@ -290,3 +290,29 @@ def test_another_job_takes_over_where_the_last_one_was() -> None:
     assert simulation.graph_hash != before
     assert simulation.flow.records_in[0] == pytest.approx(100 * 50)
     assert_conserved(simulation)
+
+
+def test_new_slots_come_late_and_are_held_from_the_request_on() -> None:
+    """A minute until they have come, in which two subtasks go on and five slots are held; fewer need no wait."""
+    simulation = running(chain(2).on(new_slot_seconds=60, stabilization_seconds=60), 100, 100)
+    simulation.request(dict.fromkeys(simulation.observed, 5))
+    simulation.advance(159)
+    assert (simulation.state, simulation.observed["enrich"], simulation.slots_used) == ("RUNNING", 2, 5)
+    simulation.advance(180)
+    assert (simulation.state, simulation.observed["enrich"], simulation.slots_used) == ("RUNNING", 5, 5)
+    simulation.request(dict.fromkeys(simulation.observed, 1))
+    simulation.advance(200)
+    assert (simulation.observed["enrich"], simulation.slots_used) == (1, 1)
+
+
+def test_a_failure_while_new_slots_start_restarts_with_those_that_are_there() -> None:
+    """They come at 160, the failure at 130: two subtasks run again, then five."""
+    simulation = running(chain(2).on(new_slot_seconds=60, stabilization_seconds=60), 100, 100)
+    simulation.request(dict.fromkeys(simulation.observed, 5))
+    simulation.advance(130)
+    simulation.fail()
+    simulation.advance(150)
+    assert (simulation.state, simulation.observed["enrich"]) == ("RUNNING", 2)
+    simulation.advance(180)
+    assert simulation.observed["enrich"] == 5
+    assert_conserved(simulation)

@@ -55,6 +55,7 @@ def test_a_file_may_set_every_field(tmp_path: Path) -> None:
         ("operators.1.parallelism=9", "cluster.slots: the application starts with 9 and there are 8"),
         ("operators.1.parallelism=true", "operators.1.parallelism: must be an integer"),
         ("operators.1.parallelism='2'", "operators.1.parallelism: must be an integer"),
+        ("cluster.new_slot_seconds=60", "cluster: new_slot_seconds: 60 is longer than stabilization_seconds 1"),
         ("operators.1.service_seconds=.nan", "operators.1.service_seconds"),
     ],
 )

@@ -6,6 +6,7 @@ from weir_contracts import PlanReply
 
 from .effects import dead_band, downstream_bound, hot_key, scale_down_gate
 from .history import action_budget, ineffective_growth, reversal
+from .peaks import will_be_needed
 from .proposal import Context, Proposal
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
 from .times import (
@@ -30,6 +31,7 @@ GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "sustained-rate": sustained_rate,
     "scale-down-gate": scale_down_gate,
     "input-collapse": input_outage,
+    "will-be-needed": will_be_needed,
     "stabilisation": stabilisation,
     "cooldown": cooldown,
     "reversal": reversal,

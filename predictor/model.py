@@ -1,0 +1,97 @@
+"""An application as the predictor knows it: graph, capacities, arrivals, backlogs, and the cost of a rescale."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from weir_contracts import Topology
+
+from .arrivals import ArrivalPath
+from .capacity import CapacityCurve
+from .flow import Fed, Flow, fed_by, loads_of
+
+MIN_RATE = 1e-6
+"""Records/s below which nothing arrives (one record in eleven days): a smoothed rate on its way to 0."""
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Records that wait at a source, and the age of the oldest (None: as old as it takes to arrive)."""
+
+    records: float
+    age_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Cost of changing the parallelism. Both times are 0 for staying."""
+
+    seconds: float = 0.0
+    replay_seconds: float = 0.0
+    """Age of the checkpoint at the moment when processing stops."""
+    measured: bool = True
+    """Whether a rescale was measured; else `seconds` is an assumption."""
+
+
+STAY = Restart()
+
+
+@dataclass(frozen=True)
+class Model:
+    """An application as far as it is known: the same for every vector that is compared."""
+
+    topology: Topology
+    flow: Flow
+    curves: Mapping[str, CapacityCurve]
+    arrivals: Mapping[str, float]
+    """Records/s of each source now."""
+    backlogs: Mapping[str, Backlog]
+    paths: Mapping[str, ArrivalPath] = field(default_factory=dict)
+    """Rates from now on of the sources whose rate changes; those of the others stay."""
+
+    def under(self, paths: Mapping[str, ArrivalPath]) -> "Model":
+        """Return the model with these arrival rates over time. Sources without a path keep their rate."""
+        starts = {source: path.rate_at(0.0) for source, path in paths.items() if source in self.arrivals}
+        changing = {source: paths[source] for source in starts if not paths[source].is_constant}
+        return replace(self, arrivals={**self.arrivals, **starts}, paths=changing)
+
+    def capacities(self, parallelism: Mapping[str, int]) -> dict[str, float]:
+        """Return records/s that each operator with a curve sustains; a source uses at most one subtask for each
+        partition."""
+        found = {}
+        for name, curve, partitions in self._curves:
+            p = parallelism.get(name)
+            if p is not None:
+                found[name] = curve.rate(p if partitions is None else min(p, partitions))
+        return found
+
+    @cached_property
+    def loads(self) -> Mapping[str, float]:
+        """Records/s that arrive at each operator with a known flow."""
+        return loads_of(self.flow, self.arrivals)
+
+    def max_loads(self, horizon_seconds: float) -> Mapping[str, float]:
+        """Return the highest load of each operator with a known flow within the horizon."""
+        if not self.paths:
+            return self.loads
+        times = {0.0, horizon_seconds}.union(*(path.within(horizon_seconds) for path in self.paths.values()))
+        # A step has the rate before it and the rate behind it.
+        times |= {np.nextafter(at, 0.0) for at in times if at > 0}
+        found = [loads_of(self.flow, self.rates_at(at)) for at in times]
+        return {name: max(loads[name] for loads in found) for name in self.loads}
+
+    def rates_at(self, seconds: float) -> dict[str, float]:
+        """Return records/s of each source at one time from now."""
+        paths = self.paths
+        return {s: paths[s].rate_at(seconds) if s in paths else rate for s, rate in self.arrivals.items()}
+
+    @cached_property
+    def _curves(self) -> list[tuple[str, CapacityCurve, int | None]]:
+        operators = self.topology.operators
+        return [(o.name, self.curves[o.name], o.source_partitions) for o in operators if o.name in self.curves]
+
+    @cached_property
+    def fed(self) -> Mapping[str, Fed]:
+        """The sources that feed each operator, by their index in `arrivals`."""
+        return fed_by(self.flow, self.topology.names, list(self.arrivals))

@@ -1,0 +1,111 @@
+"""Bound of the highest rate within a horizon, from the errors of past peaks: adaptive conformal prediction.
+
+The error of a peak is relative to its forecast, so that the bound follows the load. The quantile of the errors is
+tracked (Angelopoulos, Candès, Tibshirani: Conformal PID Control, 2023): a peak above its bound raises it by nine times
+the step by which one below lowers it. A measured coverage that is off its goal tilts both steps towards it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weir_contracts import PEAK_CONFIDENCE
+
+_MISSED = 1 - PEAK_CONFIDENCE
+_STEP = 0.05
+"""Step of the quantile, in mean distances of the errors from it."""
+_SPREAD_WEIGHT = 0.01
+_TILT = 2.0
+_MIN_MISSED, _MAX_MISSED = 0.01, 0.4
+_REMEMBERED = 1000
+"""Peaks over which the coverage is measured, at most."""
+_FIRST = 20
+"""Errors of past peaks from which the bound begins; nine would be the fewest that have a 0.9 quantile at all."""
+_LEAST_SHARE = 0.02
+"""Errors of a forecast near zero count relative to this share of the usual rate."""
+_MIN_ERROR, _MAX_ERROR = -1.0, 100.0
+
+
+class PendingPeak(NamedTuple):
+    """A forecast peak that waits for the end of its horizon."""
+
+    due: int
+    """Minute at whose end its horizon ends."""
+    expected: float
+    unit: float
+    """Rate by which errors are divided."""
+    bound: float | None
+    """Quantile that its bound was made of."""
+
+
+@dataclass(slots=True)
+class Band:
+    """Errors of past peaks within one horizon."""
+
+    minutes: int
+    middle: float = 0.0
+    """Median of the errors, tracked."""
+    bound: float | None = None
+    """Quantile of the errors, tracked. None: too few errors."""
+    spread: float = 0.0
+    coverage: float | None = None
+    judged: int = 0
+    first: list[float] = field(default_factory=list)
+    """Errors before there is a bound."""
+    pending: list[PendingPeak] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """Minutes between two peaks that are judged: a few wait at any time, however long the horizon."""
+        return max(1, -(-self.minutes // 6))
+
+    def issue(self, minute: int, expected: float, usual: float) -> None:
+        """Keep the forecast of a peak until its horizon ends."""
+        if minute % self.step == 0:
+            self.pending.append(PendingPeak(minute + self.minutes, expected, unit_of(expected, usual), self.bound))
+
+    def judge(self, minute: int, rates: Sequence[float | None]) -> None:
+        """Compare the peaks whose horizon ends with this minute with `rates`, the latest minutes, oldest first.
+
+        A horizon with an unknown minute teaches nothing.
+        """
+        while self.pending and self.pending[0].due <= minute:
+            peak = self.pending.pop(0)
+            inside = [rate for rate in rates[-self.minutes :] if rate is not None]
+            if peak.due == minute and len(inside) == self.minutes:
+                self._learn(peak, max(inside))
+
+    def _learn(self, peak: PendingPeak, highest: float) -> None:
+        error = (highest - peak.expected) / peak.unit if peak.unit > 0 else (_MAX_ERROR if highest > 0 else 0.0)
+        error = min(max(error, _MIN_ERROR), _MAX_ERROR)
+        if self.bound is None:
+            self.first.append(error)
+            self._begin()
+            return
+        self.spread += _SPREAD_WEIGHT * (abs(error - self.bound) - self.spread)
+        self.middle += _STEP * self.spread * (0.5 if error > self.middle else -0.5 if error < self.middle else 0.0)
+        missed = _MISSED
+        if peak.bound is not None:
+            covered = 1.0 if error <= peak.bound + 1e-6 else 0.0
+            self.judged += 1
+            before = PEAK_CONFIDENCE if self.coverage is None else self.coverage
+            self.coverage = covered if self.judged == 1 else before + (covered - before) / min(self.judged, _REMEMBERED)
+            trusted = self.judged / (self.judged + _FIRST)
+            missed += _TILT * trusted * (self.coverage - PEAK_CONFIDENCE)
+            missed = min(max(missed, _MIN_MISSED), _MAX_MISSED)
+        above = error > (self.bound if peak.bound is None else peak.bound) + 1e-6
+        self.bound += _STEP * self.spread * ((1 - missed) if above else -missed)
+
+    def _begin(self) -> None:
+        if len(self.first) < _FIRST:
+            return
+        errors = sorted(self.first)
+        self.middle = errors[_FIRST // 2]
+        self.bound = errors[-2]  # the quantile 0.9 of 20, with the correction for their small number
+        self.spread = sum(abs(error - self.bound) for error in errors) / _FIRST
+        self.first = []
+
+
+def unit_of(expected: float, usual: float) -> float:
+    """Return the rate by which the errors of a peak are divided."""
+    return expected + _LEAST_SHARE * usual

@@ -1,0 +1,203 @@
+"""The model of one source's load, advanced by whole minutes, and its forecast at the end of one.
+
+It is bounded: two profiles, an hour or two of rates, and a few forecasts that wait to be judged.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+
+from .band import Band
+from .flow import BACK_SHARE, OUTAGE_MINUTES, Flow
+from .methods import JUDGED_LEADS, LEADS, Errors, Levels, blended, candidates
+from .profile import DAY, WEEK, rates_at, updated
+
+FIXED_MINUTES = (1, 5, 10, 30, 60)
+"""Horizons that every source has, in minutes."""
+MAX_MINUTES = LEADS[-1]
+"""The longest horizon."""
+_FORGOTTEN_MINUTES = 30
+"""After a longer gap the levels begin with the first rate."""
+_USUAL_WEIGHT = 1 / 720
+
+_JUDGED = [LEADS.index(lead) for lead in JUDGED_LEADS]
+
+
+class Minute(NamedTuple):
+    """Mean rate of a minute since the epoch. None: unknown."""
+
+    number: int
+    rate: float | None
+
+
+class Horizon(NamedTuple):
+    """Peak within one horizon."""
+
+    minutes: int
+    point: int
+    """Index of the path's highest rate within it."""
+    middle: float
+    """Factor of the error's unit, by which the peak is above that rate in the median."""
+    bound: float | None
+    """Factor of the error's unit up to the bound."""
+    coverage: float | None
+    judged: int
+
+
+class Outlook(NamedTuple):
+    """Forecast at the end of a minute."""
+
+    minute: int
+    """The next minute."""
+    last: float
+    disturbed: bool
+    """Whether the latest rates are those of an outage or of the surge after it, and do not count."""
+    lowest: float
+    usual: float
+    method: int
+    path: tuple[float, ...]
+    """Rates at `LEADS`, as far as the longest horizon."""
+    gains: tuple[float, ...]
+    """How much each moves with the rate of the latest minute."""
+    horizons: tuple[Horizon, ...]
+
+
+@dataclass(slots=True)
+class Model:
+    """Everything learned of one source's load."""
+
+    minute: int
+    """The minute after the latest that was taken in."""
+    levels: Levels
+    flow: Flow
+    usual: float
+    """Mean rate over half a day."""
+    rates: list[float | None] = field(default_factory=list)
+    """Rates of the latest minutes, oldest first. None: unknown, or no pattern to learn."""
+    five: list[float] = field(default_factory=list)
+    thirty: list[float] = field(default_factory=list)
+    """Rates of the minutes in the bins of the profiles that are not complete."""
+    daily: str = ""
+    weekly: str = ""
+    errors: list[Errors] = field(default_factory=lambda: [Errors(lead) for lead in JUDGED_LEADS])
+    bands: list[Band] = field(default_factory=lambda: [Band(minutes) for minutes in FIXED_MINUTES])
+
+    @classmethod
+    def start(cls, minute: int, rate: float) -> "Model":
+        """Begin with the first rate."""
+        return cls(minute, Levels.start(rate), Flow.start(rate), rate)
+
+    def follow(self, own_minutes: int) -> None:
+        """Have the fixed horizons and the application's own, which begins with the errors of the next longer one."""
+        wanted = sorted({*FIXED_MINUTES, _ladder(own_minutes)})
+        bands = {band.minutes: band for band in self.bands}
+        if sorted(bands) != wanted:
+            self.bands = [bands.get(minutes) or self._like_longer(minutes) for minutes in wanted]
+
+    def _like_longer(self, minutes: int) -> Band:
+        longer = next((band for band in self.bands if band.minutes > minutes), None)
+        if longer is None:
+            return Band(minutes)
+        return replace(longer, minutes=minutes, coverage=None, judged=0, first=list(longer.first), pending=[])
+
+    def take(self, number: int, rate: float | None) -> None:
+        """Take in the mean rate of a minute; minutes since the latest that was taken in are unknown."""
+        missed = number - self.minute
+        if missed > 0:
+            self._skip(missed)
+        self.minute = number + 1
+        if rate is not None and missed > _FORGOTTEN_MINUTES:
+            self.levels, self.flow = Levels.start(rate), Flow.start(rate)
+        if rate is not None and not self._is_pattern(number, rate):
+            rate = None
+        self.rates = [*self.rates, rate][-max(band.minutes for band in self.bands) :]
+        for band in self.bands:
+            band.judge(number, self.rates)
+        for errors in self.errors:
+            errors.judge(number, rate)
+        if rate is not None:
+            self.levels.advance(rate)
+            self.usual += _USUAL_WEIGHT * (rate - self.usual)
+            self.five.append(rate)
+            self.thirty.append(rate)
+        self._close_bins()
+
+    def _skip(self, minutes: int) -> None:
+        self.rates = [] if minutes >= MAX_MINUTES else [*self.rates, *[None] * minutes]
+        self.five, self.thirty = [], []
+
+    def _is_pattern(self, number: int, rate: float) -> bool:
+        usual = self._usual_at(number) if self.flow.has_fallen(rate) else None
+        missing = self.flow.missing_minutes
+        if not self.flow.is_pattern(rate, usual):
+            if self.flow.missing_minutes == 1:
+                # the minute before may be one that the outage began in
+                self.levels = Levels.start(self.flow.expected)
+            return False
+        if missing:
+            self.levels = Levels.start(rate)
+        if missing >= OUTAGE_MINUTES and rate < BACK_SHARE * self.flow.expected:
+            # No outage: the load fell for good, or falls at this time every day.
+            for minute in range(number - missing, number, 5):
+                self.daily = updated(self.daily, DAY, 60.0 * minute, rate)
+        return True
+
+    def _usual_at(self, number: int) -> float | None:
+        usual = rates_at(self.daily, DAY, np.array([60.0 * number + 30.0]))
+        return None if usual is None or not isfinite(usual[0]) else float(usual[0])
+
+    def _close_bins(self) -> None:
+        """Learn the profiles' bins that end with this minute, if most of their minutes are known."""
+        if self.minute % 5 == 0:
+            if len(self.five) >= 3:
+                self.daily = updated(self.daily, DAY, 60.0 * self.minute - 150, sum(self.five) / len(self.five))
+            self.five = []
+        if self.minute % 30 == 0:
+            if len(self.thirty) >= 15:
+                self.weekly = updated(self.weekly, WEEK, 60.0 * self.minute - 900, sum(self.thirty) / len(self.thirty))
+            self.thirty = []
+
+    def look_ahead(self, *, keep: bool = True) -> Outlook:
+        """Forecast; `keep` the forecast for its judgement."""
+        rows, gains = candidates(self.levels, self.daily, self.weekly, 60.0 * self.minute)
+        best = [errors.best for errors in self.errors]
+        path, gain = blended(rows, best), blended(gains, best)
+        learning = keep and bool(self.rates) and self.rates[-1] is not None
+        if learning:
+            for errors, i in zip(self.errors, _JUDGED, strict=True):
+                errors.issue(self.minute - 1, rows[:, i].tolist())
+        points = points_within(self.bands[-1].minutes)
+        values = path[:points].tolist()
+        horizons = []
+        for band in self.bands:
+            inside = values[: points_within(band.minutes)]
+            highest = max(inside)
+            if learning:
+                band.issue(self.minute - 1, highest, self.usual)
+            coverage = None if band.coverage is None else round(band.coverage, 4)
+            known = band.middle, band.bound, coverage, band.judged
+            horizons.append(Horizon(band.minutes, inside.index(highest), *known))
+        return Outlook(
+            self.minute,
+            self.levels.last,
+            self.flow.disturbed,
+            self.flow.lowest,
+            self.usual,
+            best[1],
+            tuple(values),
+            tuple(gain[:points].tolist()),
+            tuple(horizons),
+        )
+
+
+def points_within(minutes: int) -> int:
+    """Return how many of the path's points a horizon has."""
+    return bisect_right(LEADS, minutes)
+
+
+def _ladder(minutes: int) -> int:
+    """Return the shortest lead of at least that many minutes, so that a horizon does not change with each restart."""
+    return LEADS[min(bisect_left(LEADS, minutes), len(LEADS) - 1)]

@@ -1,0 +1,84 @@
+"""The forecast as a message, at any instant after the minute that it was made at."""
+
+from collections.abc import Callable
+from math import floor, log10
+
+from pydantic import TypeAdapter
+from weir_contracts import MAX_NUMBER, MIN_NUMBER, SourceForecast
+
+from .band import unit_of
+from .flow import LOW_SHARE
+from .methods import LEADS, METHODS
+from .model import Horizon, Outlook
+from .series import MINUTE_SECONDS, SeriesState
+
+_VALIDATED: Callable[[object], SourceForecast] = TypeAdapter(SourceForecast).validator.validate_python
+_MAX_AGE_SECONDS = 1800.0
+"""Without a known rate for longer there is no forecast."""
+_MIDDLES = [round(1000 * MINUTE_SECONDS * (lead - 0.5)) for lead in LEADS]
+"""Milliseconds from the end of a minute to the middle of the one `LEADS` later."""
+_DIGITS = 6
+
+
+def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast | None:
+    """Return the forecast of a source; None before a whole minute is known, and long after the last one."""
+    outlook = state.outlook
+    if outlook is None or not 0 <= at - MINUTE_SECONDS * outlook.minute <= _MAX_AGE_SECONDS:
+        return None
+    elapsed = round(1000 * (at - MINUTE_SECONDS * outlook.minute))
+    moved = _moved(state, outlook)
+    rates = [_inside(rate + gain * moved) for rate, gain in zip(outlook.path, outlook.gains, strict=True)]
+    scale = _scale(max(rates))
+    return _VALIDATED(
+        {
+            "operator": operator,
+            "method": METHODS[outlook.method],
+            "path": [
+                {"after_seconds": (after - elapsed) / 1000, "records_per_second": round(rate * scale) / scale}
+                for after, rate in zip(_MIDDLES, rates, strict=False)
+                if after >= elapsed
+            ],
+            "horizons": [_horizon(each, outlook.usual, rates, elapsed, scale) for each in outlook.horizons],
+        }
+    )
+
+
+def _moved(state: SeriesState, outlook: Outlook) -> float:
+    """Return by how much the mean of the last 60 s has moved since the last whole minute.
+
+    The beginning of an outage does not count: its minute is not known to be one yet.
+    """
+    if outlook.disturbed or state.minute != outlook.minute or not state.seconds:
+        return 0.0
+    rate = state.records / state.seconds
+    if rate < LOW_SHARE * min(outlook.lowest, outlook.last):
+        return 0.0
+    return min(1.0, state.seconds / MINUTE_SECONDS) * (rate - outlook.last)
+
+
+def _horizon(horizon: Horizon, usual: float, rates: list[float], elapsed: int, scale: float) -> dict[str, object]:
+    minutes, point, middle, bound, coverage, judged = horizon
+    highest = rates[point]
+    unit = unit_of(highest, usual)
+    peak, upper = _inside(highest + middle * unit), None
+    if bound is not None:
+        upper = _inside(highest + bound * unit)
+        peak, upper = round(min(peak, upper) * scale) / scale, round(upper * scale) / scale
+    return {
+        "horizon_seconds": MINUTE_SECONDS * minutes,
+        "peak": peak,
+        "peak_upper": upper,
+        "peak_at_seconds": max(0, _MIDDLES[point] - elapsed) / 1000,
+        "coverage": coverage,
+        "judged": judged,
+    }
+
+
+def _inside(rate: float) -> float:
+    """Return the rate within the bounds of messages."""
+    return 0.0 if rate < MIN_NUMBER else rate if rate < MAX_NUMBER else MAX_NUMBER
+
+
+def _scale(largest: float) -> float:
+    """Return the factor that makes the largest rate a number of six digits, to round by."""
+    return 10.0 ** (_DIGITS - 1 - floor(log10(largest))) if largest > 0 else 1.0
