@@ -16,6 +16,7 @@ from . import output as tables
 from .client import LOCAL, Application, Client, Server, TokenFile, application_id, connect
 from .doctor import doctor
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
+from .judge import judge
 from .output import Format, ListFormat, Output, one_of_many, show, terminal, text_of
 from .planner_compare import compare
 from .planner_new import new_command
@@ -188,6 +189,9 @@ def what_if(
     show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
     if plot is not None:
         save(plot, f"weir what-if {name}: {found['sentence']}", what_if_figure(found))
+
+
+app.command()(judge)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -20,6 +21,8 @@ FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
 """Pauses between attempts to resume a broken feed, doubled from the first to the maximum."""
 
+MAX_CYCLES = 60
+"""Decisions whose outcomes a judgement learns the cost of a restart from."""
 CHECK_SECONDS = 40.0
 """Timeout of a check; the planner service answers within 35 s, however slow the planner is."""
 _FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
@@ -97,6 +100,28 @@ class Client:
         )
         try:
             return dict(self._json("GET", f"/v1/applications/{quote(application)}/what-if?{parameters}"))
+        except Conflict as missing:
+            raise CommandError(str(missing)) from None  # no conflict: too little is known yet
+
+    def analysis(self, application: str) -> dict[str, Any]:
+        """Return the newest analysis."""
+        return dict(self._json("GET", f"/v1/applications/{quote(application)}/analysis"))
+
+    def outcomes(self, application: str) -> list[dict[str, Any]]:
+        """Return the outcomes of the last decisions, each once, newest first."""
+        found = {each["id"]: each for cycle in self.explain(application, MAX_CYCLES) for each in cycle["outcomes"]}
+        try:
+            newest = dict(self._json("GET", f"/v1/applications/{quote(application)}/outcome"))
+        except NotFound:
+            return list(found.values())
+        # The only one of a knowledge service that was rebuilt from its topics.
+        found[newest["id"]] = newest
+        return sorted(found.values(), key=lambda each: datetime.fromisoformat(each["at"]), reverse=True)
+
+    def judge(self, proposal: Any) -> dict[str, Any]:
+        """Return a planner service's judgement of a proposal."""
+        try:
+            return dict(self._json("POST", "/v1/judge", json=proposal))
         except Conflict as missing:
             raise CommandError(str(missing)) from None  # no conflict: too little is known yet
 

@@ -4,9 +4,10 @@ Capacity curves from measured points, flow through the graph, and the trajectory
 planner decides with it and knowledge answers `what-if` with it, so both give the same answer for the same analysis.
 """
 
-from .answer import NotYet, what_if
+from .answer import what_if
 from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
+from .case import NotYet
 from .coming import Coming, coming, growth_seconds, is_believed, seconds_until_capacity
 from .comparison import (
     Assumptions,
@@ -19,6 +20,8 @@ from .comparison import (
     within_tolerance,
 )
 from .flow import Flow, arrivals_at, flow_of, loads_of, throttle
+from .forecasts import Ahead, ahead_of
+from .judgement import cost_of, judged
 from .messages import changes
 from .model import STAY, Backlog, Model, Restart
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
@@ -27,6 +30,7 @@ from .trajectory import Outlook, predict
 
 __all__ = [
     "STAY",
+    "Ahead",
     "ArrivalPath",
     "Assumptions",
     "Backlog",
@@ -44,16 +48,19 @@ __all__ = [
     "Outlook",
     "Restart",
     "TooLittle",
+    "ahead_of",
     "arrivals_at",
     "changes",
     "coming",
     "compare",
     "comparison_of",
+    "cost_of",
     "curve_of",
     "flow_of",
     "growth_seconds",
     "is_believed",
     "is_overloaded",
+    "judged",
     "loads_of",
     "lower_bounds_of",
     "model_of",

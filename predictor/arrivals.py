@@ -7,6 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
+MIN_RAMP_SECONDS = 1e-6
+"""A rate that changes in less time is a step."""
+
 
 @dataclass(frozen=True)
 class ArrivalPath:
@@ -54,6 +57,16 @@ class ArrivalPath:
         """Return the times before the horizon's end at which the rate begins to change otherwise."""
         return [at for at in self.seconds if 0 < at < horizon_seconds]
 
+    def max_rate(self, horizon_seconds: float) -> float:
+        """Return the highest records/s before the horizon's end."""
+        inside = [rate for at, rate in zip(self.seconds, self.rates, strict=True) if at <= horizon_seconds]
+        return max(self.rate_at(0.0), self.rate_at(horizon_seconds), *inside)
+
+    def later(self, seconds: float) -> "ArrivalPath":
+        """Return the path as it is so many seconds from now."""
+        left = [(at - seconds, rate) for at, rate in zip(self.seconds, self.rates, strict=True) if at > seconds]
+        return ArrivalPath((0.0, *(at for at, _ in left)), (self.rate_at(seconds), *(rate for _, rate in left)))
+
     def scaled(self, factor: float) -> "ArrivalPath":
         """Return the path with each rate times `factor`."""
         return ArrivalPath(self.seconds, tuple(rate * factor for rate in self.rates))
@@ -63,7 +76,7 @@ class ArrivalPath:
         """Times, the rate from each of them on with its change per second, and the records that arrived until then."""
         knots, rates = np.array([0.0, *self.seconds]), np.array([self.rates[0], *self.rates])
         lengths, rises = np.diff(knots), np.diff(rates)
-        slopes = np.divide(rises, lengths, out=np.zeros_like(rises), where=lengths > 0)
+        slopes = np.divide(rises, lengths, out=np.zeros_like(rises), where=lengths > MIN_RAMP_SECONDS)
         arrived = np.cumsum(lengths * (rates[:-1] + rates[1:]) / 2)
         return knots, rates, np.append(slopes, 0.0), np.insert(arrived, 0, 0.0)
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from weir_contracts import WhatIf, WhatIfOperator
+from weir_contracts import JudgedLoad, Judgement, WhatIf, WhatIfOperator
 
+from .forecasts import Ahead
 from .model import MIN_RATE
 
 
@@ -91,6 +92,54 @@ def _lag(answer: WhatIf) -> str:
         since = "from the start" if left == 0 else f"from {left:,.0f} s on"
         return f"{peak}, above the objective of {objective:g} s {since}"
     return f"{peak}, above the objective of {objective:g} s until {met:,.0f} s from now"
+
+
+def judged(found: Judgement) -> str:
+    """Return the judgement in a sentence: lateness under each course of the arrivals, that of holding, and the cost."""
+    moved = changes(found.parallelism_now, found.parallelism)
+    holds = moved == "no change"
+    within = f"{found.horizon_seconds:,.0f} s"
+    parts = [_lateness(load, holds=holds) for load in found.loads]
+    cost = f"{found.slots} slots" if holds else f"{found.slots} slots instead of {found.slots_now}"
+    if found.restart.seconds > 0:
+        cost += f", a restart of {found.restart.seconds:.2g} s"
+    text = f"{'Holding' if holds else moved}, {within} ahead: {'; '.join(parts)}; {cost}."
+    obstacles = "; ".join(dict.fromkeys(each.because for each in found.infeasible))
+    if not obstacles:
+        return text
+    return f"{text} {obstacles if found.possible else f'It is not possible: {obstacles}'}."
+
+
+_ARRIVALS = {"present": "", "expected": " as forecast", "upper-edge": " at the forecast's upper edge"}
+
+
+def _lateness(load: JudgedLoad, *, holds: bool) -> str:
+    text = _late(load.late_seconds, load.recovers) + _ARRIVALS[load.arrivals]
+    return text if holds else f"{text} (holding: {_late(load.hold_late_seconds, load.hold_recovers)})"
+
+
+def _late(seconds: float | None, recovers: bool | None) -> str:
+    if recovers is None:
+        return "lateness unknown"
+    if not recovers or seconds is None:
+        return "late without end"
+    return f"late {seconds:,.3g} s" if seconds > 0 else "never late"
+
+
+def reach_of_forecast(ahead: Ahead | None, horizon_seconds: float) -> list[str]:
+    """Return the caveats of a forecast: how far it reaches, and whether its upper edge is unknown."""
+    if ahead is None:
+        return ["no source has a forecast: the present arrivals are assumed to stay"]
+    notes = []
+    if ahead.seconds < horizon_seconds:
+        notes.append(f"the forecast reaches {ahead.seconds:,.0f} s ahead: its last rate is assumed to stay behind it")
+    if ahead.upper is None:
+        notes.append("the forecast has no upper edge yet: its history is too short")
+    elif ahead.upper_seconds < min(ahead.seconds, horizon_seconds):
+        notes.append(
+            f"the upper edge is known {ahead.upper_seconds:,.0f} s ahead: its distance is assumed to stay behind it"
+        )
+    return notes
 
 
 def no_such_operator(name: str, names: Sequence[str]) -> str:

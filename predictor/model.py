@@ -75,11 +75,20 @@ class Model:
         """Return the highest load of each operator with a known flow within the horizon."""
         if not self.paths:
             return self.loads
+        found = [loads_of(self.flow, rates) for rates in self._extremes(horizon_seconds)]
+        return {name: max(loads[name] for loads in found) for name in self.loads}
+
+    def max_arrival_rate(self, horizon_seconds: float) -> float:
+        """Return the highest records/s at all sources together within the horizon."""
+        return max(sum(rates.values()) for rates in self._extremes(horizon_seconds))
+
+    def _extremes(self, horizon_seconds: float) -> list[dict[str, float]]:
+        """Return the rates of all sources at each time at which one of them begins to change otherwise: between two of
+        them every sum of rates lies between those at both."""
         times = {0.0, horizon_seconds}.union(*(path.within(horizon_seconds) for path in self.paths.values()))
         # A step has the rate before it and the rate behind it.
-        times |= {np.nextafter(at, 0.0) for at in times if at > 0}
-        found = [loads_of(self.flow, self.rates_at(at)) for at in times]
-        return {name: max(loads[name] for loads in found) for name in self.loads}
+        before = {float(np.nextafter(at, 0.0)) for at in times if at > 0}
+        return [self.rates_at(at) for at in times | before]
 
     def rates_at(self, seconds: float) -> dict[str, float]:
         """Return records/s of each source at one time from now."""

@@ -74,6 +74,10 @@ from .forecast import PeakForecast as PeakForecast
 from .forecast import SourceForecast as SourceForecast
 from .groups import Group as Group
 from .groups import Instance as Instance
+from .judgement import JudgedArrivals as JudgedArrivals
+from .judgement import JudgedLoad as JudgedLoad
+from .judgement import Judgement as Judgement
+from .judgement import RestartCost as RestartCost
 from .limits import Bounds as Bounds
 from .limits import Budget as Budget
 from .limits import ExcludedPeriod as ExcludedPeriod

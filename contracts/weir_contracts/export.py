@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from .analysis import Analysis
 from .base import VERSION, format_duration
 from .endpoint import ENDPOINT_OBLIGATIONS, EndpointRequest, EndpointState
+from .judgement import Judgement
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
@@ -37,6 +38,7 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "action-state": ActionState,
     "dead-letter": DeadLetter,
     "what-if": WhatIf,
+    "judgement": Judgement,
     "planner-description": PlannerDescription,
     "planner-registration": PlannerRegistration,
     "shadows": Shadows,

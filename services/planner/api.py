@@ -4,10 +4,11 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from weir_contracts import InvalidDocument, NewPlanner, Plan, PlannerRegistration, PlanRequest, bounded
+from weir_contracts import InvalidDocument, Judgement, NewPlanner, Plan, PlannerRegistration, PlanRequest, bounded
 from weir_planner.installed import Problem as InstallationProblem
 from weir_planner.installed import installed, problems
 
+from predictor import InvalidQuestion, NotYet, judged
 from runtime.auth import Caller, requires
 from runtime.bus import BusError
 from runtime.clock import Clock
@@ -16,8 +17,10 @@ from runtime.problems import Problem, invalid
 
 from .conformance import Report, check_planner
 from .conformance.suite import EACH_SECONDS
+from .core import messages
 from .documents import (
     ERRORS,
+    NOT_JUDGED,
     REFUSED,
     ChoiceProblem,
     ChoiceProblems,
@@ -27,6 +30,7 @@ from .documents import (
     PlannerToRegister,
     PlannerView,
     PlannerViews,
+    Proposal,
     Registered,
     ReportView,
 )
@@ -42,6 +46,7 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
     """The routes."""
     routes = APIRouter(prefix="/v1", tags=["planners"], responses=ERRORS)
     _register(routes, planners)
+    _judge(routes)
 
     @routes.get("/planners", summary="The planners and their parameters")
     async def list_planners(_caller: Reader) -> PlannerViews:
@@ -147,6 +152,31 @@ def _register(routes: APIRouter, planners: Planners) -> None:
             raise _installed_already(name) if name in installed() else _unknown(planners, name)
         report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
         return ReportView(ok=report.ok, checks=report.findings)
+
+
+def _judge(routes: APIRouter) -> None:
+    """Add the route that judges a proposal."""
+
+    @routes.post(
+        "/judge",
+        tags=["judgement"],
+        summary="Judge any parallelism without acting",
+        dependencies=[Depends(_has_unique_keys)],
+        description="Predicts lateness and cost of a parallelism under the forecast's middle and its upper edge, or under the present "
+        "load where no source has a forecast, each next to holding. 409: the analysis has no graph, no arrival rate or no capacity. "
+        "422: an invalid analysis, operator, parallelism or horizon.",
+        responses=NOT_JUDGED,
+    )
+    async def judge(body: Proposal, _caller: Reader) -> Judgement:
+        try:
+            # A large graph takes a while; other requests are answered meanwhile.
+            return await asyncio.to_thread(
+                judged, body.analysis, body.parallelism, body.outcomes, horizon_seconds=body.horizon_seconds
+            )
+        except InvalidQuestion as wrong:
+            raise Problem(422, str(wrong), errors=[(f"body.{wrong.field}", str(wrong))]) from None
+        except NotYet as missing:
+            raise Problem(409, messages.not_judged(body.analysis.application, str(missing))) from None
 
 
 async def _has_unique_keys(request: Request) -> None:

@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import NewPlanner
+from weir_contracts import Analysis, NewPlanner, Outcome, Parallelism, example
 from weir_contracts.base import NAME_PATTERN, Name, Timestamp
 
+from predictor.judgement import HORIZON_SECONDS, MAX_HORIZON_SECONDS, MIN_HORIZON_SECONDS
 from runtime.problems import documented
 
 from .conformance import Finding
@@ -24,6 +25,26 @@ class PlannerToRegister(NewPlanner):
             "examples": [{"name": "mine", "url": "https://planner.example.org/mine", "credential": "for-mine"}]
         },
     )
+
+
+class Proposal(BaseModel):
+    """A parallelism to be judged, and what is known of its application. An unknown field is a mistake."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        json_schema_extra={"examples": [{"analysis": example("analysis"), "parallelism": {"enrich": 6}}]},
+    )
+
+    analysis: Analysis
+    """An analysis of the application, with its policy, graph, deployment and forecasts."""
+    parallelism: Parallelism = Field(default_factory=dict)
+    """Parallelism by operator, in subtasks; operators that are not named keep the present one."""
+    outcomes: Annotated[list[Outcome], Field(max_length=1000)] = Field(default_factory=list)
+    """Outcomes of past actions, newest first: the cost of a restart is learned from them."""
+    horizon_seconds: Annotated[float, Field(ge=MIN_HORIZON_SECONDS, le=MAX_HORIZON_SECONDS)] = HORIZON_SECONDS
+    """Length of the horizon, in seconds from the analysed observation."""
 
 
 class CircuitView(BaseModel):
@@ -126,5 +147,16 @@ REFUSED: dict[int | str, dict[str, Any]] = {
         "The name is taken",
         409,
         "mine is registered already, with version 1767268800000: replace it with replace=true (--replace)",
+    ),
+}
+NOT_JUDGED: dict[int | str, dict[str, Any]] = {
+    409: documented(
+        "Too little is known yet", 409, "shop/orders cannot be judged yet: no operator's capacity is known yet"
+    ),
+    422: documented(
+        "The proposal is invalid",
+        422,
+        "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer",
+        ("body.parallelism", "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer"),
     ),
 }

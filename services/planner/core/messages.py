@@ -14,6 +14,11 @@ NO_PARALLELISM = "the parallelism of at least one operator is unknown"
 ALREADY_RUNNING = "the application already runs at this parallelism"
 
 
+def not_judged(application: str, reason: str) -> str:
+    """Return why a proposal cannot be judged."""
+    return bounded(f"{application} cannot be judged yet: {reason}")
+
+
 def names(operators: Iterable[str]) -> str:
     """Format as `parse, enrich`, naming at most `MAX_PARTS` operators."""
     return _joined([_short(name) for name in operators])

@@ -119,7 +119,7 @@ def test_latency_looks_ahead_along_the_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "rates", "because"),
+    ("seconds", "rates", "reason"),
     [
         ((), (), "no path"),
         ((0.0,), (1.0, 2.0), "no path"),
@@ -128,9 +128,9 @@ def test_latency_looks_ahead_along_the_path() -> None:
         ((float("nan"),), (1.0,), "finite"),
     ],
 )
-def test_a_path_is_checked(seconds: tuple[float, ...], rates: tuple[float, ...], because: str) -> None:
+def test_a_path_is_checked(seconds: tuple[float, ...], rates: tuple[float, ...], reason: str) -> None:
     """Times ascend, and no rate is negative."""
-    with pytest.raises(ValueError, match=because):
+    with pytest.raises(ValueError, match=reason):
         ArrivalPath(seconds, rates)
 
 
@@ -146,7 +146,7 @@ paths = times.flatmap(
 @examples(40)
 @given(paths, st.floats(0, 20_000), st.builds(Restart, st.floats(0, 20), st.floats(0, 5)), st.integers(1, 20))
 def test_a_path_is_followed_as_by_small_steps(path: ArrivalPath, backlog: float, restart: Restart, p: int) -> None:
-    """What is processed equals a simulation of 60,000 steps; more arrivals never lower lag; nothing is negative."""
+    """Compare with a simulation of 60,000 steps: as much is processed, more arrivals never lower lag; nothing is negative."""
     case = model(0, backlog=backlog, age=3.0).under({SOURCE: path})
     one = found(case, p, restart)
     fine = np.linspace(0.0, 60.0, 60_001)
