@@ -31,6 +31,7 @@ from services.analyzer.core import advance as analyze
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.service import Executor
+from services.planner.core.contest import ContenderRequest
 from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
 from services.planner.shadows import ShadowRunner
@@ -73,6 +74,9 @@ class InProcess:
             self.failure = self.failure or error
             self.failed.set()
             raise
+
+    async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
+        return [await self.ask(each.request, each.planner, timeout_seconds) for each in requests]
 
 
 class Tally:

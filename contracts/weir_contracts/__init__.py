@@ -92,6 +92,8 @@ from .planning import MEMORY_LIMIT_BYTES as MEMORY_LIMIT_BYTES
 from .planning import Action as Action
 from .planning import Alternative as Alternative
 from .planning import Amendment as Amendment
+from .planning import Contender as Contender
+from .planning import ContenderState as ContenderState
 from .planning import Infeasible as Infeasible
 from .planning import LoopResult as LoopResult
 from .planning import PastAction as PastAction
@@ -114,6 +116,7 @@ from .plugins import PlannerKind as PlannerKind
 from .plugins import PlannerRegistration as PlannerRegistration
 from .policy import Behavior as Behavior
 from .policy import Bounds as Bounds
+from .policy import CandidateChoice as CandidateChoice
 from .policy import InvalidPolicy as InvalidPolicy
 from .policy import Metadata as Metadata
 from .policy import Objective as Objective
