@@ -240,12 +240,25 @@ def _analysis(analysis: Mapping[str, Any], *, verbose: bool) -> Rows:
 def _plan(plan: Mapping[str, Any]) -> Rows:
     rows: Rows = [("reason", str(plan["sentence"]))] if plan else []
     rows += [("guard", f"{amendment['guard']}: {amendment['because']}") for amendment in plan.get("amendments", [])]
+    rows += _contenders(plan.get("contenders") or [])
     rows += [("infeasible", infeasible["because"]) for infeasible in plan.get("infeasible", [])]
     for name, prediction in (("predicted", plan.get("prediction")), ("without it", plan.get("hold_prediction"))):
         if prediction:
             lag, violation = prediction["max_lag_seconds"], prediction["violation_seconds"]
             late = f"{violation:,.0f} s above the objective" if violation else "never above the objective"
             rows.append((name, f"lag peaks at {lag:,.1f} s, {late}"))
+    return rows
+
+
+def _contenders(contenders: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return a line for each planner that proposed: what it leads to, and why it lost."""
+    rows: Rows = []
+    for each in contenders:
+        figures = [number(each.get("cost_slots"), " slots")] if each.get("cost_slots") is not None else []
+        if each.get("violation_seconds") is not None:
+            figures.append(f"{each['violation_seconds']:,.0f} s above the objective")
+        result = f"lost: {each['lost_because']}" if each.get("lost_because") else "won"
+        rows.append(("candidate", f"{each['label']}: {', '.join([*figures, result])}"))
     return rows
 
 

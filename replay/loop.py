@@ -33,6 +33,7 @@ from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core import Rules
 from services.executor.driver import Driver
 from services.executor.service import Executor
+from services.planner.core.contest import ContenderRequest
 from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
 from services.planner.shadows import ShadowRunner
@@ -76,6 +77,9 @@ class InProcess:
             self.failure = self.failure or error
             self.failed.set()
             raise
+
+    async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
+        return [await self.ask(each.request, each.planner, timeout_seconds) for each in requests]
 
 
 class Tally:

@@ -107,6 +107,8 @@ from .planning import MEMORY_LIMIT_BYTES as MEMORY_LIMIT_BYTES
 from .planning import Action as Action
 from .planning import Alternative as Alternative
 from .planning import Amendment as Amendment
+from .planning import Contender as Contender
+from .planning import ContenderState as ContenderState
 from .planning import Infeasible as Infeasible
 from .planning import LoopResult as LoopResult
 from .planning import PastAction as PastAction
@@ -127,6 +129,7 @@ from .plugins import NewPlanner as NewPlanner
 from .plugins import PlannerDescription as PlannerDescription
 from .plugins import PlannerKind as PlannerKind
 from .plugins import PlannerRegistration as PlannerRegistration
+from .policy import CandidateChoice as CandidateChoice
 from .policy import InvalidPolicy as InvalidPolicy
 from .policy import Objective as Objective
 from .policy import PlannerChoice as PlannerChoice

@@ -206,6 +206,21 @@ class PastAction(Message):
     """Whether the action was rolled back."""
 
 
+class ContenderState(Message):
+    """State of one of a policy's candidates, for its next proposal."""
+
+    label: Name
+    """Label of the candidate."""
+    planner: Name
+    """Name of its planner."""
+    parameters_id: Annotated[str, Field(max_length=16)]
+    """Id of its parameters; with others it starts with an empty state."""
+    memory: PlannerMemory = Field(default_factory=dict)
+    """Memory of the planner, at most 16,384 bytes as JSON; all candidates together keep at most 65,536."""
+    recommendations: Annotated[list[Recommendation], Field(max_length=20)] = Field(default_factory=list)
+    """Its recommendations within the stabilisation windows, oldest first."""
+
+
 class PlanState(Message):
     """State that one plan of an application hands to the next one; bounded in size."""
 
@@ -219,6 +234,8 @@ class PlanState(Message):
     """Usual arrival rate. None until arrival rates were known once."""
     actions: Annotated[list[PastAction], Field(max_length=60)] = Field(default_factory=list)
     """Actions of the last hour, oldest first."""
+    contenders: Annotated[list[ContenderState], Field(max_length=10)] = Field(default_factory=list)
+    """State of each of the policy's candidates."""
 
 
 class PlanRequest(Message):
@@ -306,6 +323,33 @@ class PlanReply(_Decision):
         return self
 
 
+class Contender(Message):
+    """Proposal of the policy's planner or of one of its candidates, as the predictor judged it after the guards."""
+
+    label: Name
+    """Label of the candidate; the name of the policy's planner."""
+    planner: Name
+    """Name of the planner."""
+    proposed: Parallelism | None = None
+    """Vector that it proposed, before the guards. None: it held or gave no proposal."""
+    approved: Parallelism | None = None
+    """Vector that the guards approved. None: a hold, or no proposal."""
+    code: Code
+    """Reason of its plan, for programs; a code of a failure where it gave no proposal."""
+    sentence: Sentence
+    """Reason of its plan, for people."""
+    cost_slots: Count | None = None
+    """Number of slots that its plan leads to. None: unknown, or no proposal."""
+    violation_seconds: Derived | None = None
+    """Predicted time above the objective, in seconds. None: not judged."""
+    max_lag_seconds: Derived | None = None
+    """Predicted maximum lag, in seconds. None: not judged."""
+    max_utilization: Derived | None = None
+    """Predicted demand of the busiest operator divided by its capacity. None: unknown, or not judged."""
+    lost_because: Sentence | None = None
+    """Reason why it lost. None: it won, and its plan is this plan."""
+
+
 class Plan(_Decision):
     """Decision of one cycle of the loop; a hold is a plan as well."""
 
@@ -337,6 +381,8 @@ class Plan(_Decision):
     """Action that the guards approved. None for a hold."""
     amendments: Annotated[list[Amendment], Field(max_length=100)] = Field(default_factory=list)
     """Changes by the guards, in their order."""
+    contenders: Annotated[list[Contender], Field(max_length=11)] = Field(default_factory=list)
+    """Proposals of the policy's planner and its candidates. Empty: the policy lists no candidates, or none was asked."""
     planning_seconds: NonNegative | None = None
     """Duration of planning in seconds. None: not measured."""
     state: PlanState = Field(default_factory=PlanState)

@@ -81,6 +81,19 @@ class ShadowChoice(PlannerChoice):
         return self.label or self.name
 
 
+class CandidateChoice(PlannerFallback):
+    """Planner that proposes next to the chosen one; Weir executes the proposal that the predictor judges best."""
+
+    label: Name | None = None
+    """Name of its proposals in plans. Default: the planner's name. Labels let one planner propose with several sets of
+    parameters."""
+
+    @property
+    def called(self) -> str:
+        """Name of the proposals: the label, or the planner's name."""
+        return self.label or self.name
+
+
 class PolicySpec(Document):
     application: Application | None = None
     """The application to scale. Default: the Flink job that `target` names, or with a `kubernetes` target a service."""
@@ -96,6 +109,9 @@ class PolicySpec(Document):
     """Upper limits on slots, CPU and memory of the application."""
     planner: PlannerChoice = Field(default_factory=PlannerChoice)
     """Planner that decides. Default `rate`."""
+    candidates: Annotated[list[CandidateChoice], Field(max_length=10)] = Field(default_factory=list)
+    """Planners that propose next to `planner`, within its timeout; at most 10. The predictor judges each proposal after
+    the guards, and the best one becomes the plan. Default: none."""
     shadows: Annotated[list[ShadowChoice], Field(max_length=5)] = Field(default_factory=list)
     """Planners that run on a simulated copy of the application with the real arrivals and are scored, never executed;
     at most 5. Default: none."""
@@ -184,6 +200,18 @@ class PolicySpec(Document):
                 f"bounds: no number of {unit.instance}s of {unit.slots} slots gives {self.bounds.min} to "
                 f"{self.bounds.max}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _candidate_labels_are_unique(self) -> Self:
+        taken = {self.planner.name: "the planner"}
+        for i, candidate in enumerate(self.candidates):
+            if candidate.called in taken:
+                name = taken[candidate.called]
+                raise ValueError(
+                    f"candidates.{i}: {candidate.called!r} is already the name of {name}: set another label"
+                )
+            taken[candidate.called] = "another candidate"
         return self
 
     @model_validator(mode="after")

@@ -113,7 +113,7 @@ class Choice(BaseModel):
 
 
 class Choices(BaseModel):
-    choices: Annotated[list[Choice], Field(max_length=20)]
+    choices: Annotated[list[Choice], Field(max_length=40)]
 
 
 class ChoiceProblem(BaseModel):

@@ -1,16 +1,18 @@
 """Call planners by name, installed or registered, in the same way; and the fallback if the chosen one fails."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from weir_contracts import Plan, PlannerChoice, PlannerFallback, PlanReply, PlanRequest, ScalingPolicy, bounded
+from weir_contracts import Plan, PlanReply, PlanRequest, ScalingPolicy, bounded
 from weir_planner import InvalidParameters
 from weir_planner.installed import LARGE, installed, parse_parameters, problems
 
 from runtime.clock import Clock
 
-from .core.decide import INVALID, NO_REPLY, make_plan, precheck
+from .core.contest import ContenderRequest, best_of, candidate_requests, for_planner, own_request, planned
+from .core.decide import INVALID, NO_REPLY, precheck
 from .core.schemas import Problems, parameter_problems
 from .failures import no_reply
 from .registrations import Registrations
@@ -28,6 +30,10 @@ class CallsPlanners(Protocol):
         ...
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply: ...
+
+    async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
+        """Ask several planners side by side; none delays another one."""
+        ...
 
 
 class Planners:
@@ -69,6 +75,16 @@ class Planners:
             return await self.workers.ask(request, planner, timeout_seconds)
         return no_reply(planner, INVALID, self._unknown(planner), "unknown")
 
+    async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
+        """Return each planner's reply, or a hold with the reason. Registered planners are called as usual."""
+        elsewhere = self.registrations.latest
+        here = [each for each in requests if each.planner in installed() and each.planner not in elsewhere]
+        others = [each for each in requests if each not in here]
+        calls = asyncio.gather(*(self.ask(each.request, each.planner, timeout_seconds) for each in others))
+        of_here, of_others = await asyncio.gather(self.workers.ask_alongside(here, timeout_seconds), calls)
+        replies = {id(each): reply for each, reply in zip([*here, *others], [*of_here, *of_others], strict=True)}
+        return [replies[id(each)] for each in requests]
+
     def _unknown(self, name: str) -> str:
         broken = "".join(f"; {each}" for each in problems() if each.name == name)
         return f"there is no planner {name!r}; there are: {', '.join(self.names)}{broken}"
@@ -93,26 +109,31 @@ class Planners:
 
 
 def reads_observations(planners: CallsPlanners, policy: ScalingPolicy) -> bool:
-    """Return whether the chosen planner, its fallback or a shadow may read raw observations."""
+    """Return whether the chosen planner, its fallback, a candidate or a shadow may read raw observations."""
     choice = policy.spec.planner
-    names = [choice.name, *([choice.fallback.name] if choice.fallback else []), *(s.name for s in policy.spec.shadows)]
+    names = [choice.name, *([choice.fallback.name] if choice.fallback else [])]
+    names += [each.name for each in policy.spec.candidates] + [each.name for each in policy.spec.shadows]
     return any("observations" in planners.looks_at(name) for name in names)
 
 
 async def plan_for(
     planners: CallsPlanners, request: PlanRequest, clock: Clock, *, created_at: datetime | None = None
 ) -> Plan:
-    """Make a plan by the policy's planner and the guards; `created_at` is now by default."""
-    began, name = clock.monotonic(), request.policy.spec.planner.name
-    reply = precheck(request) or await decide(planners, request)
-    return make_plan(
-        request,
-        reply,
-        request.state.model_copy(update={"memory": request.memory, "planner": name}),
-        planner=name,
-        created_at=created_at or clock.now(),
-        planning_seconds=round(clock.monotonic() - began, 4),
-    )
+    """Make a plan by the policy's planner, its candidates and the guards; `created_at` is now by default."""
+    began, held = clock.monotonic(), precheck(request)
+    own = own_request(request)
+    candidates = candidate_requests(request) if held is None else []
+    timeout_seconds = request.policy.spec.planner.timeout.total_seconds()
+    others: list[PlanReply] = []
+    if candidates:
+        asking = planners.ask_alongside(candidates, timeout_seconds)
+        reply, others = await asyncio.gather(decide(planners, own.request), asking)
+    else:
+        reply = held or await decide(planners, own.request)
+    at, seconds = created_at or clock.now(), round(clock.monotonic() - began, 4)
+    replies = zip([own, *candidates], [reply, *others], strict=True)
+    plans = [planned(each, answer, created_at=at, planning_seconds=seconds) for each, answer in replies]
+    return best_of(request, list(zip([own, *candidates], plans, strict=True)))
 
 
 async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:
@@ -122,7 +143,9 @@ async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:
     reply = await planners.ask(request, choice.name, timeout_seconds)
     if reply.code not in NO_REPLY or choice.fallback is None:
         return reply
-    instead = await planners.ask(with_planner(request, choice.fallback), choice.fallback.name, timeout_seconds)
+    # With its own parameters, and without the chosen planner's memory.
+    other = for_planner(request, choice.fallback.name, choice.fallback.parameters, {})
+    instead = await planners.ask(other, choice.fallback.name, timeout_seconds)
     if instead.code in NO_REPLY:
         sentence = f"{reply.sentence}; its fallback: {instead.sentence}"
         return reply.model_copy(update={"sentence": bounded(sentence)})
@@ -135,13 +158,3 @@ async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:
             "memory": request.memory,
         }
     )
-
-
-def with_planner(request: PlanRequest, fallback: PlannerFallback) -> PlanRequest:
-    """Return the request to the fallback: with its parameters, without the chosen planner's memory."""
-    policy = request.policy
-    choice = PlannerChoice(
-        name=fallback.name, parameters=fallback.parameters, timeout=policy.spec.planner.timeout, fallback=None
-    )
-    spec = policy.spec.model_copy(update={"planner": choice})
-    return request.model_copy(update={"policy": policy.model_copy(update={"spec": spec}), "memory": {}})

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ from weir_planner.installed import UnknownPlanner, ask, installed, needed, reads
 
 from runtime.garbage import collect_seldom
 
+from .alongside import Alongside
+from .core.contest import ContenderRequest
 from .core.decide import FAILED, INVALID, TIMEOUT
 from .failures import no_reply
 
@@ -181,6 +183,7 @@ class Workers:
     def __init__(self, count: int = 1) -> None:
         self._processes = [WorkerProcess(_warm) for _ in range(count)]
         self._room = asyncio.Semaphore(count * DEPTH)
+        self._alongside = Alongside()
         self._log = structlog.get_logger("planner")
 
     async def start(self) -> None:
@@ -208,6 +211,10 @@ class Workers:
         except Exception as error:  # noqa: BLE001 - whatever a planner raises, the plan is a hold
             self._log.warning("planner-raised", planner=planner, error=one_line(error))
             return no_reply(planner, FAILED, f"planner {planner} failed: {one_line(error)}")
+
+    async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
+        """Return each planner's reply, or a hold with the reason; each runs in its own process."""
+        return await self._alongside.ask(requests, timeout_seconds)
 
     def close(self) -> None:
         """Kill the processes."""

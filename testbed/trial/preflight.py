@@ -53,7 +53,7 @@ def preflight(options: TrialOptions) -> None:
 def check_planners(policy: ScalingPolicy) -> None:
     """Require that planners of the policy are built in, as the trial's planner service starts without registrations."""
     spec = policy.spec
-    for choice in (spec.planner, spec.planner.fallback, *spec.shadows):
+    for choice in (spec.planner, spec.planner.fallback, *spec.candidates, *spec.shadows):
         if choice is None:
             continue
         try:

@@ -52,11 +52,15 @@ class PlannerCatalogue:
 
 
 def named(spec: PolicySpec) -> list[dict[str, Any]]:
-    """Return every planner that a policy names with its field: the chosen one, shadows, and their fallbacks."""
+    """Return every planner that a policy names with its field: the chosen one, candidates, shadows, and fallbacks."""
     choices = [("spec.planner", spec.planner), *((f"spec.shadows.{i}", each) for i, each in enumerate(spec.shadows))]
     found = []
     for field, choice in choices:
         found.append({"field": field, "name": choice.name, "parameters": choice.parameters})
         if (fallback := choice.fallback) is not None:
             found.append({"field": f"{field}.fallback", "name": fallback.name, "parameters": fallback.parameters})
+    found += [
+        {"field": f"spec.candidates.{i}", "name": each.name, "parameters": each.parameters}
+        for i, each in enumerate(spec.candidates)
+    ]
     return found

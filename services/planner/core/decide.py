@@ -145,15 +145,26 @@ def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared |
     if proposal.vector is None or proposal.vector == reply.parallelism:
         return None
     request = proposal.context.request
-    # `rate` decides by the same model, with the assumptions that its policy sets.
-    given = request.policy.spec.planner.parameters if planner == "rate" else {}
     try:
-        assumptions = Assumptions.model_validate(
-            {name: given[name] for name in Assumptions.model_fields if name in given}
-        )
+        assumptions = _given_assumptions(request, planner)
     except ValidationError:
         return None
     return compare(request, proposal.vector, assumptions)
+
+
+def _given_assumptions(request: PlanRequest, planner: str) -> Assumptions:
+    # `rate` decides by the same model, with the assumptions that its policy sets.
+    given = request.policy.spec.planner.parameters if planner == "rate" else {}
+    return Assumptions.model_validate({name: given[name] for name in Assumptions.model_fields if name in given})
+
+
+def assumptions_of(request: PlanRequest, planner: str) -> Assumptions:
+    """Return the assumptions that `rate` gets, where it is the policy's planner; else, or if they are invalid, the
+    defaults."""
+    try:
+        return _given_assumptions(request, planner)
+    except ValidationError:
+        return Assumptions()
 
 
 def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> Proposal:

@@ -278,3 +278,40 @@ def ineffective(name: str, before: tuple[int, float], after: tuple[int, float], 
         f"{_short(name)} does {after[1]:,.0f} records/s with {after[0]} and did {before[1]:,.0f} with {before[0]}: "
         f"no growth for another {left_seconds:.0f} s"
     )
+
+
+def unmeasured(operators: Sequence[str]) -> str:
+    return f"the demand or capacity of {names(operators)} is unknown"
+
+
+def not_judged(reason: str, winner: str) -> str:
+    return f"not judged, so {winner} decides: {reason}"
+
+
+def not_known_to_suffice(operator: str) -> str:
+    return f"not judged: what fewer subtasks of {_short(operator)} process is unknown"
+
+
+def held_by(guard: str, reason: str) -> str:
+    return f"{guard} held its proposal; {reason}"
+
+
+def same_as(winner: str) -> str:
+    return f"leads to the same parallelism as {winner}"
+
+
+def too_busy(utilization: float, limit: float) -> str:
+    return f"the busiest operator would be used to {utilization:.0%} of its capacity, above {limit:.0%}"
+
+
+def later_than(late_seconds: float, winner: str, best_seconds: float) -> str:
+    own = f"{late_seconds:,.0f} s above the objective" if late_seconds < float("inf") else "never meets the objective"
+    return f"{own}, {winner} {best_seconds:,.0f} s"
+
+
+def dearer_than(slots: int, winner: str, best_slots: int) -> str:
+    return f"costs {slots} slots, {winner} {best_slots}"
+
+
+def no_better_than(winner: str) -> str:
+    return f"is no better than {winner}"

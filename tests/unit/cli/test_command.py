@@ -270,6 +270,7 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
     """Time, decision and planner first, the id only on request; an operator's figures in a line; brackets stay."""
     estimate = {"value": 12.5, "basis": "counted [twice]", "confidence": 1.0}
     plan = weir("plan", "--request", str(REQUEST), "-o", "json").stdout
+    contenders = json.loads((REQUEST.parents[1] / "plan" / "full.json").read_text())["contenders"]
     cycle = {
         "correlation_id": "8f2a",
         "reading": {
@@ -286,7 +287,7 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
             "bottleneck": "enrich",
             "symptoms": [],
         },
-        "plan": json.loads(plan),
+        "plan": {**json.loads(plan), "contenders": contenders},
         "outcomes": [],
     }
     server.answers["GET", "/v1/applications/shop/orders/explain"] = (200, {"items": [cycle]})
@@ -294,6 +295,12 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
     assert brief.returncode == 0, brief.stderr
     assert re.search(r"2026-06-14 18:30:00 · scale · overloaded · planner rate", brief.stdout.splitlines()[0])
     for shown in ("degraded (one task is slow), enrich=2", "kafka: late", "flink: late", "backlog 4,200 records"):
+        assert shown in brief.stdout
+    for shown in (
+        "rate: 5 slots, 0 s above the objective, won",
+        "steps: 3 slots, 34 s above the objective, lost: 34 s above the",
+        "mine: lost: planner mine did not reply within 2 s",
+    ):
         assert shown in brief.stdout
     verbose = weir("explain", "shop/orders", "--verbose", "--server", server.url).stdout
     for shown in (

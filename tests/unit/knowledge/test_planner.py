@@ -44,11 +44,15 @@ class Catalogue(PlannerCatalogue):
 
 
 async def test_every_planner_that_a_policy_names_is_checked() -> None:
-    """The chosen one, the shadows and the fallbacks, each with its place."""
+    """The chosen one, the candidates, the shadows and the fallbacks, each with its place."""
     catalogue = Catalogue(answer={"problems": [PROBLEM]})
     fallback = {"name": "rate", "parameters": {"drain_seconds": 60}}
     found = await catalogue.problems(
-        spec(planner={"name": "oracle", "fallback": fallback}, shadows=[{"name": "ds2", "parameters": {"a": 1}}])
+        spec(
+            planner={"name": "oracle", "fallback": fallback},
+            shadows=[{"name": "ds2", "parameters": {"a": 1}}],
+            candidates=[{"name": "hpa", "parameters": {"b": 2}}],
+        )
     )
     assert found == [(PROBLEM["field"], PROBLEM["message"])]
     [requested] = catalogue.requested
@@ -56,6 +60,7 @@ async def test_every_planner_that_a_policy_names_is_checked() -> None:
         {"field": "spec.planner", "name": "oracle", "parameters": {}},
         {"field": "spec.planner.fallback", "name": "rate", "parameters": {"drain_seconds": 60}},
         {"field": "spec.shadows.0", "name": "ds2", "parameters": {"a": 1}},
+        {"field": "spec.candidates.0", "name": "hpa", "parameters": {"b": 2}},
     ]
 
 

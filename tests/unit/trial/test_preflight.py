@@ -69,6 +69,7 @@ def test_the_built_in_planners_are_accepted(name: str) -> None:
         ("planner: {name: static}", "planner static: .*(parallelism|operators)"),
         ("planner: {fallback: {name: rate, parameters: {speed: 3}}}", "planner rate: speed: is not a parameter"),
         ("shadows: [{name: hpa}, {name: mine}]", "no planner 'mine'"),
+        ("candidates: [{name: hpa}, {name: mine}]", "no planner 'mine'"),
     ],
 )
 def test_an_unreachable_planner_is_refused_before_anything_starts(tmp_path: Path, planners: str, expected: str) -> None:

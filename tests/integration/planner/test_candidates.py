@@ -1,0 +1,94 @@
+"""Candidates in processes of their own: nine of ten that hang, die or raise cost only their own proposals."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.installed import install
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = """
+import os, signal, time
+from weir_planner import planner
+
+@planner(name="spins", reads=[])
+def spins(request):
+    "never returns"
+    while True:
+        pass
+
+@planner(name="sleeps", reads=[])
+def sleeps(request):
+    "never returns, and catches everything"
+    while True:
+        try:
+            time.sleep(1000)
+        except BaseException:
+            pass
+
+@planner(name="dies", reads=[])
+def dies(request):
+    "ends its process"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@planner(name="raises", reads=[])
+def raises(request):
+    "raises"
+    raise KeyError("no such thing")
+
+@planner(name="six", reads=[])
+def six(request):
+    "six subtasks"
+    return request.scale({n: 6 if n == "work" else 1 for n in request.operators}, "six", "six are enough")
+"""
+NAMES = ("spins", "sleeps", "dies", "raises", "six")
+TIMEOUT_SECONDS = 4.0
+
+
+def cycles(site: Path, candidates: list[dict[str, Any]], count: int, timeout: str) -> list[dict[str, Any]]:
+    """Return the plans of a planner process in whose environment the package is installed, and their durations."""
+    install(site, "odd", PACKAGE, **{name: f"odd:{name}" for name in NAMES})
+    run = "from tests.integration.planner.candidates_process import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", run, json.dumps(candidates), timeout, str(count)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+
+
+def test_nine_of_ten_candidates_that_hang_cost_only_their_own_proposals(tmp_path: Path) -> None:
+    """Six hang, two end their process, one raises; the tenth proposes six subtasks, one less than the own planner, and
+    the plan is made at the deadline. What hung is named."""
+    bad = [{"name": "spins", "label": f"spins-{i}"} for i in range(3)]
+    bad += [{"name": "sleeps", "label": f"sleeps-{i}"} for i in range(3)]
+    bad += [{"name": "dies"}, {"name": "dies", "label": "dies-again"}, {"name": "raises"}]
+    (cycle,) = cycles(tmp_path, [*bad, {"name": "six"}], 1, f"{TIMEOUT_SECONDS:g}s")
+    plan = cycle["plan"]
+    listed = {each["label"]: each for each in plan["contenders"]}
+    assert plan["planner"] == "six"
+    assert plan["action"]["parallelism"]["work"] == 6
+    assert listed["rate"]["lost_because"] == "costs 7 slots, six 6"
+    codes = {label: listed[label]["code"] for label in (each.get("label", each["name"]) for each in bad)}
+    late = {"spins-0", "spins-1", "spins-2", "sleeps-0", "sleeps-1", "sleeps-2"}
+    assert {label for label, code in codes.items() if code == "planner-timeout"} == late
+    assert listed["spins-0"]["lost_because"] == "planner spins did not reply within 4 s"
+    assert listed["dies"]["lost_because"] == "planner dies ended its process"
+    assert listed["raises"]["lost_because"] == "planner raises failed: 'no such thing'"
+    # As long as the deadline and what collecting the replies takes; one after the other it would be six times that.
+    assert cycle["seconds"] < 2 * TIMEOUT_SECONDS
+
+
+def test_a_candidate_that_always_hangs_is_not_asked_each_time(tmp_path: Path) -> None:
+    """After five failures in a row the plan no longer waits for it."""
+    found = cycles(tmp_path, [{"name": "spins"}], 6, "0.3s")
+    reasons = [cycle["plan"]["contenders"][1]["lost_because"] for cycle in found]
+    assert reasons[:5] == ["planner spins did not reply within 0.3 s"] * 5
+    assert "is not called for another" in reasons[5]
