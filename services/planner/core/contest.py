@@ -216,7 +216,7 @@ def _lost(each: _Judged, winner: _Judged, comparison: Comparison | TooLittle, no
     if not each.replied:
         return each.plan.sentence
     if not_judged is not None or isinstance(comparison, TooLittle):
-        return messages.not_judged(not_judged or "", winner.call.label)
+        return messages.undecided(not_judged or "", winner.call.label)
     if each.outlook is None:
         return messages.not_known_to_suffice(_unmeasured(comparison, each.vector) or "")
     held = each.plan.proposed is not None and each.plan.approved is None

@@ -284,7 +284,7 @@ def unmeasured(operators: Sequence[str]) -> str:
     return f"the demand or capacity of {names(operators)} is unknown"
 
 
-def not_judged(reason: str, winner: str) -> str:
+def undecided(reason: str, winner: str) -> str:
     return f"not judged, so {winner} decides: {reason}"
 
 

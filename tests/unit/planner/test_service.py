@@ -302,7 +302,8 @@ async def test_the_request_carries_observations_and_outcomes(
     assert plan_request.signals == {"queue": 3.0}
     assert [o.restart_seconds for o in plan_request.outcomes] == [7.0]
     by_rate = spec.get("planner", {"name": "rate"})["name"] == "rate"
-    assert plan_request.memory == ({"arrivals": 800.0} if by_rate else {}), "the memory is its planner's own"
+    remembered = {"arrivals": 800.0, "looked_at": after(-1).timestamp()} if by_rate else {}
+    assert plan_request.memory == remembered, "the memory is its planner's own"
 
 
 async def test_a_plan_that_could_not_be_published_is_made_again(cluster: Cluster) -> None:
