@@ -10,6 +10,7 @@ import httpx
 from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject
 
 from engines.flink import rescale
+from engines.flink.health import TERMINAL
 from engines.flink.metrics import plain_metrics
 from engines.flink.rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from engines.flink.rest import CallFailed, Cluster
@@ -81,7 +82,13 @@ class FlinkDriver:
             entry, _ = await self._cluster(url).get("/jobs/overview", lambda d: find_job(d, wanted))
             if entry is None:
                 return Snapshot(self._clock.now(), reachable=True, reason=f"the cluster has no job {wanted!r}")
-            return await self._snapshot_of(url, entry)
+            try:
+                return await self._snapshot_of(url, entry)
+            except Unreadable:
+                if entry.state not in TERMINAL:
+                    raise
+                # Flink keeps no graph of a job that ended while it restarted.
+                return Snapshot(self._clock.now(), reachable=True, reason=f"job {entry.id} is {entry.state}")
         except (CallFailed, Unreadable) as error:
             return Snapshot(self._clock.now(), reachable=False, reason=str(error))
 

@@ -15,6 +15,7 @@ import httpx
 from weir_contracts import FlinkApplication, Pod, Problem
 
 from engines.flink import metrics, rescale, taskmanagers, topology
+from engines.flink.health import TERMINAL
 from engines.flink.readings import FlinkReadings, Shares, scrape_of
 from engines.flink.rest import CallFailed, Cluster
 from engines.flink.values import Unreadable, count, mapping
@@ -98,7 +99,7 @@ class FlinkCollector:
         if self._cached is None or self._cached.id != found.id:
             self._cached = _CachedJob(found.id)
             await self._gather_metrics(found.id)
-        return await self._read(self._cached, problems)
+        return await self._read(self._cached, found.state, problems)
 
     async def _find(self, problems: list[Problem]) -> topology.JobEntry | FlinkReadings:
         try:
@@ -121,7 +122,7 @@ class FlinkCollector:
         except CallFailed:
             return  # the calls that follow report the failure
 
-    async def _read(self, cached: _CachedJob, problems: list[Problem]) -> FlinkReadings:
+    async def _read(self, cached: _CachedJob, state: str, problems: list[Problem]) -> FlinkReadings:
         ask = _Caller(self._cluster, problems)
         path = f"/jobs/{cached.id}"
         async with asyncio.TaskGroup() as calls:
@@ -134,6 +135,9 @@ class FlinkCollector:
         try:
             job = await self._cluster.get(path, topology.job)
         except (CallFailed, Unreadable) as error:
+            if isinstance(error, Unreadable) and state in TERMINAL:
+                # Flink keeps no graph of a job that ended while it restarted.
+                return FlinkReadings(message=f"the job is {state}", problems=tuple(problems))
             # The overview listed the job: its state is now unknown.
             return FlinkReadings(reachable=False, message=str(error), problems=tuple(problems))
         restarts, shares, sources = await self._metrics(path, cached, job, ask)

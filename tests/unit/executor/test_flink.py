@@ -133,6 +133,22 @@ class TestHostile:
         reason = await self.reason(flink, f"/jobs/{JOB}", (200, json.dumps(body).encode()))
         assert expected in reason
 
+    @pytest.mark.parametrize("state", ["CANCELED", "FAILED"])
+    async def test_a_job_that_ended_while_it_restarted_is_gone(self, flink: FakeFlink, state: str) -> None:
+        """Flink keeps no graph of it. As an outage it would block the cluster's other actions for ten minutes."""
+        body = {**recorded("job"), "state": state, "vertices": [], "plan": {}}
+        flink.broken[f"/jobs/{JOB}"] = (200, json.dumps(body).encode())
+        line = {"jid": JOB, "name": "orders", "state": state}
+        flink.broken["/jobs/overview"] = (200, json.dumps({"jobs": [line]}).encode())
+        driver = FlinkDriver(FakeClock(NOON), transport=flink.transport)
+
+        found = await driver.observe(subject())
+
+        await driver.close()
+        assert found.reachable
+        assert found.deployment is None
+        assert found.reason == f"job {JOB} is {state}"
+
     async def test_a_graph_with_a_cycle_is_refused(self, flink: FakeFlink) -> None:
         """Its topological order does not exist."""
         body = recorded("job")
