@@ -187,6 +187,10 @@ def cooling_down(left_seconds: float, cause: str) -> str:
     return f"cooldown: no scale-down for another {left_seconds:.0f} s after {cause}"
 
 
+def tasks_moving(operators: Iterable[str], evidence: str) -> str:
+    return bounded(f"{names(operators)} stays: {evidence}")
+
+
 def quarantined(reason: str, left_seconds: float) -> str:
     return f"this parallelism was rolled back ({reason}) and is quarantined for another {left_seconds:.0f} s"
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from weir_contracts import PlanReply
 
 from .effects import dead_band, downstream_bound, hot_key, scale_down_gate
+from .groups import tasks_moving
 from .history import action_budget, ineffective_growth, reversal
 from .proposal import Context, Proposal
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
@@ -15,6 +16,7 @@ GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "one-in-flight": one_in_flight,
     "excluded-period": excluded_period,
     "action-budget": action_budget,
+    "tasks-moving": tasks_moving,
     "bounds": bounds,
     "saturated-stays": saturated_stays,
     "sustained-rate": sustained_rate,
