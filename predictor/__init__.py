@@ -26,6 +26,7 @@ from .messages import changes
 from .model import STAY, Backlog, Model, Restart
 from .question import InvalidQuestion, Load, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
+from .restarts import Restarts, restarts_of
 from .trajectory import Outlook, predict
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "NotYet",
     "Outlook",
     "Restart",
+    "Restarts",
     "TooLittle",
     "ahead_of",
     "arrivals_at",
@@ -68,6 +70,7 @@ __all__ = [
     "parse_parallelism",
     "predict",
     "restart_of",
+    "restarts_of",
     "seconds_until_capacity",
     "throttle",
     "what_if",

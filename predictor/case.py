@@ -15,7 +15,8 @@ from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, lower_bounds_of
 from .model import STAY, Model, Restart
 from .question import InvalidQuestion
-from .reading import Gap, model_of, restart_of
+from .reading import Gap, model_of
+from .restarts import Restarts, restarts_of
 from .trajectory import STEPS, Outlook, busiest, outlooks
 
 FULL = 1.0 + 1e-9
@@ -41,7 +42,7 @@ class Case:
     """With the arrivals of the load in question; of sources that change, the highest rate."""
     arrivals_now: Mapping[str, float]
     all_gaps: Sequence[Gap]
-    restart: Restart
+    restarts: Restarts
     """Cost of a change of parallelism."""
     paths: Mapping[str, ArrivalPath] = field(default_factory=dict)
     """Arrivals over time of the sources that change."""
@@ -55,6 +56,11 @@ class Case:
     def changed(self) -> list[str]:
         """Operators of another parallelism than now."""
         return [name for name in self.topology.names if self.wanted[name] != self.now.get(name)]
+
+    @property
+    def restart(self) -> Restart:
+        """Cost of changing to the wanted parallelism."""
+        return self.restarts.of(self.now, self.wanted) if self.changed else STAY
 
     @cached_property
     def lower_bounds(self) -> Mapping[str, float]:
@@ -129,10 +135,11 @@ class Case:
         (found,) = outlooks(
             replace(model, curves={**model.curves, **lines}),
             [self.wanted],
-            self.restart if self.changed else STAY,
+            self.restart,
             horizon_seconds=horizon_seconds,
             objective_seconds=objective.bound_seconds,
             of_latency=objective.max_latency is not None,
+            present=self.now,
             # Steps of a long horizon are short enough to show a restart.
             steps=max(STEPS, min(MAX_STEPS, round(horizon_seconds))),
         )
@@ -177,5 +184,5 @@ def case_of(analysis: Analysis, parallelism: Parallelism, outcomes: Sequence[Out
         model=model,
         arrivals_now=model.arrivals,
         all_gaps=gaps,
-        restart=restart_of(analysis, deployment, outcomes),
+        restarts=restarts_of(analysis, deployment, outcomes),
     )

@@ -16,7 +16,8 @@ from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, Pla
 from .capacity import lower_bounds_of
 from .flow import loads_of
 from .model import STAY, Backlog, Model, Restart
-from .reading import USUAL_RESTART_SECONDS, model_of, restart_of
+from .reading import USUAL_RESTART_SECONDS, model_of
+from .restarts import Restarts, restarts_of
 from .trajectory import Outlook, outlooks
 
 SATURATED = 0.95
@@ -83,12 +84,21 @@ class Comparison:
     topology: Topology
     current: Parallelism
     model: Model
-    restart: Restart
+    restarts: Restarts
     objective: Objective
     limits: Mapping[str, OperatorLimits]
     lower_bounds: Mapping[str, float]
     """Records/s that operators of unknown capacity sustain at least at their present parallelism."""
     assumptions: Assumptions
+
+    @property
+    def restart(self) -> Restart:
+        """Cost of growing."""
+        return self.restarts.up
+
+    def restart_to(self, vector: Parallelism) -> Restart:
+        """Return the cost of changing to a vector."""
+        return self.restarts.of(self.current, vector)
 
     @property
     def backlog_records(self) -> float:
@@ -142,7 +152,7 @@ class Comparison:
     @cached_property
     def without_restart(self) -> "Comparison":
         """The comparison as if a restart cost nothing."""
-        return replace(self, restart=replace(self.restart, seconds=0.0, replay_seconds=0.0))
+        return replace(self, restarts=self.restarts.free)
 
     @cached_property
     def waiting(self) -> Mapping[str, float]:
@@ -160,7 +170,9 @@ class Comparison:
         """Length of the predictions."""
         if self.assumptions.horizon_seconds is not None:
             return self.assumptions.horizon_seconds
-        return self.restart.seconds + 2 * self.assumptions.drain_seconds + (self.objective.bound_seconds or 30.0)
+        return (
+            self.restarts.settled_seconds + 2 * self.assumptions.drain_seconds + (self.objective.bound_seconds or 30.0)
+        )
 
     @property
     def target_utilization(self) -> float:
@@ -181,7 +193,12 @@ class Comparison:
 
     def going(self, vectors: Sequence[Parallelism]) -> list[Outlook]:
         """Return the outlook of each vector, with the restart that a change costs."""
-        found = self._outlooks(vectors, self.restart) if vectors else []
+        if not vectors:
+            found = []
+        elif self.restarts.is_one:
+            found = self._outlooks(vectors, self.restart)
+        else:
+            found = [self._outlooks([vector], self.restart_to(vector))[0] for vector in vectors]
         return [self.staying if vector == self.current else each for vector, each in zip(vectors, found, strict=True)]
 
     def _outlooks(self, vectors: Sequence[Parallelism], restart: Restart) -> list[Outlook]:
@@ -192,6 +209,7 @@ class Comparison:
             horizon_seconds=self.horizon_seconds,
             objective_seconds=self.limit_seconds,
             of_latency=self.objective.max_latency is not None,
+            present=self.current,
         )
 
     def is_worth(self, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
@@ -256,7 +274,7 @@ def comparison_of(request: PlanRequest, assumptions: Assumptions) -> Comparison 
         topology=topology,
         current=current,
         model=model,
-        restart=restart_of(analysis, deployment, request.outcomes, assumptions.restart_seconds),
+        restarts=restarts_of(analysis, deployment, request.outcomes, assumptions.restart_seconds),
         objective=objective,
         limits=topology.limits(request.policy.spec.bounds),
         lower_bounds={name: bound.rate(current.get(name, bound.parallelism)) for name, bound in bounds.items()},

@@ -29,12 +29,19 @@ class Flows(NamedTuple):
     processed: Mapping[str, np.ndarray]
 
 
-def simulate(
-    model: Model, capacities: Sequence[Mapping[str, float]], restart: Restart, horizon_seconds: float, steps: int
+def simulate(  # noqa: PLR0917 - the question in the order of `predict`
+    model: Model,
+    capacities: Sequence[Mapping[str, float]],
+    restart: Restart,
+    horizon_seconds: float,
+    steps: int,
+    present: Mapping[str, float] | None = None,
 ) -> Flows:
-    """Let the application run with each of `capacities` (records/s by operator; one that is missing limits nothing)."""
-    if model.paths:
-        return _simulate_changes(model, capacities, restart, horizon_seconds, steps)
+    """Let the application run with each of `capacities` (records/s by operator; one that is missing limits nothing), all of
+    it away for `restart.seconds`. `present` are the capacities until `restart.capacity_after_seconds`, where the new
+    ones are not smaller."""
+    if model.paths or (present is not None and restart.capacity_after_seconds > restart.seconds):
+        return _simulate_changes(model, capacities, restart, horizon_seconds, steps, present or {})
     times = times_of(horizon_seconds, steps)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     if len(sources) > 1:
@@ -56,20 +63,29 @@ def simulate(
     return Flows(times, {source: arrivals}, {source: np.minimum(arrivals, able)})
 
 
-def _simulate_changes(
-    model: Model, capacities: Sequence[Mapping[str, float]], restart: Restart, horizon_seconds: float, steps: int
+def _simulate_changes(  # noqa: PLR0917 - the arguments of `simulate`
+    model: Model,
+    capacities: Sequence[Mapping[str, float]],
+    restart: Restart,
+    horizon_seconds: float,
+    steps: int,
+    present: Mapping[str, float],
 ) -> Flows:
-    """Return `simulate` for arrivals that change; a step of the result may consist of several."""
-    times, paths = times_of(horizon_seconds, steps), model.paths
-    ends = union_of(times, [at for path in paths.values() for at in path.within(horizon_seconds)])
-    up = np.maximum(0.0, ends - restart.seconds)
-    running = np.diff(up).tolist()
+    """Return `simulate` for arrivals or capacities that change; a step of the result may consist of several."""
+    times, paths, added_at = times_of(horizon_seconds, steps), model.paths, restart.capacity_after_seconds
+    changes = [at for path in paths.values() for at in path.within(horizon_seconds)]
+    ends = union_of(times, [*changes, added_at] if 0 < added_at < horizon_seconds else changes)
+    running = np.diff(np.maximum(0.0, ends - restart.seconds)).tolist()
     arriving = [paths[s].arrived_by(ends) if s in paths else rate * ends for s, rate in model.arrivals.items()]
-    rows = [
-        _drained(arriving, running, [limits] * len(running), model, restart) for limits in _limits(model, capacities)
-    ]
+    before = int(np.count_nonzero(ends[:-1] < added_at)) if present else 0
+    at_first = [{name: min(rate, present.get(name, rate)) for name, rate in each.items()} for each in capacities]
+    early, late = _limits(model, at_first), _limits(model, capacities)
     at = np.searchsorted(ends, times)
-    rows = [([each[at] for each in arrived], processed[:, at]) for arrived, processed in rows]
+    rows = []
+    for first, then in zip(early, late, strict=True):
+        limits = [first] * before + [then] * (len(running) - before)
+        arrived, processed = _drained(arriving, running, limits, model, restart)
+        rows.append(([each[at] for each in arrived], processed[:, at]))
     return _flows(list(model.arrivals), times, rows)
 
 

@@ -57,7 +57,7 @@ def _upper(forecast: SourceForecast, expected: ArrivalPath) -> ArrivalPath | Non
     for each in bounded:
         at = each.peak_at_seconds
         if 0 < at <= expected.seconds[-1]:
-            points[at] = max(points.get(at, 0.0), each.peak_upper or 0.0)
+            points[at] = max(points.get(at, 0.0), each.peak_upper or 0.0, expected.rate_at(at))
     return _path(sorted(points.items()))
 
 

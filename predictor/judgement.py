@@ -16,7 +16,6 @@ from .case import FULL, Case, case_of
 from .flow import loads_of, throttled
 from .forecasts import Ahead, ahead_of
 from .limits import FORBIDDING, forbidden
-from .model import STAY
 from .operators import notes_of, operators_of
 from .trajectory import Outlook
 
@@ -52,7 +51,7 @@ def judged(
     cases = [_under(case, course.paths, horizon_seconds) for course in courses]
     loads = [_load(each, course, horizon_seconds) for each, course in zip(cases, courses, strict=True)]
     limits, slots = forbidden(case), case.topology.slots(case.wanted)
-    cost = case.restart if case.changed else STAY
+    cost = case.restart
     found = Judgement(
         application=analysis.application,
         analysis_id=analysis.id,
@@ -65,7 +64,10 @@ def judged(
         horizon_seconds=horizon_seconds,
         forecast_seconds=ahead.seconds if ahead else 0.0,
         restart=RestartCost(
-            seconds=round(cost.seconds, 2), capacity_after_seconds=round(cost.seconds, 2), measured=cost.measured
+            seconds=round(cost.seconds, 2),
+            away_share=round(cost.away_share, 4),
+            capacity_after_seconds=round(cost.settled_seconds, 2),
+            measured=cost.measured,
         ),
         slots_now=case.topology.slots(case.now),
         slots=slots,

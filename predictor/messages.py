@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from weir_contracts import JudgedLoad, Judgement, WhatIf, WhatIfOperator
 
 from .forecasts import Ahead
-from .model import MIN_RATE
+from .model import MIN_RATE, Restart
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -103,6 +103,7 @@ def judged(found: Judgement) -> str:
     cost = f"{found.slots} slots" if holds else f"{found.slots} slots instead of {found.slots_now}"
     if found.restart.seconds > 0:
         cost += f", a restart of {found.restart.seconds:.2g} s"
+        cost += f" for {found.restart.away_share:.0%} of it" if found.restart.away_share < 1 else ""
     text = f"{'Holding' if holds else moved}, {within} ahead: {'; '.join(parts)}; {cost}."
     obstacles = "; ".join(dict.fromkeys(each.because for each in found.infeasible))
     if not obstacles:
@@ -165,6 +166,11 @@ def extrapolated(name: str, p: int, seen_at: Sequence[int]) -> list[str]:
     if not seen_at[0] <= p <= seen_at[-1]:
         return [f"{name} was measured at {', '.join(map(str, seen_at))}: its capacity at {p} is extrapolated"]
     return []
+
+
+def restored(restart: Restart) -> str:
+    """Return the note of tasks that restore their state."""
+    return f"{restart.away_share:.0%} of it restores state for {restart.restore_seconds:.0f} s: it has no standby tasks"
 
 
 def skewed(name: str, skew: float) -> str:

@@ -25,13 +25,27 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Restart:
-    """Cost of changing the parallelism. Both times are 0 for staying."""
+    """Cost of changing the parallelism. All times are 0 for staying."""
 
     seconds: float = 0.0
+    """Time in which a part of the application does not process."""
     replay_seconds: float = 0.0
     """Age of the checkpoint at the moment when processing stops."""
     measured: bool = True
     """Whether a rescale was measured; else `seconds` is an assumption."""
+    away_share: float = 1.0
+    """Share of the application that does not process for `seconds`: all of it in Flink, in a consumer group the tasks that
+    move."""
+    capacity_after_seconds: float = 0.0
+    """Time until added capacity counts; until then the application has the smaller of both capacities. Less than `seconds`:
+    it counts as soon as everything processes again."""
+    restore_seconds: float = 0.0
+    """Part of `seconds` in which tasks restore their state, as no other instance has a copy of it."""
+
+    @property
+    def settled_seconds(self) -> float:
+        """Time until everything processes with the new capacity."""
+        return max(self.seconds, self.capacity_after_seconds)
 
 
 STAY = Restart()

@@ -66,6 +66,8 @@ def notes_of(case: Case, operators: list[WhatIfOperator]) -> list[str]:
             notes.append(messages.skewed(name, skew))
     if case.changed and not case.restart.measured:
         notes.append(f"no rescale was measured yet: {case.restart.seconds:.0f} s are assumed for its restart")
+    if case.restart.restore_seconds > 0:
+        notes.append(messages.restored(case.restart))
     target = case.analysis.policy.spec.objective.utilization
     busy = [o for o in operators if target is not None and o.utilization is not None and o.utilization > target]
     notes += [f"{o.operator} would be at {o.utilization:.0%}, above the objective of {target:.0%}" for o in busy]

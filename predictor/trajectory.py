@@ -1,19 +1,21 @@
 """The predictor: what happens to lag if the application runs with given parallelisms.
 
 A fluid model (`fluid`). A rescale costs `restart.seconds` without intake, and then what was processed since the last
-checkpoint is processed again (replay). Lag in seconds is the age of the oldest unprocessed record: with A(t) records
-arrived and P(t) processed, in order, `t − A⁻¹(P(t))`.
+checkpoint is processed again (replay). If only a part of the application is away in that time, it and the rest have each
+their share of arrivals and capacity, and lag is that of the part. Lag in seconds is the age of the oldest unprocessed
+record: with A(t) records arrived and P(t) processed, in order, `t − A⁻¹(P(t))`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
 from weir_contracts import Parallelism, Prediction
 
-from .fluid import lag_of, late_after, latency_of, simulate, times_of
+from .fluid import Flows, lag_of, late_after, latency_of, simulate, times_of
 from .model import Model, Restart
 
 STEPS = 120
@@ -103,13 +105,15 @@ def predict(
     horizon_seconds: float,
     objective_seconds: float | None,
     of_latency: bool = False,
+    present: Parallelism | None = None,
     points: int = POINTS,
     steps: int = STEPS,
 ) -> Prediction:
     """Return the trajectory of lag over `horizon_seconds` with `parallelism`, under the model's arrivals, which may
     change over time. Records are conserved: arrived + backlog = processed + left. Utilization is that of the highest load.
 
-    The objective bounds lag, or with `of_latency` the time from a record's arrival until it is processed.
+    `present` is the parallelism until added capacity counts (`restart.capacity_after_seconds`). The objective bounds lag,
+    or with `of_latency` the time from a record's arrival until it is processed.
     """
     (found,) = outlooks(
         model,
@@ -118,6 +122,7 @@ def predict(
         horizon_seconds=horizon_seconds,
         objective_seconds=objective_seconds,
         of_latency=of_latency,
+        present=present,
         steps=steps,
     )
     return found.prediction(points)
@@ -131,19 +136,27 @@ def outlooks(
     horizon_seconds: float,
     objective_seconds: float | None,
     of_latency: bool = False,
+    present: Parallelism | None = None,
     steps: int = STEPS,
 ) -> list[Outlook]:
     """Return the figures of each vector; arguments as of `predict`."""
     capacities = [model.capacities(vector) for vector in vectors]
-    flows = simulate(model, capacities, restart, horizon_seconds, steps)
+    is_late = present is not None and restart.capacity_after_seconds > restart.seconds
+    before = model.capacities(present or {}) if is_late else None
+    away = restart if restart.away_share > 0 else replace(restart, seconds=0.0, replay_seconds=0.0)
+    flows = simulate(model, capacities, away, horizon_seconds, steps, before)
     sources, times = list(model.arrivals), flows.times
     lag = reduce(np.maximum, [lag_of(flows, model, source) for source in sources])
     bounded = reduce(np.maximum, [latency_of(flows, source) for source in sources]) if of_latency else lag
     late = bounded > (math.inf if objective_seconds is None else objective_seconds)
-    arrived = reduce(np.add, [flows.arrived[source] for source in sources])
-    processed = reduce(np.add, [flows.processed[source] for source in sources])
+    arrived, processed = _total(flows)
+    if 0 < restart.away_share < 1:
+        rest = replace(restart, seconds=0.0, replay_seconds=0.0)
+        arrived_there, processed_there = _total(simulate(model, capacities, rest, horizon_seconds, steps, before))
+        arrived = restart.away_share * arrived + (1 - restart.away_share) * arrived_there
+        processed = restart.away_share * processed + (1 - restart.away_share) * processed_there
     max_lags, counts = np.maximum.reduce(lag, 1).tolist(), np.add.reduce(late, 1).tolist()
-    loads = model.max_loads(horizon_seconds)
+    loads = model.max_loads(horizon_seconds) if model.paths else model.loads
     found = []
     for row, (each, max_lag, late_steps) in enumerate(zip(capacities, max_lags, counts, strict=True)):
         utilization, bottleneck = busiest(loads, each)
@@ -166,6 +179,11 @@ def outlooks(
             )
         )
     return found
+
+
+def _total(flows: Flows) -> tuple[np.ndarray, np.ndarray]:
+    """Return arrived and processed records of all sources."""
+    return reduce(np.add, flows.arrived.values()), reduce(np.add, flows.processed.values())
 
 
 @lru_cache(maxsize=8)

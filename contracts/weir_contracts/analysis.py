@@ -99,6 +99,11 @@ class RestartTimes(Message):
     """Time of the last restart, in seconds. None until a restart was observed."""
     samples: Count = 0
     """Number of restarts observed."""
+    restore_seconds: Seconds | None = None
+    """Time in which tasks of a consumer group restored their state after they had moved, in seconds, smoothed. None: none
+    was seen to restore."""
+    warm_up_seconds: Seconds | None = None
+    """Time in which other instances warmed up state before tasks moved to them, in seconds, smoothed. None: none was seen."""
 
 
 class OperatorAnalysis(Message):

@@ -101,7 +101,14 @@ def _with_job(state: AnalyzerState, observation: Observation) -> AnalyzerState:
             key: ratio._replace(confidence=round(ratio.confidence / 2, 4)) for key, ratio in state.selectivities.items()
         },
         # another job is a resubmission: the time until it came is no restart time
-        restarts=replace(state.restarts, running_at=None, down_at=None, still_down_at=None),
+        restarts=replace(
+            state.restarts,
+            running_at=None,
+            down_at=None,
+            still_down_at=None,
+            restoring_since=None,
+            warming_since=None,
+        ),
     )
 
 
@@ -125,6 +132,7 @@ def _with_run(
     The age is None outside of a run.
     """
     at = observation.observed_at.timestamp()
+    state = replace(state, restarts=restarts.observed_group(state.restarts, observation.deployment, at))
     if observation.status == "not_running":
         return replace(state, restarts=restarts.observed_down(state.restarts, at)), False, None
     if observation.status != "running" or observation.run is None:

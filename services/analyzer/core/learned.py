@@ -38,6 +38,7 @@ def learned_of(state: AnalyzerState) -> dict[str, Any]:
         "selectivities": {edge: [round(r.value, 6), r.confidence, r.at] for edge, r in state.selectivities.items()},
         "restarts": [state.restarts.seconds, state.restarts.last_seconds, state.restarts.samples],
         "forecasts": state.forecasts.learned(),
+        "moves": [state.restarts.restore_seconds, state.restarts.warm_up_seconds],
     }
 
 
@@ -79,6 +80,7 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
     ):
         raise ValueError("capacities are out of bounds")
     seconds, last_seconds, samples = learned["restarts"]
+    restore_seconds, warm_up_seconds = learned.get("moves") or (None, None)
     return AnalyzerState(
         observed_at=at,
         dropped=int(learned["dropped"]),
@@ -91,6 +93,8 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
             within(seconds, MAX_SECONDS),
             within(last_seconds, MAX_SECONDS),
             int(samples),
+            restore_seconds=within(restore_seconds, MAX_SECONDS),
+            warm_up_seconds=within(warm_up_seconds, MAX_SECONDS),
         ),
         forecasts=ForecastState.seeded(learned.get("forecasts", {})),
     )

@@ -60,6 +60,8 @@ def analysis_of(context: AnalysisContext, state: AnalyzerState, symptoms: Sequen
             seconds=state.restarts.seconds,
             last_seconds=state.restarts.last_seconds,
             samples=state.restarts.samples,
+            restore_seconds=state.restarts.restore_seconds,
+            warm_up_seconds=state.restarts.warm_up_seconds,
         ),
         problems=observation.problems,
         dropped_observations=state.dropped,

@@ -138,6 +138,14 @@ class RestartState:
     """First observation since then that found the job not running."""
     still_down_at: float | None = None
     """The latest such observation."""
+    restore_seconds: float | None = None
+    """Learned time in which the tasks of a group restore their state."""
+    restoring_since: float | None = None
+    """First observation of the present restore."""
+    warm_up_seconds: float | None = None
+    """Learned time in which a group warms up state before its tasks move."""
+    warming_since: float | None = None
+    """First observation of the present warm-up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Parallelism, PastAction, PlanReply, QuarantinedVector, ScalingPolicy, Slots, Symptom
+from weir_contracts import Group, Parallelism, PastAction, PlanReply, QuarantinedVector, ScalingPolicy, Slots, Symptom
 
 from services.planner.core.guards import GUARDS, Context, Proposal, amend
 from services.planner.core.guards.sizes import saturated_stays, sustained_rate
@@ -18,6 +18,7 @@ from tests.unit.planner.build import (
     after,
     analysis,
     context,
+    deployment,
     known,
     operator,
     point,
@@ -413,3 +414,17 @@ def test_the_chain(wanted: Parallelism, given_: Context) -> None:
     total = given_.spec.bounds.total
     if total is not None and total.max is not None:
         assert sum(proposal.vector.values()) <= max(total.max, sum(floors.values()))
+
+
+@pytest.mark.parametrize("code", ["rebalancing", "restoring", "migrating"])
+@pytest.mark.parametrize("wanted", [2, 6])
+def test_nothing_changes_while_tasks_move(code: str, wanted: int) -> None:
+    """Neither growth nor shrinking of a consumer group; a job without a group has no tasks that move."""
+    moving = [Symptom(code=code, evidence="group orders moves 2 tasks")]
+    group = Group(id="orders", state="Stable", members=4)
+    job = context(NOW, found=analysis(work=4, symptoms=moving))
+    streams = Context(job.request.model_copy(update={"deployment": deployment(NOW, group=group)}))
+    held = passed({SOURCE: 1, WORK: wanted}, streams)
+    assert (held.vector, held.code) == (None, "tasks-move")
+    assert "group orders moves 2 tasks" in held.sentence
+    assert "tasks-move" not in guards(passed({SOURCE: 1, WORK: wanted}, job))

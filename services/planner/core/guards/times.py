@@ -30,7 +30,11 @@ def tasks_move(proposal: Proposal) -> Proposal:
     """Hold while tasks of a consumer group move or wait for their state: what a change would bring is not known yet, and
     another rebalance would begin the moves again."""
     reason = next((s.evidence for s in proposal.context.analysis.symptoms if s.code in MOVING), None)
-    if reason is None or len(proposal.context.movable) < len(proposal.context.current):
+    if (
+        reason is None
+        or proposal.context.request.deployment.group is None
+        or len(proposal.context.movable) < len(proposal.context.current)
+    ):
         return proposal
     return proposal.held("tasks-move", "tasks-move", messages.tasks_move(reason))
 

@@ -1,0 +1,133 @@
+"""Cost of a rescale by direction: the same for both of a job, and by the tasks that move of a consumer group."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from weir_contracts import Analysis, Group, Instance, Outcome, RestartTimes
+
+from predictor import Restart, judged, restart_of, restarts_of, what_if
+from predictor.question import parse_load
+from predictor.trajectory import outlooks
+from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
+from tests.unit.predictor.test_trajectory import model
+
+
+def grouped(*, standbys: int | None = 0, protocol: str = "classic", assignor: str = "stream", **times: Any) -> Analysis:
+    """Return an analysis of a group of two instances."""
+    group = Group(id="orders", protocol=protocol, assignor=assignor, state="Stable", members=2)  # type: ignore[arg-type]
+    instances = [Instance(id=name, threads=1, active_tasks=2, standby_tasks=standbys) for name in "ab"]
+    found = deployment({SOURCE: 1, WORK: 2}, group=group, instances=instances)
+    return analysis(deployment=found, restart_times=RestartTimes(samples=1, **{"seconds": 3.0, **times}))
+
+
+def rescaled(before: int, after: int, seconds: float, minutes_ago: float = 0.0) -> Outcome:
+    """Return the outcome of a rescale that ran after so many seconds."""
+    at = NOON - timedelta(minutes=minutes_ago)
+    return outcome(
+        action(
+            before={WORK: before}, wanted={WORK: after}, requested_at=at, running_at=at + timedelta(seconds=seconds)
+        ),
+        at=at,
+        plan_id=f"00000000-0000-0000-0000-{before:04}{after:04}{int(minutes_ago):04}",
+        before={WORK: before},
+        wanted={WORK: after},
+        restart_seconds=seconds,
+    )
+
+
+def test_a_job_costs_the_same_in_both_directions() -> None:
+    """All of it is away, and capacity counts as soon as it runs: as before there were directions."""
+    found, past = analysis(), [rescaled(2, 4, 5.0), rescaled(4, 2, 9.0, 10)]
+    costs = restarts_of(found, found.deployment, past)
+    assert costs.up == costs.down == restart_of(found, found.deployment, past)
+    assert costs.of({WORK: 2}, {WORK: 4}) == costs.up
+    assert (costs.up.away_share, costs.up.settled_seconds) == (1.0, costs.up.seconds)
+
+
+def test_a_group_learns_each_direction_from_its_outcomes() -> None:
+    """Growing, tasks stand still for one rebalance and capacity counts once the instances run; shrinking, they stand still
+    until the group has noticed. From two to four, half of the tasks move."""
+    past = [rescaled(2, 4, 60.0), rescaled(4, 2, 45.0, 10), rescaled(2, 4, 80.0, 20), rescaled(2, 4, 70.0, 30)]
+    found = grouped()
+    costs = restarts_of(found, found.deployment, past)
+    assert (costs.up.seconds, costs.up.capacity_after_seconds) == (3.0, 70.0)
+    assert (costs.down.seconds, costs.down.capacity_after_seconds, costs.down.measured) == (45.0, 0.0, True)
+    assert costs.of({WORK: 2}, {WORK: 4}).away_share == 0.5
+    assert costs.of({WORK: 4}, {WORK: 3}).away_share == 0.25
+    assert costs.settled_seconds == 70.0
+
+
+@pytest.mark.parametrize(
+    ("standbys", "seconds"),
+    [(0, 33.0), (1, 3.0), (None, 33.0)],
+)
+def test_without_standbys_shrinking_pays_for_the_restore(standbys: int | None, seconds: float) -> None:
+    """With a copy of the state on another instance nothing is restored; growing warms the state up first."""
+    found = grouped(standbys=standbys, restore_seconds=30.0, warm_up_seconds=600.0)
+    costs = restarts_of(found, found.deployment)
+    assert (costs.down.seconds, costs.up.seconds, costs.up.settled_seconds) == (seconds, 3.0, 600.0)
+
+
+def test_the_newer_protocol_restores_in_both_directions() -> None:
+    """Brokers that assign tasks do not wait for warm-ups."""
+    found = grouped(protocol="streams", restore_seconds=30.0, warm_up_seconds=600.0)
+    costs = restarts_of(found, found.deployment)
+    assert (costs.up.seconds, costs.up.settled_seconds, costs.down.seconds) == (33.0, 33.0, 33.0)
+
+
+def test_an_eager_assignor_stops_all_tasks() -> None:
+    """A plain consumer's default takes all partitions from all members."""
+    found = grouped(assignor="range")
+    assert restarts_of(found, found.deployment).of({WORK: 2}, {WORK: 4}).away_share == 1.0
+
+
+def test_answers_name_the_restore() -> None:
+    """A what-if and a judgement say that a stateful application without standbys restores."""
+    found = grouped(restore_seconds=30.0)
+    note = "33% of it restores state for 30 s: it has no standby tasks"
+    assert note in what_if(found, {WORK: 1}, parse_load("x0.1"), 600).notes
+    smaller = judged(found, {WORK: 1})
+    assert note in smaller.notes
+    assert smaller.restart.seconds == 33.0 and 0 < smaller.restart.away_share < 1
+
+
+def test_added_capacity_counts_later() -> None:
+    """150/s arrive, one subtask takes 100/s: until second 20 lag grows as if nothing was changed, then two take 200/s. The
+    1,000 records left are gone after another 20 s."""
+    later = Restart(0.0, capacity_after_seconds=20.0)
+    (found,) = outlooks(
+        model(150),
+        [{SOURCE: 1, WORK: 2}],
+        later,
+        horizon_seconds=60,
+        objective_seconds=None,
+        present={SOURCE: 1, WORK: 1},
+    )
+    left = found.arrived - found.processed
+    assert float(left.max()) == pytest.approx(1000, abs=1)
+    assert float(found.lag[found.times > 40.6].max()) == 0
+    # Where capacity is taken away, the smaller one counts at once.
+    (less,) = outlooks(
+        model(150),
+        [{SOURCE: 1, WORK: 1}],
+        later,
+        horizon_seconds=60,
+        objective_seconds=None,
+        present={SOURCE: 1, WORK: 2},
+    )
+    assert float((less.arrived - less.processed)[-1]) == pytest.approx(3000, abs=1)
+
+
+def test_what_is_not_away_goes_on() -> None:
+    """A quarter stands still for 8 s: it alone lags by 8 s, and 200 of the 800 records wait."""
+    (part,) = outlooks(
+        model(100), [{SOURCE: 1, WORK: 3}], Restart(8.0, away_share=0.25), horizon_seconds=24, objective_seconds=None
+    )
+    left = part.arrived - part.processed
+    assert float(left.max()) == pytest.approx(200, abs=1)
+    assert part.max_lag_seconds == pytest.approx(8.0, abs=0.2)
+    (none,) = outlooks(
+        model(100), [{SOURCE: 1, WORK: 3}], Restart(8.0, away_share=0.0), horizon_seconds=24, objective_seconds=None
+    )
+    assert none.max_lag_seconds == 0
