@@ -4,11 +4,13 @@ An entry lists the brokers that it is for. Without that list the author of a pol
 server of their own.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from confluent_kafka import KafkaError, KafkaException, Producer
 from pydantic import model_validator
 from pydantic_core import from_json
 
@@ -115,3 +117,25 @@ def credentials_for(
     if others:
         raise CredentialsRefused(f"signals.kafka.credentials: {name!r} is not for the broker {others[0][:100]}")
     return entry.settings
+
+
+def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings: Mapping[str, str]) -> str:
+    """Return why brokers refuse a connection with `settings`; empty if they take it, or do not answer. Blocks.
+
+    librdkafka reports this to a callback alone, which an admin client of confluent-kafka 2.16 must not have.
+    """
+    errors: list[KafkaError] = []
+    of_client = {"bootstrap.servers": bootstrap_servers, "error_cb": errors.append, "log_level": 0}
+    try:
+        client = Producer({**settings, **of_client})
+    except KafkaException as error:
+        return f"the files of the credentials cannot be used: {error.args[0].str()[:200]}"
+    until = time.monotonic() + timeout_seconds
+    while not errors and time.monotonic() < until:
+        client.poll(0.1)
+    for each in errors:
+        if each.code() == KafkaError._AUTHENTICATION:
+            return "the brokers refuse the credentials: user or password is wrong"
+        if each.code() == KafkaError._SSL:
+            return f"TLS: {each.str().partition(': ')[2][:200]}"
+    return ""

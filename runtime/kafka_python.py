@@ -41,42 +41,6 @@ def open_admin(
     return client
 
 
-def connection_problem(servers: Sequence[str], timeout_seconds: float, settings: Mapping[str, str]) -> str:
-    """Return why brokers with TLS or SASL refuse a connection; empty if they take it, or do not answer. Blocks.
-
-    librdkafka reports this to a callback alone, which an admin client of confluent-kafka 2.16 must not have.
-    """
-    from kafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailedError
-    from kafka.net.compat import KafkaNetClient
-
-    client: Any = None
-    try:
-        client = KafkaNetClient(
-            bootstrap_servers=list(servers), client_id="weir", **_configured(timeout_seconds, settings)
-        )
-        client._manager._net.start()
-        client._manager.run(_connect, client._manager, _milliseconds(timeout_seconds))
-    except SaslAuthenticationFailedError:
-        return "the brokers refuse the credentials: user or password is wrong"
-    except KafkaConnectionError as error:
-        text = str(error.args[0]) if error.args else ""
-        return f"TLS: {text.removeprefix('Handshake failed: ')[:200]}" if text.startswith("Handshake failed") else ""
-    except KafkaError:
-        return ""
-    except (OSError, ValueError) as error:
-        return f"the files of the credentials cannot be used: {type(error).__name__}"
-    finally:
-        if client is not None:
-            client.close()
-            client._manager._net.stop()
-    return ""
-
-
-async def _connect(manager: Any, timeout_ms: int) -> None:
-    broker = manager.cluster.bootstrap_brokers()[0]
-    await manager.get_connection(broker.node_id, timeout_ms=timeout_ms, refresh_metadata_on_err=False)
-
-
 def _configured(timeout_seconds: float, settings: Mapping[str, str] | None) -> dict[str, Any]:
     """Return kafka-python's settings of a connection."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its debug lines quote all settings

@@ -18,10 +18,10 @@ from weir_contracts import KafkaSignals
 
 from engines.kafka_streams.group import STATES
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
-from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
+from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, connection_problem, credentials_for
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.kafka_python import close_admin, connection_problem, open_admin
+from runtime.kafka_python import close_admin, open_admin
 from runtime.kafka_thread import ClientThread, code_of, connection, explain
 from services.executor.core.observed import DepartedMember
 
@@ -130,7 +130,7 @@ class KafkaGroups:
         """Return why the brokers refuse the credentials; empty if that is not the problem."""
         if not cluster.settings:
             return ""
-        servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
+        servers, seconds = kafka.bootstrap_servers, self._timeout_seconds
         return await self._in_time(cluster.thread.call(connection_problem, servers, seconds, cluster.settings))
 
     async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:

@@ -30,9 +30,9 @@ from weir_contracts import Problem
 
 from engines.kafka_streams.group import DescribedGroup
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
+from runtime.broker_credentials import connection_problem
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.kafka_python import connection_problem
 from runtime.kafka_thread import ClientThread, connection, explain
 
 from .batches import Batches
@@ -134,8 +134,8 @@ class KafkaBrokers:
         """Return why the brokers refuse the credentials; empty if that is not the problem."""
         if not self._security:
             return ""
-        servers = self._bootstrap_servers.split(",")
-        return await self._metadata.call(connection_problem, servers, self._timeout_seconds, self._security)
+        seconds = self._timeout_seconds
+        return await self._metadata.call(connection_problem, self._bootstrap_servers, seconds, self._security)
 
     async def _check(self, hosts: Iterable[str]) -> None:
         """`BrokersAway` if an address of any host is not allowed; then no client stays open.
