@@ -34,7 +34,6 @@ def advanced(
     at = observation.observed_at.timestamp()
     state = _awaited(state, observation, at)
     interval = observation.policy.spec.interval.total_seconds()
-    own_seconds = own_horizon_seconds(state, observation, restart_seconds)
     series = dict(state.series)
     for name, rate in estimated.items():
         arrived = _arrived(history, name, at)
@@ -43,8 +42,10 @@ def advanced(
         if arrived is not None and (name in series or len(series) < MAX_SOURCES):
             start, records = arrived
             usual = at - start <= max(3 * interval, 2 * MINUTE_SECONDS)
-            own_minutes = ceil(own_seconds / MINUTE_SECONDS)
-            series[name] = observed(series.get(name), start, at, records if usual else None, own_minutes)
+            before, own_minutes = series.get(name), 1
+            if before is None or at >= MINUTE_SECONDS * (before.minute + 1):  # else it is not needed
+                own_minutes = ceil(own_horizon_seconds(state, observation, restart_seconds) / MINUTE_SECONDS)
+            series[name] = observed(before, start, at, records if usual else None, own_minutes)
     return replace(state, series=_kept(series, estimated))
 
 

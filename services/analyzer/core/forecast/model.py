@@ -23,6 +23,7 @@ _FORGOTTEN_MINUTES = 30
 """After a longer gap the levels begin with the first rate."""
 _USUAL_WEIGHT = 1 / 720
 
+_AROUND = np.arange(-900.0, 901.0, 300.0)
 _JUDGED = [LEADS.index(lead) for lead in JUDGED_LEADS]
 
 
@@ -50,8 +51,6 @@ class Horizon(NamedTuple):
 class Outlook(NamedTuple):
     """Forecast at the end of a minute."""
 
-    minute: int
-    """The next minute."""
     last: float
     disturbed: bool
     """Whether the latest rates are those of an outage or of the surge after it, and do not count."""
@@ -146,8 +145,10 @@ class Model:
         return True
 
     def _usual_at(self, number: int) -> float | None:
-        usual = rates_at(self.daily, DAY, np.array([60.0 * number + 30.0]))
-        return None if usual is None or not isfinite(usual[0]) else float(usual[0])
+        """Return the lowest usual rate around this time of the day, since no day is punctual. None: unknown."""
+        usual = rates_at(self.daily, DAY, 60.0 * number + _AROUND)
+        known = [] if usual is None else [rate for rate in usual.tolist() if isfinite(rate)]
+        return min(known, default=None)
 
     def _close_bins(self) -> None:
         """Learn the profiles' bins that end with this minute, if most of their minutes are known."""
@@ -181,7 +182,6 @@ class Model:
             known = band.middle, band.bound, coverage, band.judged
             horizons.append(Horizon(band.minutes, inside.index(highest), *known))
         return Outlook(
-            self.minute,
             self.levels.last,
             self.flow.disturbed,
             self.flow.lowest,

@@ -11,6 +11,7 @@ from .flow import LOW_SHARE
 from .methods import LEADS, METHODS
 from .model import Horizon, Outlook
 from .series import MINUTE_SECONDS, SeriesState
+from .text import outlook_from_text
 
 _VALIDATED: Callable[[object], SourceForecast] = TypeAdapter(SourceForecast).validator.validate_python
 _MAX_AGE_SECONDS = 1800.0
@@ -22,10 +23,10 @@ _DIGITS = 6
 
 def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast | None:
     """Return the forecast of a source; None before a whole minute is known, and long after the last one."""
-    outlook = state.outlook
-    if outlook is None or not 0 <= at - MINUTE_SECONDS * outlook.minute <= _MAX_AGE_SECONDS:
+    age_seconds = at - MINUTE_SECONDS * state.made_at
+    if not state.outlook or not 0 <= age_seconds <= _MAX_AGE_SECONDS:
         return None
-    elapsed = round(1000 * (at - MINUTE_SECONDS * outlook.minute))
+    outlook, elapsed = outlook_from_text(state.outlook), round(1000 * age_seconds)
     moved = _moved(state, outlook)
     rates = [_inside(rate + gain * moved) for rate, gain in zip(outlook.path, outlook.gains, strict=True)]
     scale = _scale(max(rates))
@@ -48,7 +49,7 @@ def _moved(state: SeriesState, outlook: Outlook) -> float:
 
     The beginning of an outage does not count: its minute is not known to be one yet.
     """
-    if outlook.disturbed or state.minute != outlook.minute or not state.seconds:
+    if outlook.disturbed or state.minute != state.made_at or not state.seconds:
         return 0.0
     rate = state.records / state.seconds
     if rate < LOW_SHARE * min(outlook.lowest, outlook.last):

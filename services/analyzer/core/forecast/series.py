@@ -7,8 +7,8 @@ from typing import Any
 
 from weir_contracts import MAX_NUMBER
 
-from .model import Horizon, Minute, Model, Outlook
-from .text import from_text, to_text
+from .model import Minute, Model
+from .text import from_text, outlook_to_text, to_text
 
 MINUTE_SECONDS = 60.0
 _KNOWN_SECONDS = 30.0
@@ -26,7 +26,10 @@ class SeriesState:
     records: float = 0.0
     seconds: float = 0.0
     """What was observed of the present minute: records, and for how long."""
-    outlook: Outlook | None = None
+    made_at: int = 0
+    """Minute at whose beginning the forecast was made; 0: there is none yet."""
+    outlook: str = ""
+    """The forecast, as `outlook_to_text` writes it."""
     text: tuple[str, ...] = ()
     """The model, as `to_text` writes it. Empty before the first whole minute."""
 
@@ -35,34 +38,22 @@ class SeriesState:
         """Return a series that goes on from what `learned` returned. Raises `ValueError` if it is unreadable."""
         minute, *text = learned
         model = from_text(int(minute), [str(each) for each in text])
-        return cls(model.minute, outlook=model.look_ahead(keep=False), text=tuple(to_text(model)))
+        outlook = outlook_to_text(model.look_ahead(keep=False))
+        return cls(model.minute, made_at=model.minute, outlook=outlook, text=tuple(to_text(model)))
 
     def learned(self) -> list[Any] | None:
         """Return what re-seeds a lost series. None in the first minutes, which are soon learned again."""
-        return None if self.outlook is None or not self.text[1] else [self.outlook.minute, *self.text]
+        return [self.made_at, *self.text] if self.text and self.text[1] else None
 
     def to_json(self) -> list[Any]:
         """Return the state as nested lists of numbers and strings."""
-        outlook = None
-        if self.outlook is not None:
-            # plain tuples: named ones take several times as long to write
-            *others, horizons = self.outlook
-            outlook = [*others, [tuple(each) for each in horizons]]
-        return [self.minute, self.records, self.seconds, outlook, self.text]
+        return [self.minute, self.records, self.seconds, self.made_at, self.outlook, self.text]
 
     @classmethod
     def from_json(cls, stored: list[Any]) -> "SeriesState":
         """Read what `to_json` wrote."""
-        minute, records, seconds, outlook, text = stored
-        return cls(minute, records, seconds, _outlook(outlook), tuple(text))
-
-
-def _outlook(stored: list[Any] | None) -> Outlook | None:
-    if stored is None:
-        return None
-    minute, last, disturbed, lowest, usual, method, path, gains, horizons = stored
-    known = tuple(map(Horizon._make, horizons))
-    return Outlook(minute, last, disturbed, lowest, usual, method, tuple(path), tuple(gains), known)
+        minute, records, seconds, made_at, outlook, text = stored
+        return cls(minute, records, seconds, made_at, outlook, tuple(text))
 
 
 def observed(
@@ -101,14 +92,14 @@ def _minute(state: SeriesState) -> Minute:
 
 def _model(state: SeriesState) -> Model | None:
     try:
-        return None if state.outlook is None else from_text(state.outlook.minute, state.text)
+        return from_text(state.made_at, state.text) if state.text else None
     except ValueError:  # damaged: it is learned again
         return None
 
 
 def _closed(before: SeriesState, minutes: list[Minute], following: SeriesState, own_minutes: int) -> SeriesState:
     """Return the following state with the model after these minutes."""
-    model, outlook = _model(before), before.outlook
+    model, outlook = _model(before), None
     for number, rate in minutes:
         if model is None:
             if rate is None:
@@ -120,5 +111,6 @@ def _closed(before: SeriesState, minutes: list[Minute], following: SeriesState, 
         model.take(number, rate)
         outlook = model.look_ahead()
     if model is None or outlook is None:
-        return following
-    return replace(following, outlook=outlook, text=tuple(to_text(model)))
+        return replace(following, made_at=before.made_at, outlook=before.outlook, text=before.text)
+    text = tuple(to_text(model))
+    return replace(following, made_at=model.minute, outlook=outlook_to_text(outlook), text=text)

@@ -1,6 +1,6 @@
-"""A model as text: its numbers as 32-bit floats in base64, and its profiles.
+"""A model and its outlook as text: 32-bit floats in base64, and the profiles as they are.
 
-Between two minutes it is not read, and a string costs the state's JSON next to nothing.
+A string costs the state's JSON next to nothing, and the model is read at the end of a minute only.
 """
 
 from base64 import b64decode, b64encode
@@ -11,9 +11,11 @@ from struct import pack, unpack
 from .band import Band, PendingPeak
 from .flow import Flow
 from .methods import JUDGED_LEADS, METHODS, Errors, Levels
-from .model import Model
+from .model import Horizon, Model, Outlook
 
 _MAX_BYTES = 16_384
+_MAX_EXACT = 10_000_000
+"""Counts above it are not exact as 32-bit floats."""
 
 
 def to_text(model: Model) -> list[str]:
@@ -24,26 +26,48 @@ def to_text(model: Model) -> list[str]:
     for rates in (model.rates, model.five, model.thirty):
         numbers += [len(rates), *[nan if rate is None else rate for rate in rates]]
     for errors in model.errors:
-        numbers += [min(errors.judged, 1_000_000), *errors.errors, len(errors.pending)]
+        numbers += [min(errors.judged, _MAX_EXACT), *errors.errors, len(errors.pending)]
         for due, *expected in errors.pending:
             numbers += [due - model.minute, *expected]
     numbers.append(len(model.bands))
     for band in model.bands:
         numbers += [band.minutes, band.middle, _out(band.bound), band.spread, _out(band.coverage)]
-        numbers += [min(band.judged, 1_000_000), len(band.first), *band.first, len(band.pending)]
+        numbers += [min(band.judged, _MAX_EXACT), len(band.first), *band.first, len(band.pending)]
         for peak in band.pending:
             numbers += [peak.due - model.minute, peak.expected, peak.unit, _out(peak.bound)]
-    return [b64encode(pack(f"<{len(numbers)}f", *numbers)).decode(), model.daily, model.weekly]
+    return [_packed(numbers), model.daily, model.weekly]
+
+
+def outlook_to_text(outlook: Outlook) -> str:
+    """Return the outlook's numbers."""
+    *first, path, gains, horizons = outlook
+    numbers = [*first, len(path), *path, *gains]
+    for minutes, point, middle, bound, coverage, judged in horizons:
+        numbers += [minutes, point, middle, _out(bound), _out(coverage), min(judged, _MAX_EXACT)]
+    return _packed(numbers)
+
+
+def outlook_from_text(text: str) -> Outlook:
+    """Return the outlook. Raises `ValueError` for anything that `outlook_to_text` did not write."""
+    try:
+        last, disturbed, lowest, usual, method, count, *others = _unpacked(text)
+        points = int(count)
+        horizons = []
+        for i in range(2 * points, len(others), 6):
+            minutes, point, middle, bound, coverage, judged = others[i : i + 6]
+            share = None if isnan(coverage) else round(coverage, 4)
+            horizons.append(Horizon(int(minutes), int(point), middle, _in(bound), share, int(judged)))
+        path, gains = tuple(others[:points]), tuple(others[points : 2 * points])
+        return Outlook(last, disturbed != 0, lowest, usual, int(method), path, gains, tuple(horizons))
+    except OverflowError as error:
+        raise ValueError(f"the outlook's numbers are damaged: {error}") from None
 
 
 def from_text(minute: int, text: Sequence[str]) -> Model:
     """Return the model that is to take in `minute` next. Raises `ValueError` for anything that `to_text` did not
     write."""
     packed, daily, weekly = text
-    content = b64decode(packed, validate=True)
-    if len(content) % 4 or len(content) > _MAX_BYTES:
-        raise ValueError("the forecast's numbers are damaged")
-    reader = _Reader(unpack(f"<{len(content) // 4}f", content))
+    reader = _Reader(_unpacked(packed))
     try:
         return _model(minute, reader, daily, weekly)
     except (IndexError, OverflowError) as error:
@@ -105,6 +129,17 @@ def _band(minute: int, reader: _Reader) -> Band:
         due, expected, unit, issued = numbers[i : i + 4]
         band.pending.append(PendingPeak(minute + int(due), expected, unit, None if isnan(issued) else issued))
     return band
+
+
+def _packed(numbers: Sequence[float]) -> str:
+    return b64encode(pack(f"<{len(numbers)}f", *numbers)).decode()
+
+
+def _unpacked(text: str) -> tuple[float, ...]:
+    content = b64decode(text, validate=True)
+    if len(content) % 4 or len(content) > _MAX_BYTES:
+        raise ValueError("the forecast's numbers are damaged")
+    return unpack(f"<{len(content) // 4}f", content)
 
 
 def _out(value: float | None) -> float:
