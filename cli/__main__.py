@@ -153,7 +153,7 @@ def explain(
     output: Output = Format.TABLE,
 ) -> None:
     """Explain the last decisions, from reading to outcome, newest last."""
-    cycles = connect(server, token_file).explain(application_id(application), last)
+    cycles, spend = connect(server, token_file).explain(application_id(application), last)
     if output is not Format.TABLE:
         sys.stdout.write(text_of(cycles, output))
         return
@@ -162,6 +162,8 @@ def explain(
         console.print(tables.cycle_panel(cycle, verbose=verbose))
     if not cycles:
         _print("no decision yet")
+    if spend:
+        _print(spend)
 
 
 @app.command(name="what-if")

@@ -90,8 +90,10 @@ class Client:
     def application(self, application: str) -> dict[str, Any]:
         return dict(self._json("GET", f"/v1/applications/{quote(application)}"))
 
-    def explain(self, application: str, last: int) -> list[dict[str, Any]]:
-        return list(self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")["items"])
+    def explain(self, application: str, last: int) -> tuple[list[dict[str, Any]], str | None]:
+        """Return the last decisions, and a sentence about the slot-hours; None from a server that does not count them."""
+        found = self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")
+        return list(found["items"]), found.get("spend_sentence")
 
     def what_if(self, application: str, parallelism: Sequence[str], load: str, horizon: str) -> dict[str, Any]:
         """Return the prediction for this parallelism (`operator=number` each) and load."""
@@ -109,7 +111,8 @@ class Client:
 
     def outcomes(self, application: str) -> list[dict[str, Any]]:
         """Return the outcomes of the last decisions, each once, newest first."""
-        found = {each["id"]: each for cycle in self.explain(application, MAX_CYCLES) for each in cycle["outcomes"]}
+        cycles, _ = self.explain(application, MAX_CYCLES)
+        found = {each["id"]: each for cycle in cycles for each in cycle["outcomes"]}
         try:
             newest = dict(self._json("GET", f"/v1/applications/{quote(application)}/outcome"))
         except NotFound:

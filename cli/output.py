@@ -86,7 +86,12 @@ def one_of_many(document: Any, form: Format) -> str:
 def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False) -> Table:
     """Return the applications, one line each, with the problem that a hold follows from before the hold's sentence."""
     table = plain_table(
-        "APPLICATION", "MODE", "STATUS", "LAG", "OBJECTIVE", *(("ARRIVALS", "PARALLELISM") if wide else ())
+        "APPLICATION",
+        "MODE",
+        "STATUS",
+        "LAG",
+        "OBJECTIVE",
+        *(("ARRIVALS", "PARALLELISM", "SLOT-HOURS OF STATIC PEAK") if wide else ()),
     )
     table.add_column("PROBLEM OR DECISION", no_wrap=True, overflow="ellipsis")
     for item in items:
@@ -96,10 +101,19 @@ def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False
             Text("silent", "bold red") if item.get("silent") else str(item.get("status") or "–"),
             _lag(item),
             number(item.get("objective_seconds"), " s"),
-            *((number(item.get("arrival_rate"), "/s"), vector(item.get("observed"))) if wide else ()),
+            *((number(item.get("arrival_rate"), "/s"), vector(item.get("observed")), _spend(item)) if wide else ()),
             _problem_or_decision(item),
         )
     return table
+
+
+def _spend(item: Mapping[str, Any]) -> str:
+    """Return the slot-hours used since the policy acts and those of the static peak."""
+    spend = item.get("spend")
+    if not spend:
+        return "unknown"
+    used, peak = spend["slot_hours"], spend["peak_slot_hours"]
+    return f"{used:,.1f} of {peak:,.1f} ({spend['saved_share']:.0%} less)"
 
 
 def _problem_or_decision(item: Mapping[str, Any]) -> Text:
@@ -151,6 +165,7 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
     for problem in item.get("problems", []):
         rows.add_row("problem", Text(problem, "yellow"))
     rows.add_row("decision", str(item.get("decision") or "–"))
+    rows.add_row("slot-hours", str(item.get("spend_sentence") or "unknown"))
     rows.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
     return Panel(
         Group(rows, _operators(item)),

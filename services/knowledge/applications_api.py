@@ -42,6 +42,7 @@ from .documents import (
 from .events_api import FEED, EventStreams, feed
 from .policies_api import parse_version
 from .scores import summarise_scores
+from .spend import spend_view
 from .store import Store, VersionConflict
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -145,7 +146,10 @@ def applications_router(
         **responds(Explanation),
     )
     async def explain(application: Application, _caller: Reader, limit: Limit = 5) -> Explanation:
-        return Explanation(items=(await _state(store, application)).cycles[:limit])
+        state, policy = await _state(store, application), await store.policy(application)
+        spend = spend_view(state.spend)
+        sentence = spend.sentence if spend else messages.nothing_spent(policy.spec.mode if policy else None)
+        return Explanation(items=state.cycles[:limit], spend=spend, spend_sentence=sentence)
 
     @routes.get(
         "/{namespace}/{name}/events",

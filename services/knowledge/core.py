@@ -23,6 +23,9 @@ from weir_contracts import (
 )
 from weir_contracts.base import Timestamp
 
+from . import messages
+from .spend import Spend, SpendView, spend_view, spent
+
 Event = Observation | Analysis | Plan | Outcome
 Kind = Literal["observation", "analysis", "plan", "outcome"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -112,9 +115,11 @@ class Newest(Message):
     analysis: Analysis | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
+    spend: Spend | None = None
+    """Slot-seconds since the policy acts. None: it does not act."""
 
     @classmethod
-    def read(cls, application: str, documents: Mapping[Kind, str]) -> "Newest":
+    def read(cls, application: str, documents: Mapping[str, str]) -> "Newest":
         """Read JSON by kind. `ValueError` for an invalid message."""
         parts = [("application", json.dumps(application)), *documents.items()]
         body = ",".join(f'"{name}":{text}' for name, text in parts)
@@ -135,6 +140,8 @@ class State(Message):
     cycles: list[Cycle] = Field(default_factory=list)
     open_cycles: list[Cycle] = Field(default_factory=list)
     """Cycles without a plan; a plan may arrive after the next observation."""
+    spend: Spend | None = None
+    """Slot-seconds since the policy acts. None: it does not act."""
 
 
 def remember(state: State, event: Event, limits: HistoryLimits) -> State:
@@ -151,6 +158,7 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
         changed = _with_outcome(state, event)
     elif isinstance(event, Observation):
         changed = _joined(state, event.id, {"reading": _reading(event)})
+        changed = changed.model_copy(update={"spend": spent(state.spend, event)})
     elif isinstance(event, Analysis):
         understanding = Understanding.model_validate(event, from_attributes=True)
         changed = _joined(state, event.observation_id, {"analysis": understanding})
@@ -275,6 +283,10 @@ class Summary(Message):
     """Stages whose last message is older than three intervals (at least 15 s)."""
     problems: list[str] = Field(default_factory=list)
     """Problems of the last scrape, ten at most."""
+    spend: SpendView | None = None
+    """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
+    spend_sentence: str | None = None
+    """The same in a sentence, or why nothing is known."""
 
 
 SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan")
@@ -296,6 +308,7 @@ def summarise(
     }
     limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
     deployment = observation.deployment if observation else None
+    spend = spend_view(newest.spend)
     return Summary(
         application=newest.application,
         mode=mode,
@@ -316,4 +329,6 @@ def summarise(
         ages_seconds=Ages.model_validate(ages),
         silent=[name for name, age in ages.items() if age is None or age > limit],
         problems=_problems(observation) if observation else [],
+        spend=spend,
+        spend_sentence=spend.sentence if spend else messages.nothing_spent(mode),
     )

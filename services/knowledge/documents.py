@@ -14,6 +14,7 @@ from runtime.auth import Caller, requires
 
 from . import messages
 from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
+from .spend import SpendView
 
 Responses = dict[int | str, dict[str, Any]]
 Namespace = Annotated[str, Path(examples=["shop"])]
@@ -55,6 +56,10 @@ class Explanation(Message):
     """The last decisions, newest first."""
 
     items: list[Cycle]
+    spend: SpendView | None = None
+    """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
+    spend_sentence: str | None = None
+    """The same in a sentence, or why nothing is known."""
 
 
 @cache

@@ -1,6 +1,7 @@
 """Sentences of knowledge for users: errors of the API, readiness, scores."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 FULL_ADVICE = "raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
@@ -102,3 +103,21 @@ def cheaper(label: str, chosen: str, slots: tuple[float, float], late: tuple[flo
         f"{label} would have been cheaper than {chosen} at equal violation: {slots[0]:.2f} instead of {slots[1]:.2f} slots on average "
         f"(−{1 - slots[0] / slots[1]:.0%}), late {late[0]:.2%} instead of {late[1]:.2%} of the time"
     )
+
+
+def spent(unit: str, used: float, peak: float, peak_slots: int, uncounted: timedelta) -> str:
+    """Say what was used since the policy acts, against the static peak, and how much of the time is unknown."""
+    saved = max(0.0, 1 - used / peak) if peak > 0 else 0.0
+    gap = f"; {_hours(uncounted)} unknown or paused" if uncounted > timedelta(minutes=1) else ""
+    held = f"{peak_slots} {unit}{'s' if peak_slots != 1 else ''}"
+    return f"{used:,.1f} {unit}-hours used since the policy acts, {saved:.0%} less than a static peak of {held}: {peak:,.1f}{gap}"
+
+
+def nothing_spent(mode: str | None) -> str:
+    """Say why no slot-hours are known."""
+    reason = "too little was observed" if mode in ("act", "paused") else "the policy does not act"
+    return f"slot-hours are unknown: {reason}"
+
+
+def _hours(time: timedelta) -> str:
+    return f"{time.total_seconds() / 3600:,.1f} h"

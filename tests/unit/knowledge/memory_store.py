@@ -167,7 +167,8 @@ class MemoryStore:
         if application not in self._states:
             return None
         found = self._newest.get(application, {})
-        return Newest.read(application, {kind: found[kind] for kind in kinds if kind in found})
+        newest = Newest.read(application, {kind: found[kind] for kind in kinds if kind in found})
+        return newest.model_copy(update={"spend": self._states[application].spend})
 
     async def applications(self) -> list[str]:
         return sorted({*self._states, *self._policies})
