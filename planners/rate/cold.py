@@ -12,6 +12,7 @@ from .sizing import RateParameters
 
 MIN_RUN_SECONDS = 20.0
 """Age of the run: ten seconds of warm-up, and ten in which an operator was saturated and lag grew."""
+MAX_EARLY_SECONDS = 1.0
 MAX_FACTOR = 2.0
 
 
@@ -22,7 +23,9 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
     run = analysis.run
     if deployment is None or topology is None or run is None or analysis.status != "running" or request.outcomes:
         return None
-    if (analysis.observed_at - run.running_since).total_seconds() < MIN_RUN_SECONDS:
+    # The cycle nearest to that age: the next one may be a whole interval later.
+    early = min(MAX_EARLY_SECONDS, request.policy.spec.interval.total_seconds() / 2)
+    if (analysis.observed_at - run.running_since).total_seconds() < MIN_RUN_SECONDS - early:
         return None
     behind = _behind(request)
     if behind is None:

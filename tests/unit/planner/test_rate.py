@@ -291,7 +291,7 @@ def test_the_first_overload_is_answered_by_one_bounded_step() -> None:
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 1, WORK: 4})
     assert "no capacity curve is known yet" in reply.sentence
     assert cold(20.0, growth=100.0).parallelism == {SOURCE: 1, WORK: 3}, "a seventh more at 85 % needs half more"
-    for none in (cold(19.0), cold(20.0, busy=0.9), cold(20.0, growth=-10.0)):
+    for none in (cold(18.9), cold(20.0, busy=0.9), cold(20.0, growth=-10.0)):
         assert (none.kind, none.code) == ("hold", "warming-up")
 
 
