@@ -246,6 +246,12 @@ class ScalingPolicy(Document):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
+    def group_id(self) -> str | None:
+        """Id of the consumer group that the application is; None if it is none."""
+        application = self.spec.application
+        return None if application is None else application.group_id
+
+    @property
     def subject(self) -> Subject:
         """The application that collectors read and drivers scale."""
         spec = self.spec

@@ -78,7 +78,7 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
     utilization, restart_seconds, growth = comparison.target_utilization, comparison.restart.seconds, 1 + arrival_margin
     # An objective of utilization is to hold under the higher arrivals, too; otherwise the target is room enough for them.
     held = growth if comparison.objective.utilization is not None else 1.0
-    is_group = comparison.analysis.policy.subject.application.group_id is not None
+    is_group = comparison.analysis.policy.group_id is not None
     tasks = comparison.topology if is_group else None
     found = []
     for name, (low, high, _) in comparison.limits.items():

@@ -58,7 +58,7 @@ def _has_room(name: str, context: Context, limit: float) -> bool:
     """Return whether a consumer group without metrics may shrink: its capacity as it runs was measured while records
     waited, it gets less than the target share of that, and nothing waits now."""
     found, load = context.operators.get(name), context.load(name)
-    if found is None or context.request.policy.subject.application.group_id is None:
+    if found is None or context.request.policy.group_id is None:
         return False
     now = context.current[name]
     was_saturated = any(point.saturated for point in found.capacities if point.parallelism == now)
@@ -135,7 +135,7 @@ def step_limits(proposal: Proposal) -> Proposal:
 def _one_step_in(proposal: Proposal, step: int) -> Proposal:
     """Shrink a consumer group by one useful step: others take over the tasks of what stops, and their state."""
     context, vector = proposal.context, dict(proposal.wanted)
-    if context.request.policy.subject.application.group_id is None:
+    if context.request.policy.group_id is None:
         return proposal
     for name in proposal.moves[1]:
         now = context.current[name]
