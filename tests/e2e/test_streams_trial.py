@@ -12,7 +12,7 @@ from testbed.process import free_port
 from tests.e2e.processes import WEIR, left
 
 OBJECTIVE_SECONDS = 30.0
-DURATION_SECONDS = 100
+DURATION_SECONDS = 180
 """The step comes after half of it, when the first instances have settled."""
 
 
@@ -29,7 +29,7 @@ def streams_report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=420,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
