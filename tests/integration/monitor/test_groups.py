@@ -158,7 +158,7 @@ async def test_plain_consumers_are_no_kafka_streams_application(kafka: KafkaBrok
         await rig.close()
 
 
-@pytest.mark.parametrize(("password", "status"), [("", "not_found"), ("wrong", "unreachable")])
+@pytest.mark.parametrize(("password", "status"), [("", "not_found"), ("hunter2", "unreachable")])
 async def test_brokers_that_demand_a_password(kafka: KafkaBroker, password: str, status: str) -> None:
     """The credentials of the policy's entry are used; a wrong password is a clear status that does not show it."""
     settings = {
