@@ -95,8 +95,8 @@ async def test_refused_credentials_are_named_by_both_services(
         if wrong == "password"
         else credentials(tmp_path, broker, authority=other.certificate)
     )
-    brokers = KafkaBrokers(broker.tls_servers, 2.0, SystemClock(), security=found.settings)
-    groups = KafkaGroups(SystemClock(), {"shop": found}, timeout_seconds=2.0)
+    brokers = KafkaBrokers(broker.tls_servers, TIMEOUT_SECONDS, SystemClock(), security=found.settings)
+    groups = KafkaGroups(SystemClock(), {"shop": found}, timeout_seconds=TIMEOUT_SECONDS)
     try:
         signals = KafkaSignals(bootstrapServers=broker.tls_servers, credentials="shop")
         seen = await refusal(brokers.topics(), BrokersAway)
