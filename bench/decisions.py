@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
-from weir_planner.installed import ask, built_in, needed
+from weir_planner.installed import built_in, needed
 
 from bench.planners.contest import Situation, prepared, situations
 from engines.flink.health import health_of
 from replay.loop import Loop
 from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.decide import make_plan, precheck
+from services.planner.core.decide import plan_offline
 from simulator import Noise, Simulation
 
 RECORDS = 5000
@@ -138,11 +138,8 @@ def _with_health(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan_of(recorded: dict[str, Any]) -> dict[str, Any]:
-    request = PlanRequest.model_validate(_with_health(recorded["request"]))
-    state = PlanState.model_validate(recorded["state"])
-    reply = precheck(request) or ask(request, recorded["planner"])
-    plan = make_plan(request, reply, state, planner=recorded["planner"], created_at=request.now)
-    return plan.model_dump(mode="json")
+    request = PlanRequest.model_validate({**_with_health(recorded["request"]), "state": recorded["state"]})
+    return plan_offline(request, recorded["planner"]).model_dump(mode="json")
 
 
 def compare(path: Path) -> int:

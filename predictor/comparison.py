@@ -16,7 +16,7 @@ from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, Pla
 from .capacity import lower_bounds_of
 from .flow import loads_of
 from .model import STAY, Backlog, Model, Restart
-from .reading import USUAL_RESTART_SECONDS, model_of
+from .reading import USUAL_RESTART_SECONDS, Gap, model_of
 from .restarts import Restarts, restarts_of
 from .trajectory import Outlook, outlooks
 
@@ -257,12 +257,15 @@ def within_tolerance(violation_cost: ViolationCost) -> ViolationCost:
     return violation_cost[0], violation_cost[1] * 1.15 + 1.0
 
 
-def comparison_of(request: PlanRequest, assumptions: Assumptions) -> Comparison | TooLittle:
-    """Return the application of a request, or why too little is known of it to compare anything."""
+def comparison_of(
+    request: PlanRequest, assumptions: Assumptions, known: tuple[Model, Sequence[Gap]] | None = None
+) -> Comparison | TooLittle:
+    """Return the application of a request, or why too little is known of it to compare anything; `known` is what
+    `model_of` returned for it."""
     analysis, topology, deployment = request.analysis, request.topology, request.deployment
     if topology is None or deployment is None:
         return TooLittle("metric-missing", "the application's graph is unknown")
-    model, gaps = model_of(analysis, topology)
+    model, gaps = known or model_of(analysis, topology)
     objective = request.policy.spec.objective
     for gap in gaps:
         if gap.what == "arrival rate" or (gap.what == "lag" and objective.utilization is None):
@@ -293,9 +296,14 @@ class Compared(NamedTuple):
     gains: bool
 
 
-def compare(request: PlanRequest, parallelism: Parallelism, assumptions: Assumptions) -> Compared | None:
-    """Compare a vector with holding; None if too little is known."""
-    found = comparison_of(request, assumptions)
+def compare(
+    request: PlanRequest,
+    parallelism: Parallelism,
+    assumptions: Assumptions,
+    known: tuple[Model, Sequence[Gap]] | None = None,
+) -> Compared | None:
+    """Compare a vector with holding; None if too little is known. Arguments as of `comparison_of`."""
+    found = comparison_of(request, assumptions, known)
     if isinstance(found, TooLittle) or found.suspects:
         return None
     (going,) = found.going([parallelism])

@@ -9,12 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 from weir_contracts import Analysis, Plan, PlanRequest, PlanState, Recommendation
-from weir_planner.installed import ask
 
 from bench.advance import OPERATORS, PARTITIONS, baseline, observation
 from bench.results_file import distribution
 from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.decide import make_plan, precheck
+from services.planner.core.decide import plan_offline
 from services.planner.request_cache import RequestCache
 
 REQUESTS = 1000
@@ -66,8 +65,7 @@ def _state(request: PlanRequest) -> PlanState:
 
 def planned(request: PlanRequest) -> Plan:
     """Return the plan for a request, through planner and guards as in the planner service."""
-    reply = precheck(request) or ask(request, "rate")
-    return make_plan(request, reply, request.state, planner="rate", created_at=request.now)
+    return plan_offline(request, "rate")
 
 
 def measure(count: int = REQUESTS) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def plan_by_rate(request: Request) -> PlanReply:
 
 def _planned(request: Request, memory: Memory) -> PlanReply:
     parameters = request.parameters(RateParameters)
-    comparison = comparison_of(request, parameters)
+    comparison = comparison_of(request, parameters, request.model)
     if isinstance(comparison, TooLittle):
         step = first_step(request, parameters) if comparison.code == "warming-up" else None
         if step is not None:

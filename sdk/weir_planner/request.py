@@ -19,7 +19,7 @@ from weir_contracts import (
 )
 
 if TYPE_CHECKING:
-    from predictor import CapacityCurve
+    from predictor import Gap, Model
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
 
@@ -51,8 +51,12 @@ class Request(PlanRequest):
 
     @classmethod
     def of(cls, request: PlanRequest, parameters: BaseModel | None = None) -> "Request":
-        """Return a validated request with the helpers; `parameters` are the planner's, if they are validated already.
-        Raises `ValueError` if it cannot be planned."""
+        """Return a validated request with the helpers; one that has them is returned itself. `parameters` are the
+        planner's, if they are validated already. Raises `ValueError` if it cannot be planned."""
+        if isinstance(request, cls):
+            if parameters is not None:
+                request.__dict__["_validated"] = (request.policy.spec.planner.parameters, parameters)
+            return request
         _check(request)
         made = cls.__new__(cls)
         # As `model_construct`, without going through every field: a plan takes less than a millisecond.
@@ -141,14 +145,15 @@ class Request(PlanRequest):
     def capacity(self, name: str, parallelism: int | None = None) -> float | None:
         """Return the records/s that `name` sustains at `parallelism` (default: the present one), by the predictor's
         curve through its measurements at this and other parallelisms; None if unknown."""
-        curve = self._curves.get(name)
+        curve = self.model[0].curves.get(name)
         return None if curve is None else curve.rate(self._current[name] if parallelism is None else parallelism)
 
     @cached_property
-    def _curves(self) -> "Mapping[str, CapacityCurve | None]":
-        from predictor import curve_of  # numpy takes longer to import than most planners to plan
+    def model(self) -> "tuple[Model, Sequence[Gap]]":
+        """The application as the predictor reads it, and what is unknown of it."""
+        from predictor import model_of  # numpy takes longer to import than most planners to plan
 
-        return {found.operator: curve_of(found) for found in self.analysis.operators}
+        return model_of(self.analysis, self.topology)
 
     def demand(self, name: str) -> float | None:
         """Records/s that would arrive at `name` if everything before it kept up; None: unknown."""

@@ -66,7 +66,10 @@ def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
     """
     name = planner or request.policy.spec.planner.name
     planner_of(name)
-    reply = precheck(request) or ask(request, name)
+    reply = precheck(request)
+    if reply is None:
+        request = Request.of(request)  # planner and guards read it once
+        reply = ask(request, name)
     state = request.state.model_copy(update={"memory": request.memory, "planner": name})
     return make_plan(request, reply, state, planner=name, created_at=request.now)
 
@@ -149,7 +152,7 @@ def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared |
         assumptions = _given_assumptions(request, planner)
     except ValidationError:
         return None
-    return compare(request, proposal.vector, assumptions)
+    return compare(request, proposal.vector, assumptions, request.model)
 
 
 def _given_assumptions(request: PlanRequest, planner: str) -> Assumptions:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from weir_contracts import Parallelism
 
-from predictor import coming, loads_of, model_of, restart_of, seconds_until_capacity
+from predictor import coming, loads_of, restart_of, seconds_until_capacity
 from services.planner.core import messages
 
 from .proposal import MAX_UTILIZATION, Context, Proposal
@@ -67,7 +67,7 @@ def _pays_after(context: Context, wanted: Parallelism) -> tuple[float | None, fl
 def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Peak]:
     """Return the operators that the forecast would overload at their smaller parallelism."""
     context = proposal.context
-    model, _ = model_of(context.analysis, context.topology)
+    model, _ = context.request.model
     found = coming(context.analysis, model.arrivals, seconds)
     if found is None:
         return {}

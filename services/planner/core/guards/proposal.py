@@ -14,7 +14,7 @@ from weir_contracts import (
 )
 from weir_planner.request import Request
 
-from predictor.capacity import MIN_CONFIDENCE, CapacityCurve, curve_of
+from predictor.capacity import MIN_CONFIDENCE, CapacityCurve
 
 from .allowed import allowed
 
@@ -72,8 +72,7 @@ class Context:
 
     def curve(self, name: str) -> CapacityCurve | None:
         """Return an operator's capacity at each parallelism."""
-        found = self.operators.get(name)
-        return None if found is None else curve_of(found)
+        return self.request.model[0].curves.get(name)
 
     def demand(self, name: str) -> float | None:
         """Return the records/s that would arrive at an operator without backpressure."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weir_contracts import Parallelism, PlanRequest
 from weir_planner.request import Request
 
-from predictor import CapacityCurve, Model, Restart, arrivals_at, lower_bounds_of, model_of, restart_of
+from predictor import CapacityCurve, Model, Restart, arrivals_at, lower_bounds_of, restart_of
 
 FULL = 0.95
 """Busy share from which an operator of unknown capacity may hold back its inputs."""
@@ -69,7 +69,7 @@ def real_of(request: PlanRequest) -> Real | None:
         read = Request.of(request)
     except ValueError:
         return None
-    model, gaps = model_of(read.analysis, read.topology)
+    model, gaps = read.model
     if any(gap.what in ("arrival rate", "lag") for gap in gaps):
         return None
     bounds = lower_bounds_of(read.analysis.operators, model.curves)
