@@ -4,18 +4,14 @@ Each start is a job of its own name and consumer group with a new policy. Its lo
 slowest operator is at 60 % with, from the moment it runs.
 """
 
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from weir_contracts import Outcome, ScalingPolicy, parse_policy
+from weir_contracts import ScalingPolicy, parse_policy
 
 from bench.results_file import distribution, log
-from runtime.event_feed import EventFollower
+from bench.running import Running, run_folder, started
 from runtime.http_client import client
-from testbed.process import NotInTime, wait_until
 from testbed.trial.options import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, TrialOptions
 from testbed.trial.stack import TrialStack
 
@@ -27,20 +23,12 @@ def measure_first_overloads(count: int, *, rate: float, objective_seconds: float
     """Return the seconds from each job's first overload until Flink accepted its first rescale."""
     options = TrialOptions(interval_seconds=2.0, peak_rate=rate, objective_seconds=objective_seconds)
     found: list[float | None] = []
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
-        stack = TrialStack(options, Path(folder))
-        events = EventFollower(f"{stack.api_url}/v1/events")
-        try:
-            stack.start(log)
-            _set_rate(stack, QUIET_RATE)
-            _remove(stack, stack.policy, stack.job_id)
-            events.start()
-            for i in range(count):
-                found.append(_first_rescale(stack, events, f"first-{i}", rate))
-                log(f"start {i + 1} of {count}: {found[-1]}")
-        finally:
-            events.stop()
-            stack.stop()
+    with run_folder() as folder, started(Running(stack := TrialStack(options, folder))) as bench:
+        stack.set_load(rate=QUIET_RATE)
+        _remove(stack, stack.policy, stack.job_id)
+        for i in range(count):
+            found.append(_first_rescale(stack, bench, f"first-{i}", rate))
+            log(f"start {i + 1} of {count}: {found[-1]}")
     seconds = [each for each in found if each is not None]
     return {
         "first_overload_to_accepted_seconds": distribution(seconds),
@@ -48,37 +36,26 @@ def measure_first_overloads(count: int, *, rate: float, objective_seconds: float
     }
 
 
-def _first_rescale(stack: TrialStack, events: EventFollower, name: str, rate: float) -> float | None:
+def _first_rescale(stack: TrialStack, bench: Running, name: str, rate: float) -> float | None:
     """Return the seconds from the load on a new job until its first rescale was accepted; None: not in time."""
     _commit_end(stack, name)
     job = stack.start_job(name, name, OUTPUT_TOPIC)
     policy = _policy(stack, name)
+
+    def accepted() -> list[float]:
+        actions = [action for action in bench.actions() if action.application == policy.application]
+        return [action.requested_at.timestamp() for action in actions if action.requested_at is not None]
+
     try:
         stack.flink.wait_running(job)
         stack.put_policy(policy)
-        began = _set_rate(stack, rate)
-        accepted: list[float] = []
-
-        def has_accepted() -> bool:
-            stack.check()
-            accepted.extend(_accepted(events, policy.application))
-            return bool(accepted)
-
-        try:
-            wait_until(has_accepted, timeout_seconds=TIMEOUT_SECONDS, what=f"{name} grows", poll_seconds=0.5)
-        except NotInTime:
+        began = stack.set_load(rate=rate)
+        if not bench.wait(lambda: bool(accepted()), TIMEOUT_SECONDS, f"{name} grows", poll_seconds=0.5):
             return None
-        return round(min(accepted) - began, 3)
+        return round(min(accepted()) - began, 3)
     finally:
-        _set_rate(stack, QUIET_RATE)
+        stack.set_load(rate=QUIET_RATE)
         _remove(stack, policy, job)
-
-
-def _accepted(events: EventFollower, application: str) -> list[float]:
-    """Return the times at which actions of an application were accepted, in seconds since the epoch."""
-    outcomes = [Outcome.model_validate(event.data) for event in events.events() if event.kind == "outcome"]
-    actions = [outcome.action for outcome in outcomes if outcome.application == application and outcome.action]
-    return [action.requested_at.timestamp() for action in actions if action.requested_at is not None]
 
 
 def _commit_end(stack: TrialStack, group_id: str) -> None:
@@ -108,10 +85,3 @@ def _remove(stack: TrialStack, policy: ScalingPolicy, job_id: str | None) -> Non
     if job_id is not None:
         stack.flink.cancel(job_id)
         stack.flink.wait_ended(job_id)
-
-
-def _set_rate(stack: TrialStack, rate: float) -> float:
-    """Change the load; returns when, in seconds since the epoch."""
-    with client() as http:
-        http.put(f"{stack.load_url}/load", json={"rate": rate}).raise_for_status()
-    return time.time()

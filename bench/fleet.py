@@ -23,8 +23,8 @@ from weir_contracts.topics import OBSERVATIONS
 
 from bench.advance import OPERATORS, observation
 from bench.follower import PlanLatencies
-from bench.loop import usage_over
 from bench.results_file import distribution, write
+from bench.running import usage_over
 from runtime.envelope import new_traceparent
 from runtime.kafka_bus import KafkaBus
 from services.knowledge.adapters.redis import RedisStore

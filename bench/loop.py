@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,14 +20,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
-from weir_contracts import ActionState, Outcome, Plan, parse_policy
-
 from bench.first_overload import measure_first_overloads
 from bench.follower import PlanLatencies
-from bench.results_file import PROJECT, distribution, log, write
-from runtime.event_feed import EventFollower
-from testbed.process import ManagedProcess, NotInTime, TestbedError, wait_until
+from bench.results_file import PROJECT, distribution, earlier, log, write
+from bench.running import Running, recovery, run_folder, started, usage_over, with_spec
+from testbed.process import TestbedError
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, TrialStack
 from workloads.sample_job import SLOWEST
@@ -55,156 +51,81 @@ class StepFigures:
     to_parallelism: dict[str, int]
 
 
-class LoopBench:
-    """The stack under measurement, with what its feed has said so far."""
+def settle(bench: Running, timeout_seconds: float) -> None:
+    """Return to the base load and wait until the job was left alone: nothing in flight, a small lag, and one subtask."""
+    bench.stack.set_load(rate=BASE_RATE)
+    began = len(bench.plans())
 
-    def __init__(self, stack: TrialStack) -> None:
-        self.stack = stack
-        self.events = EventFollower(f"{stack.api_url}/v1/events")
+    def quiet() -> bool:
+        lag, plans = bench.lag_seconds(), bench.plans()[began:][-3:]
+        # Not while capacities are being learned: what is measured is the answer to a load, not to a start.
+        holding = len(plans) == 3 and all(p.kind == "hold" and p.code == "objective-held" for p in plans)
+        return lag is not None and lag < 3.0 and bench.idle() and holding and plans[-1].current[SLOWEST] == 1
 
-    def set_rate(self, rate: float) -> float:
-        """Change the load; returns when, in seconds since the epoch."""
-        httpx.put(f"{self.stack.load_url}/load", json={"rate": rate}, timeout=5).raise_for_status()
-        return time.time()
-
-    def actions(self) -> list[ActionState]:
-        """The last state of each action, oldest first."""
-        found: dict[str, ActionState] = {}
-        for event in self.events.events():
-            if event.kind == "outcome" and (action := Outcome.model_validate(event.data).action):
-                found[str(action.id)] = action
-        return list(found.values())
-
-    def plans(self) -> list[Plan]:
-        """All plans so far, oldest first."""
-        return [Plan.model_validate(event.data) for event in self.events.events() if event.kind == "plan"]
-
-    def probe_lag_seconds(self) -> float | None:
-        probe = self.stack.probe
-        return None if probe is None else probe.lag_seconds()
-
-    def settled(self, rate: float, timeout_seconds: float) -> None:
-        """Wait until the job has been left alone at `rate`: nothing in flight, a small lag, and one subtask."""
-        began = len(self.plans())
-
-        def quiet() -> bool:
-            self.stack.check()
-            lag = self.probe_lag_seconds()
-            actions, plans = self.actions(), self.plans()[began:][-3:]
-            idle = not actions or actions[-1].terminal
-            # Not while capacities are being learned: what is measured is the answer to a load, not to a start.
-            holding = len(plans) == 3 and all(p.kind == "hold" and p.code == "objective-held" for p in plans)
-            return lag is not None and lag < 3.0 and idle and holding and plans[-1].current[SLOWEST] == 1
-
-        try:
-            wait_until(quiet, timeout_seconds=timeout_seconds, what=f"settled at {rate:g} records/s", poll_seconds=1.0)
-        except NotInTime:
-            log(f"not settled at {rate:g} records/s within {timeout_seconds:g} s; going on")
-
-    def step(self) -> StepFigures:
-        """One load step and what came of it."""
-        before = len(self.actions())
-        at = self.set_rate(BASE_RATE * STEP_FACTOR)
-        lags: list[tuple[float, float | None]] = []
-
-        def recovered() -> bool:
-            self.stack.check()
-            lags.append((time.time() - at, self.probe_lag_seconds()))
-            ran = any(action.running_at for action in self.actions()[before:])
-            last = lags[-1][1]
-            return ran and lags[-1][0] > 15.0 and last is not None and last < 3.0
-
-        try:
-            wait_until(recovered, timeout_seconds=120, what="the step answered", poll_seconds=0.5)
-        except NotInTime:
-            log("not recovered within 120 s")
-        answered = [a for a in self.actions()[before:] if a.requested_at is not None]
-        return _figures(at, lags, answered)
+    bench.wait(quiet, timeout_seconds, f"settled at {BASE_RATE:g} records/s", poll_seconds=1.0)
 
 
-def _figures(at: float, lags: list[tuple[float, float | None]], answered: list[ActionState]) -> StepFigures:
-    late = [t for t, lag in lags if lag is None or lag > OBJECTIVE_SECONDS]
-    after = [t for t, _ in lags if not late or t > max(late)]
-    measured = [lag for _, lag in lags if lag is not None]
-    first = answered[0] if answered else None
+def step(bench: Running) -> StepFigures:
+    """One load step and what came of it."""
+    before = len(bench.actions())
+    at = bench.stack.set_load(rate=BASE_RATE * STEP_FACTOR)
+    lags: list[tuple[float, float | None]] = []
+
+    def recovered() -> bool:
+        lags.append((time.time() - at, bench.lag_seconds()))
+        ran = any(action.running_at for action in bench.actions()[before:])
+        last = lags[-1][1]
+        return ran and lags[-1][0] > 15.0 and last is not None and last < 3.0
+
+    bench.wait(recovered, 120, "the step answered", poll_seconds=0.5)
+    first = next((a for a in bench.actions()[before:] if a.requested_at is not None), None)
     requested = first.requested_at if first else None
+    recovered_seconds, max_lag = recovery(lags, OBJECTIVE_SECONDS)
     return StepFigures(
         accepted_seconds=round(requested.timestamp() - at, 3) if requested else None,
         running_seconds=first.restart_seconds if first else None,
-        recovered_seconds=None if not after else 0.0 if not late else round(after[0], 1),
-        max_probe_lag_seconds=round(max(measured), 1) if measured else None,
+        recovered_seconds=recovered_seconds,
+        max_probe_lag_seconds=max_lag,
         from_parallelism=first.before if first else {},
         to_parallelism=first.wanted if first else {},
     )
 
 
-def usage_over(processes: list[ManagedProcess], seconds: float) -> dict[str, dict[str, float]]:
-    """Mean processor share (of one core) and resident memory of each process over a while."""
-    first = {p.name: p.usage() for p in processes}
-    began = time.monotonic()
-    threading.Event().wait(seconds)
-    took = time.monotonic() - began
-    figures = {}
-    for process in processes:
-        before, after = first[process.name], process.usage()
-        if before and after:
-            figures[process.name] = {
-                "rss_megabytes": round(after.rss_bytes / 1e6, 1),
-                "cpu_cores": round((after.cpu_seconds - before.cpu_seconds) / took, 3),
-            }
-    return figures
-
-
 def measure_steps(steps: int) -> dict[str, Any]:
     """The loop's figures on one stack."""
     options = TrialOptions(interval_seconds=2.0, peak_rate=BASE_RATE * STEP_FACTOR, objective_seconds=OBJECTIVE_SECONDS)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
-        stack = TrialStack(options, Path(folder))
-        document = stack.policy.to_document()
-        # Down again soon after each step: what is measured is the way up, twenty times.
-        document["spec"]["behavior"] = short_behavior(12, 5)
-        stack.policy = parse_policy(document)
-        bench = LoopBench(stack)
-        try:
-            stack.start(log)
-            bench.events.start()
-            return _measure(bench, steps)
-        finally:
-            bench.events.stop()
-            stack.stop()
+    # Down again soon after each step: what is measured is the way up, twenty times.
+    spec = {"behavior": short_behavior(12, 5)}
+    with run_folder() as folder, started(Running(with_spec(TrialStack(options, folder), spec))) as bench:
+        return _measure(bench, steps)
 
 
-def _measure(bench: LoopBench, steps: int) -> dict[str, Any]:
+def _measure(bench: Running, steps: int) -> dict[str, Any]:
     processes = list(bench.stack.processes())
     latencies = PlanLatencies(bench.stack.kafka.bootstrap_servers, LOOP_PARTITIONS)
-    bench.set_rate(1.0)
+    bench.stack.set_load(rate=1.0)
     rest = usage_over(processes, REST_SECONDS)
-    bench.set_rate(BASE_RATE)
-    bench.settled(BASE_RATE, 180)
+    settle(bench, 180)
     figures = []
     for i in range(steps):
-        measured = bench.step()
-        log(f"step {i + 1} of {steps}: {asdict(measured)}")
-        figures.append(measured)
+        figures.append(step(bench))
+        log(f"step {i + 1} of {steps}: {asdict(figures[-1])}")
         if i == 0:
             loaded = usage_over(processes, REST_SECONDS)
-        bench.set_rate(BASE_RATE)
-        bench.settled(BASE_RATE, 150)
+        settle(bench, 150)
+
+    def distributed(name: str) -> dict[str, Any]:
+        return distribution([value for each in figures if (value := getattr(each, name)) is not None])
+
     return {
         "interval_seconds": 2.0,
         "base_rate": BASE_RATE,
         "step_factor": STEP_FACTOR,
         "observation_to_plan_seconds": distribution(latencies.stop()),
-        "step_to_accepted_seconds": distribution(
-            [f.accepted_seconds for f in figures if f.accepted_seconds is not None]
-        ),
-        "accepted_to_running_seconds": distribution(
-            [f.running_seconds for f in figures if f.running_seconds is not None]
-        ),
-        "recovered_seconds": distribution([f.recovered_seconds for f in figures if f.recovered_seconds is not None]),
-        "max_probe_lag_seconds": distribution(
-            [f.max_probe_lag_seconds for f in figures if f.max_probe_lag_seconds is not None]
-        ),
+        "step_to_accepted_seconds": distributed("accepted_seconds"),
+        "accepted_to_running_seconds": distributed("running_seconds"),
+        "recovered_seconds": distributed("recovered_seconds"),
+        "max_probe_lag_seconds": distributed("max_probe_lag_seconds"),
         "steps_unanswered": sum(1 for f in figures if f.accepted_seconds is None),
         "usage_at_rest": rest,
         "usage_under_load": loaded,
@@ -256,8 +177,7 @@ def main() -> int:
         "--only", choices=["steps", "first", "start"], help="measure one part, keep the others' earlier figures"
     )
     arguments = parser.parse_args()
-    path = PROJECT / "bench" / "results" / "loop.json"
-    results: dict[str, Any] = json.loads(path.read_text())["results"] if arguments.only and path.exists() else {}
+    results = earlier("loop") if arguments.only else {}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "steps": lambda: measure_steps(arguments.steps),
         "first": lambda: measure_first_overloads(

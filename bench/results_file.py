@@ -65,6 +65,12 @@ def distribution(values: Sequence[float]) -> dict[str, float | int | None]:
     }
 
 
+def earlier(name: str) -> dict[str, Any]:
+    """Return the results in `bench/results/NAME.json`; empty if there are none."""
+    path = RESULTS / f"{name}.json"
+    return dict(json.loads(path.read_text())["results"]) if path.exists() else {}
+
+
 def write(name: str, command: str, results: dict[str, Any]) -> Path:
     """Write `bench/results/NAME.json`; returns its path."""
     RESULTS.mkdir(parents=True, exist_ok=True)

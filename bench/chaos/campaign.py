@@ -273,7 +273,7 @@ class FlinkCampaign(Campaign):
     stack: TrialStack
 
     def set_load(self, **changes: Any) -> None:
-        httpx.put(f"{self.stack.load_url}/load", json=changes, timeout=5).raise_for_status()
+        self.stack.set_load(**changes)
 
     @property
     def cluster(self) -> FlinkCluster:

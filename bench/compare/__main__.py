@@ -14,7 +14,6 @@ Results, series and curves are in bench/results/compare.json and compare.svg.
 
 import argparse
 import csv
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,14 +27,15 @@ from rich.console import Console
 from rich.table import Table
 from weir_contracts import parse_policy
 
-from bench.results_file import RESULTS, log, write
+from bench.contest import Contestant, Sample, sample_all
+from bench.results_file import RESULTS, earlier, log, write
 from replay.figure import Curve, Panel, nice_top, write_svg
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import TrialStack
 from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
-from .contest import Contest, Decide, Sample, series_of
+from .contest import Contest, Decide
 from .rules import STATIC_UTILIZATION, Reactive, min_parallelism_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
@@ -149,14 +149,28 @@ def contest(load: Load, strategies: Sequence[str], seconds: float, objective_sec
             for strategy in strategies:
                 enter(held, strategy, load)
             log(f"all run, {stack.elapsed_seconds():.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")
-            held.run(load.lead_in_seconds, load.lead_in_seconds + seconds)
+            sample_all(stack, held.contestants, load.lead_in_seconds, load.lead_in_seconds + seconds)
             decisions = held.decisions()
         finally:
             held.stop()
             stack.stop()
-        figures = [{**c.figures(objective_seconds), "series": series_of(c.samples[::2])} for c in held.contestants]
+        figures = [_figures(each, objective_seconds) for each in held.contestants]
         optimum = optimum_slot_seconds(held.contestants[0].samples)
         return {"strategies": figures, "decisions": decisions, "optimum_slot_seconds": optimum}
+
+
+def _figures(contestant: Contestant, objective_seconds: float) -> dict[str, Any]:
+    found = contestant.figures(objective_seconds)
+    return {
+        "strategy": contestant.strategy,
+        "violation_share": found.violation_share,
+        "slot_seconds": found.size_seconds,
+        "rescales": found.changes,
+        "max_probe_lag_seconds": found.max_lag_seconds,
+        "samples": found.samples,
+        "samples_without_lag": found.samples_without_lag,
+        "series": [asdict(sample) for sample in contestant.samples[::2]],
+    }
 
 
 def optimum_slot_seconds(samples: Sequence[Sample]) -> float:
@@ -188,8 +202,8 @@ def figure_panels(results: Sequence[Mapping[str, Any]], objective_seconds: float
     largest."""
     samples = [sample for result in results for sample in result["series"]]
     began = samples[0]["t"]
-    max_lag = max(2 * objective_seconds, *(sample["probe_lag_seconds"] or 0.0 for sample in samples))
-    max_slots = max(sample["slots"] or 0 for sample in samples)
+    max_lag = max(2 * objective_seconds, *(sample["lag_seconds"] or 0.0 for sample in samples))
+    max_slots = max(sample["size"] or 0 for sample in samples)
 
     def over_time(series: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float | None]]:
         return [(sample["t"] - began, sample[name]) for sample in series]
@@ -199,9 +213,9 @@ def figure_panels(results: Sequence[Mapping[str, Any]], objective_seconds: float
         series, share = result["series"], result["violation_share"] or 0.0
         figures = f"{result['strategy']}: late {share:.1%} of the time, {result['slot_seconds']:,.0f} slot-seconds"
         bound = [(0.0, objective_seconds), (series[-1]["t"] - began, objective_seconds)]
-        lag = [Curve("lag, s", "lag", over_time(series, "probe_lag_seconds")), Curve("objective", "bound", bound)]
-        rescales = [b["t"] - began for a, b in pairwise(series) if a["slots"] != b["slots"]]
-        slots = Curve("slots", "held", over_time(series, "slots"), stepped=True)
+        lag = [Curve("lag, s", "lag", over_time(series, "lag_seconds")), Curve("objective", "bound", bound)]
+        rescales = [b["t"] - began for a, b in pairwise(series) if a["size"] != b["size"]]
+        slots = Curve("slots", "held", over_time(series, "size"), stepped=True)
         panels += [
             Panel(figures, lag, top=nice_top(max_lag), height=90, marks=rescales),
             Panel("", [slots], top=nice_top(max_slots), height=80),
@@ -215,8 +229,7 @@ def main() -> int:
     parser.add_argument("--objective-seconds", type=float, default=10.0, help="lag to be held (default 10)")
     parser.add_argument("--round", choices=list(ROUNDS), help="one round, keep the other's earlier figures")
     arguments = parser.parse_args()
-    path = RESULTS / "compare.json"
-    figures: dict[str, Any] = json.loads(path.read_text())["results"] if arguments.round and path.exists() else {}
+    figures = earlier("compare") if arguments.round else {}
     for name, strategies in ROUNDS.items():
         if arguments.round not in (None, name):
             continue

@@ -5,13 +5,12 @@ rest. `ARGS="actions watched"` runs these alone.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.results_file import RESULTS, log, write
+from bench.results_file import earlier, log, write
 
 from . import actions, autoscalers, watched
 
@@ -30,9 +29,7 @@ def main() -> int:
     for name in parser.parse_args().parts or PARTS:
         log(f"{name}: begins")
         found = {**PARTS[name](), "measured_at": datetime.now(UTC).isoformat(timespec="seconds")}
-        path = RESULTS / f"{NAME}.json"
-        results = json.loads(path.read_text())["results"] if path.exists() else {}
-        log(f"{write(NAME, 'make bench-kubernetes', {**results, name: found})}")
+        log(f"{write(NAME, 'make bench-kubernetes', {**earlier(NAME), name: found})}")
     return 0
 
 

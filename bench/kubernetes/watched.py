@@ -8,8 +8,8 @@ from typing import Any
 
 from weir_contracts import ScalingPolicy, parse_policy
 
-from bench.loop import usage_over
 from bench.results_file import log
+from bench.running import usage_over
 from runtime.http_client import client
 from testbed.kubernetes import NODE, KubernetesCluster
 from testbed.process import wait_until

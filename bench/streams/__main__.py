@@ -6,13 +6,12 @@ minutes beside KEDA's rule, an autoscaler by lag and a static size. `--only` mea
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.results_file import RESULTS, log, machine, write
+from bench.results_file import earlier, log, machine, write
 
 from . import contest, groups, scale_in, steps
 
@@ -40,8 +39,7 @@ def main() -> int:
         "--only", nargs="+", choices=parts, help="measure these parts, keep the others' earlier figures"
     )
     arguments = parser.parse_args()
-    path = RESULTS / "streams.json"
-    results: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() else {}
+    results = earlier("streams")
     for name, measure in parts.items():
         if arguments.only is None or name in arguments.only:
             began = datetime.now(UTC).isoformat(timespec="seconds")

@@ -6,13 +6,11 @@ the autoscaler by lag has the records of half the objective as its target; the s
 """
 
 import contextlib
-import itertools
 import math
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import httpx
 
 from bench.compare.__main__ import Load, excerpt
 from bench.compare.rules import STATIC_UTILIZATION
+from bench.contest import Contestant, Controller, sample_all
 from bench.results_file import log
 from planners.keda_kafka import KedaKafkaParameters
 from testbed.process import free_port
@@ -34,8 +33,8 @@ from testbed.trial.options import (
 )
 from workloads.probe import Probe
 
-from .rules import Controller, GroupLag, LagRule
-from .running import Running, running
+from .rules import GroupLag, LagRule, apply_rule
+from .running import StreamsRunning, running
 
 PEAK_RATE = 500.0
 SERVICE_MICROS = 8000
@@ -43,48 +42,7 @@ SERVICE_MICROS = 8000
 CAPACITY = 1e6 / SERVICE_MICROS
 MAX_INSTANCES = 6
 OBJECTIVE_SECONDS = 10.0
-SAMPLE_SECONDS = 1.0
 STATIC = math.ceil(PEAK_RATE / CAPACITY / STATIC_UTILIZATION)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """An application at `t` seconds after the load began. None is unknown."""
-
-    t: float
-    lag_seconds: float | None
-    instances: int | None
-    """Processes, ready or not: that is what a user pays for."""
-
-
-@dataclass
-class Contestant:
-    """A strategy and its application."""
-
-    strategy: str
-    application_id: str
-    probe: Probe
-    controller: Controller | None
-    samples: list[Sample] = field(default_factory=list)
-
-    def figures(self) -> dict[str, Any]:
-        """Return the figures. While the number of instances is unknown, the last one counts."""
-        known, held = [], 0
-        for sample in self.samples:
-            held = held if sample.instances is None else sample.instances
-            known.append(held)
-        lags = [s.lag_seconds for s in self.samples if s.lag_seconds is not None]
-        spans = [b.t - a.t for a, b in itertools.pairwise(self.samples)]
-        return {
-            "strategy": self.strategy,
-            "violation_share": round(sum(lag > OBJECTIVE_SECONDS for lag in lags) / len(lags), 4) if lags else None,
-            "instance_seconds": round(sum(n * s for n, s in zip(known, spans, strict=False)), 1),
-            "changes": sum(a != b for a, b in itertools.pairwise(known)),
-            "max_lag_seconds": round(max(lags), 1) if lags else None,
-            "samples": len(self.samples),
-            "samples_without_lag": len(self.samples) - len(lags),
-            "series": [asdict(sample) for sample in self.samples[::5]],
-        }
 
 
 def _rule(strategy: str, load: Load) -> LagRule:
@@ -95,7 +53,7 @@ def _rule(strategy: str, load: Load) -> LagRule:
     return LagRule(KedaKafkaParameters(lag_threshold=target, allow_idle_consumers=True), MAX_INSTANCES, window)
 
 
-def _enter(bench: Running, strategy: str, load: Load) -> Contestant:
+def _enter(bench: StreamsRunning, strategy: str, load: Load) -> Contestant:
     """Run one more application on the same input, under a rule or with a static size."""
     stack, name = bench.stack, f"{GROUP_ID}-{strategy}"
     servers, output = stack.kafka.bootstrap_servers, f"output-{strategy}"
@@ -103,29 +61,33 @@ def _enter(bench: Running, strategy: str, load: Load) -> Contestant:
     is_static = strategy == "static-peak"
     stack.run_supervisor(name, output, replicas=STATIC if is_static else 1)
     probe = Probe(servers, output, input_topic=INPUT_TOPIC).start()
-    if is_static:
-        return Contestant(strategy, name, probe, None)
-    lag = GroupLag(servers, name, (INPUT_TOPIC, PAYMENTS_TOPIC), PARTITIONS)
-    rule = _rule(strategy, load)
-    controller = Controller(stack.endpoint_url_of(name), lag, rule.decide, max(1.0, 15.0 / load.speedup))
-    controller.start()
-    return Contestant(strategy, name, probe, controller)
+    contestant = Contestant(strategy, probe, partial(_instances, bench, name))
+    if not is_static:
+        lag = GroupLag(servers, name, (INPUT_TOPIC, PAYMENTS_TOPIC), PARTITIONS)
+        cycle = partial(apply_rule, stack.endpoint_url_of(name), lag, _rule(strategy, load))
+        contestant.controller = Controller(strategy, cycle, max(1.0, 15.0 / load.speedup))
+    return contestant
 
 
-def _run(bench: Running, contestants: Sequence[Contestant], load: Load, seconds: float) -> None:
-    stack, began = bench.stack, bench.stack.began_at or time.monotonic()
-    due, until = max(load.lead_in_seconds, stack.elapsed_seconds()), load.lead_in_seconds + seconds
-    while due <= until:
-        time.sleep(max(0.0, began + due - time.monotonic()))
-        stack.check()
-        for each in contestants:
-            if each.controller is not None:
-                each.controller.check()
-            instances: int | None = None
-            with contextlib.suppress(httpx.HTTPError):
-                instances = len(bench.endpoint(each.application_id).instances)
-            each.samples.append(Sample(round(stack.elapsed_seconds(), 2), each.probe.lag_seconds(), instances))
-        due += SAMPLE_SECONDS
+def _instances(bench: StreamsRunning, application_id: str) -> int | None:
+    """Return the number of an application's processes, ready or not: that is what a user pays for."""
+    with contextlib.suppress(httpx.HTTPError):
+        return len(bench.endpoint(application_id).instances)
+    return None
+
+
+def _figures(contestant: Contestant) -> dict[str, Any]:
+    found = contestant.figures(OBJECTIVE_SECONDS)
+    return {
+        "strategy": contestant.strategy,
+        "violation_share": found.violation_share,
+        "instance_seconds": found.size_seconds,
+        "changes": found.changes,
+        "max_lag_seconds": found.max_lag_seconds,
+        "samples": found.samples,
+        "samples_without_lag": found.samples_without_lag,
+        "series": [asdict(sample) for sample in contestant.samples[::5]],
+    }
 
 
 def measure(seconds: float) -> dict[str, Any]:
@@ -148,12 +110,13 @@ def measure(seconds: float) -> dict[str, Any]:
             try:
                 if bench.stack.probe is None:
                     raise RuntimeError("the stack has no probe")
-                contestants.append(Contestant("weir", GROUP_ID, bench.stack.probe, None))
+                contestants.append(Contestant("weir", bench.stack.probe, partial(_instances, bench, GROUP_ID)))
                 for strategy in ("static-peak", "keda-kafka", "hpa-lag"):
                     contestants.append(_enter(bench, strategy, load))
+                begin, until = load.lead_in_seconds, load.lead_in_seconds + seconds
                 elapsed = bench.stack.elapsed_seconds()
-                log(f"all run, {elapsed:.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")
-                _run(bench, contestants, load, seconds)
+                log(f"all run, {elapsed:.0f} s of {begin:.0f} s of lead-in are over")
+                sample_all(bench.stack, contestants, max(begin, elapsed + 1.0), until)
                 plans = Counter(plan.code for plan in bench.plans()).most_common()
                 actions = [
                     {"to": a.wanted, "from": a.before, "phase": a.phase, "sentence": a.sentence}
@@ -161,16 +124,14 @@ def measure(seconds: float) -> dict[str, Any]:
                 ]
             finally:
                 for each in contestants:
-                    if each.controller is not None:
-                        each.controller.stop()
-                    each.probe.stop()
+                    each.stop()
     about = {"path": "worldcup98_minutes", "speedup": round(load.speedup, 2), "peak_rate": PEAK_RATE}
     return {
         "objective_seconds": OBJECTIVE_SECONDS,
         "load": {**about, "lead_in_seconds": load.lead_in_seconds, "seconds": seconds},
         "capacity_of_an_instance": CAPACITY,
         "max_instances": MAX_INSTANCES,
-        "strategies": [each.figures() for each in contestants],
+        "strategies": [_figures(each) for each in contestants],
         "plans": dict(plans),
         "actions": actions,
     }

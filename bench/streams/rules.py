@@ -3,19 +3,15 @@
 Both set the endpoint's replicas by themselves, as a Deployment's are set: no eviction, no verification.
 """
 
-import contextlib
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import httpx
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from planners.autoscaling import v2
 from planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
-from testbed.process import TestbedError
+from runtime.http_client import client
 
 CALL_SECONDS = 2.0
 
@@ -62,49 +58,11 @@ class GroupLag:
         ends = {(p.topic, p.partition): int(f.result(CALL_SECONDS).offset) for p, f in latest.items()}
         return [Partition(p.offset if p.offset >= 0 else None, ends[p.topic, p.partition]) for p in committed]
 
-    def close(self) -> None:
-        """End the connection."""
-        self._consumer.close()
 
-
-class Controller:
-    """Applies a rule to an endpoint every `period_seconds`, on its own thread."""
-
-    def __init__(
-        self, url: str, lag: GroupLag, decide: Callable[[float, int, Sequence[Partition]], int], period_seconds: float
-    ) -> None:
-        self._url = url
-        self._lag = lag
-        self._decide = decide
-        self._period_seconds = period_seconds
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rule", daemon=True)
-
-    def start(self) -> None:
-        """Decide from now on."""
-        self._thread.start()
-
-    def check(self) -> None:
-        """Raise `TestbedError` if it does not decide any more: a contest without it is none."""
-        if not self._thread.is_alive():
-            raise TestbedError(f"the rule of {self._url} has died")
-
-    def stop(self) -> None:
-        """Return once the thread has ended."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(10)
-        self._lag.close()
-
-    def _run(self) -> None:
-        with httpx.Client(timeout=CALL_SECONDS, trust_env=False) as http:
-            while not self._stopped.wait(self._period_seconds):
-                # what does not answer now is asked again in the next period
-                with contextlib.suppress(KafkaException, httpx.HTTPError, TimeoutError):
-                    self._cycle(http)
-
-    def _cycle(self, http: httpx.Client) -> None:
-        state = http.get(self._url).raise_for_status().json()
-        wanted = self._decide(time.monotonic(), state["replicas"], self._lag.read())
+def apply_rule(url: str, lag: GroupLag, rule: LagRule, at: float) -> None:
+    """Let a rule decide at `at` (seconds), and set an endpoint's replicas to what was decided."""
+    with client(timeout=CALL_SECONDS) as http:
+        state = http.get(url).raise_for_status().json()
+        wanted = rule.decide(at, state["replicas"], lag.read())
         if wanted != state["replicas"]:
-            http.put(self._url, json={"replicas": wanted, "version": state["version"]}).raise_for_status()
+            http.put(url, json={"replicas": wanted, "version": state["version"]}).raise_for_status()

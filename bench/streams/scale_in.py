@@ -7,7 +7,7 @@ from bench.results_file import distribution, log
 from testbed.process import free_port
 from testbed.trial.options import GROUP_ID, TrialOptions, short_behavior
 
-from .running import CommitWatch, Running, running
+from .running import CommitWatch, StreamsRunning, running
 
 TASKS = 4
 RATE = 100.0
@@ -21,23 +21,24 @@ def _bounds(count: int) -> dict[str, Any]:
     return {"bounds": {"min": count, "max": count}}
 
 
-def _two(bench: Running, watch: CommitWatch, *, by_weir: bool) -> None:
-    """Run two instances that both progress."""
+def _request(bench: StreamsRunning, count: int, *, by_weir: bool) -> None:
     if by_weir:
-        bench.change_policy(**_bounds(2))
+        bench.change_policy(**_bounds(count))
     else:
-        bench.scale(2)
+        bench.scale(count)
+
+
+def _two(bench: StreamsRunning, watch: CommitWatch, *, by_weir: bool) -> None:
+    """Run two instances that both progress."""
+    _request(bench, 2, by_weir=by_weir)
     bench.wait(lambda: bench.has(2) and bench.idle(), ACTION_SECONDS, "two instances")
     since = time.monotonic()
     bench.wait(lambda: watch.all_advance_after(since + 1.0), ACTION_SECONDS, "all tasks progress")
 
 
-def _scale_in(bench: Running, watch: CommitWatch, *, by_weir: bool) -> float | None:
+def _scale_in(bench: StreamsRunning, watch: CommitWatch, *, by_weir: bool) -> float | None:
     at = time.monotonic()
-    if by_weir:
-        bench.change_policy(**_bounds(1))
-    else:
-        bench.scale(1)
+    _request(bench, 1, by_weir=by_weir)
     limit = ACTION_SECONDS + SESSION_SECONDS
     bench.wait(lambda: bench.has(1) and bench.idle(), limit, "one instance")
     ended = time.monotonic()
@@ -53,7 +54,7 @@ def measure(with_eviction: int, without: int, seconds: float) -> dict[str, Any]:
     evicted: list[float] = []
     waited: list[float] = []
     with running(options, spec, supervisor=supervisor, partitions=TASKS) as bench:
-        bench.set_rate(RATE)
+        bench.stack.set_load(rate=RATE)
         watch = CommitWatch(bench.stack.kafka.bootstrap_servers, GROUP_ID, TASKS)
         try:
             until = time.monotonic() + seconds

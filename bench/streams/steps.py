@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.results_file import distribution, log
+from bench.running import recovery
 from testbed.process import free_port
 from testbed.trial.options import TrialOptions, short_behavior
 
-from .running import Running, running
+from .running import StreamsRunning, running
 
 BASE_RATE, FACTOR = 150.0, 3.0
 """An instance carries 250 records/s: one is enough for the base, the step needs two or three."""
@@ -35,9 +36,9 @@ def _bounds(maximum: int) -> dict[str, Any]:
     return {"bounds": {"min": 1, "max": maximum}}
 
 
-def _settle(bench: Running) -> bool:
+def _settle(bench: StreamsRunning) -> bool:
     """Return to one instance at the base load, by the policy's bounds: what is measured is the way up."""
-    bench.set_rate(BASE_RATE)
+    bench.stack.set_load(rate=BASE_RATE)
     bench.change_policy(**_bounds(1))
     bench.wait(lambda: bench.has(1) and bench.idle(), SETTLE_SECONDS, "one instance")
     bench.wait(lambda: (bench.lag_seconds() or 99.0) < 3.0, SETTLE_SECONDS, "little lag")
@@ -51,15 +52,15 @@ def _settle(bench: Running) -> bool:
     return bench.wait(quiet, SETTLE_SECONDS, "three holds in a row")
 
 
-def _step(bench: Running) -> Step:
+def _step(bench: StreamsRunning) -> Step:
     before = bench.endpoint().replicas
-    at = bench.set_rate(BASE_RATE * FACTOR)
+    at = bench.stack.set_load(rate=BASE_RATE * FACTOR)
     asked: float | None = None
     lags: list[tuple[float, float | None]] = []
 
     def held() -> bool:
         nonlocal asked
-        now = time.monotonic() - at
+        now = time.time() - at
         replicas = bench.endpoint().replicas
         if asked is None and replicas > before:
             asked = now
@@ -68,15 +69,8 @@ def _step(bench: Running) -> Step:
         return asked is not None and now > 10.0 and bench.idle() and last is not None and last < 3.0
 
     bench.wait(held, STEP_SECONDS, "the step answered and the lag small again")
-    late = [t for t, lag in lags if lag is None or lag > OBJECTIVE_SECONDS]
-    after = [t for t, _ in lags if not late or t > max(late)]
-    measured = [lag for _, lag in lags if lag is not None]
-    return Step(
-        None if asked is None else round(asked, 2),
-        bench.endpoint().replicas,
-        None if not after else 0.0 if not late else round(after[0], 1),
-        round(max(measured), 1) if measured else None,
-    )
+    recovered, max_lag = recovery(lags, OBJECTIVE_SECONDS)
+    return Step(None if asked is None else round(asked, 2), bench.endpoint().replicas, recovered, max_lag)
 
 
 def measure(way: str, count: int, seconds: float) -> dict[str, Any]:

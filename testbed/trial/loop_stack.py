@@ -19,18 +19,11 @@ from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 from workloads.probe import Probe
 
-from .options import (
-    INPUT_TOPIC,
-    OUTPUT_PARTITIONS,
-    OUTPUT_TOPIC,
-    PARTITIONS,
-    TrialOptions,
-)
+from .options import INPUT_TOPIC, OUTPUT_PARTITIONS, OUTPUT_TOPIC, PARTITIONS, TrialOptions
 
 SERVICES = ("knowledge", "monitor", "analyzer", "planner", "executor")
 PLANNER_PORT = 8093
 """Default port of `weir planner`; another one if it is in use."""
-SLOTS = 16
 LOOP_PARTITIONS = 2
 """Of Weir's own topics: on a small machine every further Spark partition costs latency."""
 
@@ -176,10 +169,15 @@ class LoopStack(ABC):
             url = f"{self.api_url}/v1/policies/{policy.application}"
             http.put(url, json=policy.to_document()).raise_for_status()
 
+    def set_load(self, **changes: object) -> float:
+        """Change the load (`rate` in records/s, `paused`, …); returns when, in seconds since the epoch."""
+        with client() as http:
+            http.put(f"{self.load_url}/load", json=changes).raise_for_status()
+        return time.time()
+
     def begin_load(self) -> None:
         """Let the trace begin; from here the trial's time counts."""
-        with client() as http:
-            http.put(f"{self.load_url}/load", json={"paused": False}).raise_for_status()
+        self.set_load(paused=False)
         self.began_at = time.monotonic()
 
     def elapsed_seconds(self) -> float:

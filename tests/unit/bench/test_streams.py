@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.streams.contest import Contestant, Sample
+from bench.contest import Contestant, Sample
 from bench.streams.rules import LagRule
 from planners.keda_kafka import KedaKafkaParameters, Partition
 
@@ -33,9 +33,10 @@ class _Silent:
 
 def test_what_an_application_costs_counts_until_the_next_sample() -> None:
     """An unknown number of instances is the last one; an unknown lag is no violation."""
-    found = Contestant("weir", "orders", _Silent(), None)  # type: ignore[arg-type]
-    found.samples += [Sample(0.0, 1.0, 2), Sample(1.0, 30.0, None), Sample(3.0, None, 4), Sample(4.0, 2.0, 4)]
-    figures = found.figures()
-    assert figures["instance_seconds"] == 2 + 2 * 2 + 4
-    assert figures["violation_share"] == pytest.approx(1 / 3, abs=1e-4)
-    assert (figures["changes"], figures["samples_without_lag"], figures["max_lag_seconds"]) == (1, 1, 30.0)
+    found = Contestant("weir", _Silent(), lambda: None)  # type: ignore[arg-type]
+    observed = [(0.0, 1.0, 2), (1.0, 30.0, None), (3.0, None, 4), (4.0, 2.0, 4)]
+    found.samples += [Sample(t, None, lag, size) for t, lag, size in observed]
+    figures = found.figures(10.0)
+    assert figures.size_seconds == 2 + 2 * 2 + 4
+    assert figures.violation_share == pytest.approx(1 / 3, abs=1e-4)
+    assert (figures.changes, figures.samples_without_lag, figures.max_lag_seconds) == (1, 1, 30.0)
