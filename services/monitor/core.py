@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import floor
+from typing import Any
 
 from weir_contracts import (
     Deployment,
@@ -18,7 +19,7 @@ from weir_contracts import (
     observation_id,
 )
 
-from engines.scrape import Positions, Scrape
+from engines.scrape import Scrape
 
 _MAX_PROBLEMS = 100
 _MAX_PARTITIONS = 10_000
@@ -39,6 +40,20 @@ class PartitionOffsets:
     commit_metadata: str = ""
     rewound_at: datetime | None = None
     """Time at which the committed offset or the end of the log was seen to fall."""
+
+    def reading(self, operator: str, **more: Any) -> PartitionReading:
+        """Return the partition as a part of an observation, with `more` of its fields."""
+        return PartitionReading(
+            operator=operator,
+            topic=self.topic,
+            partition=self.partition,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            committed_offset=self.committed_offset,
+            committed_at=self.committed_at,
+            position_appended_at=self.position_appended_at,
+            **more,
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,9 @@ def observe(readings: Readings, now: datetime) -> Observation:
     same_run = previous is not None and previous.run is not None and run is not None and run.is_same(previous.run)
     operators = _checked(scrape.operators, previous) if previous and same_run else list(scrape.operators)
     partitions = [
-        _partition(name, p, scrape.sources[name]) for name, p in readings.partitions if name in scrape.sources
+        p.reading(name, current_offset=scrape.sources[name].get((p.metric_topic, p.partition)))
+        for name, p in readings.partitions
+        if name in scrape.sources
     ]
     partitions += scrape.partitions
     application = readings.policy.application
@@ -174,20 +191,6 @@ def _topology(readings: Readings) -> Topology | None:
         return operator.model_copy(update={"source_partitions": count})
 
     return topology.model_copy(update={"operators": [counted(operator) for operator in topology.operators]})
-
-
-def _partition(operator: str, partition: PartitionOffsets, positions: Positions) -> PartitionReading:
-    return PartitionReading(
-        operator=operator,
-        topic=partition.topic,
-        partition=partition.partition,
-        log_start_offset=partition.log_start_offset,
-        log_end_offset=partition.log_end_offset,
-        committed_offset=partition.committed_offset,
-        committed_at=partition.committed_at,
-        current_offset=positions.get((partition.metric_topic, partition.partition)),
-        position_appended_at=partition.position_appended_at,
-    )
 
 
 def _deployment(deployment: Deployment | None, policy: ScalingPolicy) -> Deployment | None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from weir_contracts import ScalingPolicy, Subject
 
@@ -15,23 +14,13 @@ from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, cr
 from runtime.clock import Clock
 from services.monitor.core import Readings
 
-from . import instance_metrics, prometheus
-from .flink import FlinkCollector, new_client
+from .flink import FlinkCollector
 from .groups import GroupCollector
 from .instance_metrics import InstanceMetricsCollector
 from .kafka import BrokersPool, Cluster, KafkaBrokers
 from .partitions import Brokers, KafkaReadings, PartitionCollector
 from .prometheus import PrometheusCollector, SignalReadings
-from .workloads import InstancePodsCollector, ServiceCollector
-
-
-class EngineCollector(Protocol):
-    """Reader of one application from its engine. It reports failures as problems in the scrape and does not raise
-    them."""
-
-    async def scrape(self) -> Scrape: ...
-
-    async def close(self) -> None: ...
+from .workloads import Engine, InstancePodsCollector, ServiceCollector
 
 
 class ApplicationCollector:
@@ -39,7 +28,7 @@ class ApplicationCollector:
 
     def __init__(
         self,
-        engine: EngineCollector,
+        engine: Engine,
         partitions: PartitionCollector | None,
         clock: Clock,
         on_closed: Callable[[], Awaitable[None]] | None = None,
@@ -113,17 +102,16 @@ class Collectors:
         if self.workloads is not None:
             await self.workloads.close()
 
-    def _engine(self, policy: ScalingPolicy, brokers: Brokers | None) -> EngineCollector:
+    def _engine(self, policy: ScalingPolicy, brokers: Brokers | None) -> Engine:
         """Return the collector of the application's engine: one branch per engine."""
         subject, engine = policy.subject, policy.subject.application.engine
         on_pods = subject.target.kubernetes is not None
-        collector: EngineCollector
+        collector: Engine
         if engine == "service":
             return ServiceCollector(subject, self.workloads, self.namespaces)
         if engine == "flink":
-            client = new_client(self.call_timeout_seconds, self.allowed)
-            flink = subject.flink
-            collector = FlinkCollector(flink, self.call_timeout_seconds, client, reads_task_managers=not on_pods)
+            timeout, allowed = self.call_timeout_seconds, self.allowed
+            collector = FlinkCollector(subject.flink, timeout, allowed, reads_task_managers=not on_pods)
         elif brokers is not None:
             collector = GroupCollector(subject, brokers, self.clock, self._metrics(subject))
         else:
@@ -134,16 +122,14 @@ class Collectors:
         streams = subject.application.kafka_streams
         if streams is None or streams.metrics is None:
             return None
-        client = instance_metrics.new_client(self.call_timeout_seconds, self.allowed)
         target = subject.target.endpoint
-        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, client)
+        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, self.allowed)
 
     def _signals(self, policy: ScalingPolicy) -> PrometheusCollector | None:
         signals = policy.spec.signals.prometheus
         if signals is None:
             return None
-        client = prometheus.new_client(self.call_timeout_seconds, self.allowed)
-        return PrometheusCollector(signals, self.call_timeout_seconds, client)
+        return PrometheusCollector(signals, self.call_timeout_seconds, self.allowed)
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """Return the collector of a policy; the caller closes it."""

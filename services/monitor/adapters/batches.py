@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -27,7 +27,7 @@ class Batches(Generic[Item, Answer]):
         """Return the answer for all items of a batch that this one is among; raises what its request raised."""
         if self._next is None:
             self._next = _Batch(asyncio.get_running_loop().create_future())
-            self._next.answer.add_done_callback(_retrieve_error)
+            self._next.answer.add_done_callback(retrieve_error)
         batch = self._next
         batch.items.append(item)
         if self._running is None or self._running.done():
@@ -48,7 +48,7 @@ class Batches(Generic[Item, Answer]):
                 batch.answer.set_exception(error)
 
 
-def _retrieve_error(future: "asyncio.Future[Answer]") -> None:
+def retrieve_error(future: "asyncio.Future[Any]") -> None:
     """Retrieve the error of a request that all callers have stopped waiting for."""
     if not future.cancelled():
         future.exception()

@@ -35,19 +35,6 @@ TASK_MANAGER_SECONDS = 15.0
 _GAUGES = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
 
 
-def new_client(
-    timeout_seconds: float, allowed: Allowed = TARGETS, transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """Return an HTTP client for one cluster."""
-    return async_client(
-        timeout_seconds=timeout_seconds,
-        answer_bytes=MAX_RESPONSE_BYTES,
-        connections=MAX_CONCURRENT_CALLS,
-        allowed=allowed,
-        transport=transport,
-    )
-
-
 @dataclass
 class _CachedJob:
     """Properties that do not change during the life of a job id, requested once."""
@@ -69,13 +56,20 @@ class FlinkCollector:
         self,
         application: FlinkApplication,
         timeout_seconds: float,
-        client: httpx.AsyncClient,
+        allowed: Allowed = TARGETS,
+        transport: httpx.AsyncBaseTransport | None = None,
         *,
         reads_task_managers: bool = True,
     ) -> None:
         self._application = application
-        self._client = client
-        self._cluster = Cluster(client, str(application.url), 2 * timeout_seconds, MAX_CONCURRENT_CALLS)
+        self._client = async_client(
+            timeout_seconds=timeout_seconds,
+            answer_bytes=MAX_RESPONSE_BYTES,
+            connections=MAX_CONCURRENT_CALLS,
+            allowed=allowed,
+            transport=transport,
+        )
+        self._cluster = Cluster(self._client, str(application.url), 2 * timeout_seconds, MAX_CONCURRENT_CALLS)
         self._cached: _CachedJob | None = None
         self._reads_task_managers = reads_task_managers
         self._workers: tuple[float, tuple[Pod, ...]] | None = None

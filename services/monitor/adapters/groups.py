@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from weir_contracts import KafkaSignals, PartitionReading, Problem, Subject
+from weir_contracts import KafkaSignals, Problem, Subject
 
 from engines.kafka_streams import messages
 from engines.kafka_streams.assignment import partition_time
@@ -109,7 +109,12 @@ class GroupCollector:
             group=group,
             membership=self._membership,
             run=self._meter.run(self._membership.key(), now) if self._membership.members else None,
-            partitions=tuple([self._reading(p, owners.get((p.topic, p.partition), "")) for p in read]),
+            partitions=tuple(
+                [
+                    p.reading(self._id, rewound_at=p.rewound_at, owner=owners.get((p.topic, p.partition), ""))
+                    for p in read
+                ]
+            ),
             processed=self._meter.processed(committed, now) if not lost else None,
             commit_interval_seconds=self._commit_interval_seconds(),
             has_commits=bool(committed),
@@ -172,20 +177,6 @@ class GroupCollector:
         if streams.commit_interval is not None:
             return streams.commit_interval.total_seconds()
         return self._meter.commit_interval_seconds or DEFAULT_COMMIT_SECONDS
-
-    def _reading(self, partition: PartitionOffsets, owner: str) -> PartitionReading:
-        return PartitionReading(
-            operator=self._id,
-            topic=partition.topic,
-            partition=partition.partition,
-            log_start_offset=partition.log_start_offset,
-            log_end_offset=partition.log_end_offset,
-            committed_offset=partition.committed_offset,
-            committed_at=partition.committed_at,
-            position_appended_at=partition.position_appended_at,
-            rewound_at=partition.rewound_at,
-            owner=owner,
-        )
 
     def _unknown(self, read: Sequence[PartitionOffsets]) -> list[Problem]:
         """Return the reason for which demand or lag is unknown."""

@@ -37,29 +37,21 @@ class _Failed(Exception):
     """An endpoint without metrics; the sentence says why."""
 
 
-def new_client(
-    timeout_seconds: float, allowed: Allowed = TARGETS, transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """Return an HTTP client for the endpoints of one application."""
-    return async_client(
-        timeout_seconds=timeout_seconds,
-        answer_bytes=MAX_BYTES,
-        connections=MAX_CONCURRENT_CALLS,
-        allowed=allowed,
-        transport=transport,
-    )
-
-
 class InstanceMetricsCollector:
     """Reader of all instances of one application. Failures are problems in the readings and not raised."""
 
     def __init__(
-        self, endpoint: Endpoint, target: EndpointTarget | None, timeout_seconds: float, client: httpx.AsyncClient
+        self, endpoint: Endpoint, target: EndpointTarget | None, timeout_seconds: float, allowed: Allowed = TARGETS
     ) -> None:
         self._endpoint = endpoint
         self._target = target
         self._timeout_seconds = timeout_seconds
-        self._client = client
+        self._client = async_client(
+            timeout_seconds=timeout_seconds,
+            answer_bytes=MAX_BYTES,
+            connections=MAX_CONCURRENT_CALLS,
+            allowed=allowed,
+        )
         self._calls = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def close(self) -> None:

@@ -35,7 +35,7 @@ from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread, connection, explain
 
-from .batches import Batches
+from .batches import Batches, retrieve_error
 from .kafka_groups import GroupRequests, Refused, Wanted, described_group, newer_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 
@@ -108,7 +108,7 @@ class KafkaBrokers:
         # Concurrent calls share one request: brokers that are away must not collect a queue of them.
         if self._listing is None or self._listing.done():
             self._listing = asyncio.ensure_future(self._list())
-            self._listing.add_done_callback(_retrieve_error)
+            self._listing.add_done_callback(retrieve_error)
         # of brokers with credentials the reason of a failure is looked for, too
         seconds = self._timeout_seconds * (2 if self._security else 1)
         topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), seconds)
@@ -334,12 +334,6 @@ async def _response(waiting: Awaitable[Any], timeout_seconds: float) -> Any:
         raise BrokersAway(f"no answer within {timeout_seconds * 1.5:g} s") from None
     except (KafkaException, BusError) as error:
         raise BrokersAway(explain(error)) from None
-
-
-def _retrieve_error(future: "asyncio.Future[Any]") -> None:
-    """Retrieve the error of a request that all callers have stopped waiting for."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _list_offsets(client: AdminClient, places: Iterable[Place], kind: EndKind, timeout_seconds: float) -> _Ends:

@@ -61,14 +61,11 @@ class GroupRequests:
         timeout_seconds: float,
         security: Mapping[str, str],
         is_checked: Callable[[str], bool],
-        *,
-        one_group_a_request: bool = False,
     ) -> None:
         self._servers = servers.split(",")
         self._timeout_seconds = timeout_seconds
         self._security = security
         self._is_checked = is_checked
-        self._one_group_a_request = one_group_a_request
         self._client: Any = None
         self._coordinators: dict[str, int] = {}
 
@@ -106,7 +103,7 @@ class GroupRequests:
 
     async def _commits(self, places: Mapping[str, Iterable[Place]]) -> dict[str, Offsets]:
         def requests(groups: list[str]) -> list[tuple[list[str], Any]]:
-            if self._one_group_a_request or self._version("OffsetFetch") < _MULTI_GROUP:
+            if self._version("OffsetFetch") < _MULTI_GROUP:
                 return [([group], _offset_fetch_of_one(group, places[group])) for group in groups]
             return [(groups, _offset_fetch({group: places[group] for group in groups}))]
 
@@ -188,7 +185,7 @@ class GroupRequests:
             return {}
         self._check_hosts()
         send = self._client._manager.send
-        if self._one_group_a_request or self._version("FindCoordinator") < _MULTI_COORDINATOR:
+        if self._version("FindCoordinator") < _MULTI_COORDINATOR:
             rows = [
                 (group, await send(FindCoordinatorRequest(key=group, key_type=0, max_version=_MULTI_COORDINATOR - 1)))
                 for group in unknown

@@ -34,27 +34,26 @@ class QueryFailed(Exception):
     """A query without exactly one usable value; the sentence says why."""
 
 
-def new_client(
-    timeout_seconds: float, allowed: Allowed = TARGETS, transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """Return an HTTP client for one Prometheus server."""
-    return async_client(
-        timeout_seconds=timeout_seconds,
-        answer_bytes=MAX_RESPONSE_BYTES,
-        connections=MAX_CONCURRENT_QUERIES,
-        allowed=allowed,
-        transport=transport,
-    )
-
-
 class PrometheusCollector:
     """Reader of the queries of one policy. Failures are problems in the readings and not raised."""
 
-    def __init__(self, signals: PrometheusSignals, timeout_seconds: float, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        signals: PrometheusSignals,
+        timeout_seconds: float,
+        allowed: Allowed = TARGETS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._queries = signals.queries
         self._url = f"{str(signals.url).rstrip('/')}/api/v1/query"
         self._timeout_seconds = timeout_seconds
-        self._client = client
+        self._client = async_client(
+            timeout_seconds=timeout_seconds,
+            answer_bytes=MAX_RESPONSE_BYTES,
+            connections=MAX_CONCURRENT_QUERIES,
+            allowed=allowed,
+            transport=transport,
+        )
         self._calls = asyncio.Semaphore(MAX_CONCURRENT_QUERIES)
 
     async def close(self) -> None:

@@ -63,7 +63,8 @@ class ServiceCollector:
 
 
 class Engine(Protocol):
-    """Reader of one application from its engine."""
+    """Reader of one application from its engine. It reports failures as problems in the scrape and does not raise
+    them."""
 
     async def scrape(self) -> Scrape: ...
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from engines.flink.readings import FlinkReadings
-from services.monitor.adapters.flink import FlinkCollector, new_client
+from services.monitor.adapters.flink import FlinkCollector
 from testbed.process import free_port
 from tests.integration.monitor.conftest import RealJob, Stage
 from tests.unit.monitor.builders import policy
@@ -19,7 +19,7 @@ def collector(url: str, job: str) -> FlinkCollector:
     """A collector of a job by name or id."""
     target = policy(url=url, job=job).subject.flink
     assert target is not None
-    return FlinkCollector(target, TIMEOUT_SECONDS, new_client(TIMEOUT_SECONDS))
+    return FlinkCollector(target, TIMEOUT_SECONDS)
 
 
 class RealRig:

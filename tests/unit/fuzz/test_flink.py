@@ -21,7 +21,7 @@ from services.executor.adapters.flink import FlinkDriver
 from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from services.executor.driver import Unfenced
 from services.monitor.adapters import flink as flink_adapter
-from services.monitor.adapters.flink import FlinkCollector, new_client
+from services.monitor.adapters.flink import FlinkCollector
 from services.monitor.core import Readings, observe
 from tests.effort import examples, some
 from tests.unit.executor.builders import subject
@@ -78,7 +78,7 @@ def target(url: str = "http://flink") -> Subject:
 
 
 def monitors(url: str, timeout_seconds: float) -> FlinkCollector:
-    return FlinkCollector(target(url).flink, timeout_seconds, new_client(timeout_seconds))
+    return FlinkCollector(target(url).flink, timeout_seconds)
 
 
 def observation(readings: FlinkReadings) -> Observation:
@@ -98,7 +98,7 @@ async def read_both(answer: Any) -> tuple[FlinkReadings, Snapshot, Accepted | Re
     clock = FakeClock()
     flink = target().flink
     assert flink is not None
-    collector = FlinkCollector(flink, 10.0, new_client(10.0, transport=transport))
+    collector = FlinkCollector(flink, 10.0, transport=transport)
     driver = FlinkDriver(clock, transport=transport)
     try:
         readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target()))
@@ -242,7 +242,7 @@ async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
             flink = target(address).flink
             assert flink is not None
             driver = FlinkDriver(SystemClock(), allowed=outside)
-            collector = FlinkCollector(flink, 5.0, new_client(5.0, outside))
+            collector = FlinkCollector(flink, 5.0, outside)
             readings, snapshot = await asyncio.gather(collector.read(), driver.observe(target(address)))
             await asyncio.gather(collector.close(), driver.close())
             for reading in (readings.message, snapshot.reason):

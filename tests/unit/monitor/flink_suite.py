@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engines.flink.readings import FlinkReadings
-from services.monitor.adapters.application import EngineCollector
+from services.monitor.adapters.workloads import Engine
 
 PROCESSED = 40
 
@@ -12,11 +12,11 @@ PROCESSED = 40
 class Rig(Protocol):
     """A running job that has processed `PROCESSED` records, its source at parallelism 1 first in the graph."""
 
-    flink: EngineCollector
-    by_id: EngineCollector
-    nobody: EngineCollector
+    flink: Engine
+    by_id: Engine
+    nobody: Engine
     """The same cluster, a job it does not have."""
-    away: EngineCollector
+    away: Engine
     """A cluster that does not answer."""
     topic: str
     """The source's, as metrics name it."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engines.flink.readings import FlinkReadings
 from runtime.clock import FakeClock
 from services.monitor.adapters import flink as flink_adapter
-from services.monitor.adapters.flink import FlinkCollector, new_client
+from services.monitor.adapters.flink import FlinkCollector
 from tests.effort import examples
 from tests.unit.monitor.builders import policy, recorded
 from tests.unit.monitor.fake_flink import TASK_MANAGER, FakeFlink
@@ -78,7 +78,7 @@ def collector(fake: FakeFlink, job: str = "orders") -> FlinkCollector:
     """A collector that talks to the fake."""
     target = policy(job=job).subject.flink
     assert target is not None
-    return FlinkCollector(target, 1.0, new_client(1.0, transport=fake.transport))
+    return FlinkCollector(target, 1.0, transport=fake.transport)
 
 
 class TestRest(FlinkSuite):
@@ -332,7 +332,7 @@ async def test_six_calls_at_a_time_are_the_limit(fake: FakeFlink) -> None:
 
     target = policy().subject.flink
     assert target is not None
-    reader = FlinkCollector(target, 1.0, new_client(1.0, transport=httpx.MockTransport(counted)))
+    reader = FlinkCollector(target, 1.0, transport=httpx.MockTransport(counted))
     assert len((await reader.read()).sources[SOURCE].positions) == 900
     assert peak == 6
     await reader.close()
@@ -350,7 +350,7 @@ async def test_a_trickle_does_not_hold_the_scrape(fake: FakeFlink) -> None:
     fake.broken["/jobs/overview"] = lambda _: httpx.Response(200, content=Trickle())
     target = policy().subject.flink
     assert target is not None
-    reader = FlinkCollector(target, 0.05, new_client(0.05, transport=fake.transport))
+    reader = FlinkCollector(target, 0.05, transport=fake.transport)
     assert (await reader.read()).message == "GET /jobs/overview: no answer in time"
     await reader.close()
 
@@ -390,7 +390,7 @@ async def test_task_managers_have_cpu_and_memory_and_are_read_seldom(fake: FakeF
     )
     assert [call for call in fake.calls if call == "/taskmanagers"] == ["/taskmanagers"]
     application = policy().subject.flink
-    other = FlinkCollector(application, 2.0, new_client(2.0, transport=fake.transport), reads_task_managers=False)
+    other = FlinkCollector(application, 2.0, transport=fake.transport, reads_task_managers=False)
     scraped = (await other.scrape()).deployment
     await other.close()
     assert scraped is not None

@@ -13,7 +13,7 @@ from weir_contracts.application import InstanceMetrics as Endpoint
 from engines.kafka_streams.group import DescribedGroup, DescribedMember
 from runtime.clock import FakeClock
 from services.monitor.adapters.groups import GroupCollector
-from services.monitor.adapters.instance_metrics import InstanceMetricsCollector, new_client
+from services.monitor.adapters.instance_metrics import InstanceMetricsCollector
 from tests.unit.engines import streams_bytes as written
 from tests.unit.engines.test_kafka_streams_metrics import PAGE
 from tests.unit.monitor.memory_sources import MemoryBrokers
@@ -55,7 +55,7 @@ class Server:
     def collector(self, path: str = "/metrics", target: str | None = None) -> InstanceMetricsCollector:
         named = None if target is None else EndpointTarget.model_validate({"url": self.url(target)})
         endpoint = Endpoint(port=self.port, path=path)
-        return InstanceMetricsCollector(endpoint, named, 0.5, new_client(0.5))
+        return InstanceMetricsCollector(endpoint, named, 0.5)
 
 
 @pytest.fixture

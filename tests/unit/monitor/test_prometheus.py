@@ -15,7 +15,6 @@ from services.monitor.adapters.prometheus import (
     MAX_RESPONSE_BYTES,
     PrometheusCollector,
     QueryFailed,
-    new_client,
     value_of,
 )
 
@@ -75,8 +74,7 @@ def test_answers_of_any_form_are_a_value_or_a_sentence(document: Any) -> None:
 
 def _collector(handler: Any, timeout_seconds: float = 1.0) -> PrometheusCollector:
     signals = PrometheusSignals(url="http://127.0.0.1:9090/prometheus", queries={"queued": "sum(q)", "done": "sum(d)"})
-    client = new_client(timeout_seconds, transport=httpx.MockTransport(handler))
-    return PrometheusCollector(signals, timeout_seconds, client)
+    return PrometheusCollector(signals, timeout_seconds, transport=httpx.MockTransport(handler))
 
 
 async def test_each_query_is_a_signal_and_a_failed_one_is_named() -> None:
@@ -127,16 +125,16 @@ async def test_many_queries_of_a_silent_server_end_in_the_time_of_one() -> None:
 
     queries = {f"q{i}": "sum(q)" for i in range(50)}
     signals = PrometheusSignals(url="http://127.0.0.1:9090", queries=queries)
-    client = new_client(0.5, transport=httpx.MockTransport(silent))
+    collector = PrometheusCollector(signals, 0.5, transport=httpx.MockTransport(silent))
     async with asyncio.timeout(2.5):
-        found = await PrometheusCollector(signals, 0.5, client).read()
+        found = await collector.read()
     assert (len(found.problems), set(found.values.values())) == (50, {None})
 
 
 async def test_an_address_that_is_not_allowed_is_not_connected_to() -> None:
     allowed = Allowed.of("http,https", "*", "public", prefix="WEIR_TARGET")
     signals = PrometheusSignals(url="http://127.0.0.1:9", queries={"queued": "sum(q)"})
-    collector = PrometheusCollector(signals, 1.0, new_client(1.0, allowed))
+    collector = PrometheusCollector(signals, 1.0, allowed)
     (problem,) = (await collector.read()).problems
     await collector.close()
     assert "WEIR_TARGET_NETWORKS does not allow" in problem.what
