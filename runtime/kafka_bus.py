@@ -16,9 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from .bus import Bus, BusError, Consumer, MemberOptions, Reader, ReaderOptions
 from .clock import Clock, SystemClock
-from .kafka_clients import KafkaConsumer, KafkaReader, Shared
+from .kafka_consumer import KafkaConsumer
 from .kafka_producer import Outbox
-from .kafka_thread import ClientThread, Complaints, code_of, connection, explain
+from .kafka_reader import KafkaReader
+from .kafka_thread import ClientThread, Complaints, Shared, code_of, connection, explain
 from .records import Outgoing, TopicSpec
 
 PING_SECONDS = 2.0

@@ -1,18 +1,21 @@
-"""Shared parts of the Kafka clients: a dedicated thread for each synchronous client, and sentences for librdkafka's
-errors."""
+"""Shared parts of the Kafka clients: a dedicated thread for each synchronous client, sentences for librdkafka's errors,
+and what a group member and a reader have in common."""
 
 import asyncio
 import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
 
 from .bus import BusError
 from .clock import Clock
+from .records import Record
 
 T = TypeVar("T")
 
@@ -119,3 +122,105 @@ def running_future() -> "Future[Any]":
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
+
+
+CLOSE_SECONDS = 2.0
+"""For leaving the group; librdkafka blocks for longer while the brokers are away, and the session expires anyway."""
+
+READING = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    # Bounded buffers of prefetched records.
+    "queued.max.messages.kbytes": 16_384,
+    # New topics and partitions are noticed within this.
+    "topic.metadata.refresh.interval.ms": 10_000,
+}
+
+
+def _record(message: Message) -> Record:
+    key = message.key()
+    kind, milliseconds = message.timestamp()
+    headers: dict[str, str] = {}
+    for name, value in message.headers() or []:
+        headers[str(name)] = value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+    return Record(
+        topic=str(message.topic()),
+        partition=int(message.partition() or 0),
+        offset=int(message.offset() or 0),
+        key=key.decode(errors="replace") if isinstance(key, bytes) else key,
+        value=message.value(),
+        headers=headers,
+        timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(milliseconds / 1000, UTC),
+    )
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Shared parts of the clients of one bus."""
+
+    settings: Mapping[str, Any]
+    clock: Clock
+    complaints: Complaints
+    on_closed: Callable[[object], None]
+
+
+class ReadingClient:
+    """A confluent-kafka consumer on its thread. The records of a cancelled `receive` go to the next one."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self._thread = ClientThread(name)
+        self._client: Consumer | None = None
+        self._clock = shared.clock
+        self._complaints = shared.complaints
+        self._on_closed = shared.on_closed
+        self._under_way: asyncio.Future[list[Record]] | None = None
+
+    async def _take(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        if self._under_way is None:
+            self._under_way = asyncio.ensure_future(self._thread.call(self._receive, max_records, timeout_seconds))
+        try:
+            records = await asyncio.shield(self._under_way)
+        except asyncio.CancelledError:
+            raise  # kept: its records would otherwise be lost
+        except BaseException:
+            self._under_way = None
+            raise
+        self._under_way = None
+        return records
+
+    def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        raise NotImplementedError
+
+    def _poll(self, client: Consumer, max_records: int, timeout_seconds: float) -> tuple[list[Record], set[int]]:
+        """Return records, and partitions read to their end. Waits for the first record only: `consume` would wait for
+        all."""
+        first = client.poll(timeout_seconds)
+        if first is None:
+            return [], set()
+        messages = [first, *(client.consume(max_records - 1, 0.0) if max_records > 1 else [])]
+        records, ends = [], set()
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(_record(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ends.add(int(message.partition()))
+            else:
+                self._complaints(error)
+        return records, ends
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    async def close(self) -> None:
+        self._on_closed(self)
+        try:
+            await asyncio.wait_for(self._thread.call(self._close), CLOSE_SECONDS)
+        except (BusError, TimeoutError) as error:
+            structlog.get_logger("kafka").info("closed-without-leaving", reason=explain(error))
+        finally:
+            self._thread.close()

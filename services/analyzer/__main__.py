@@ -15,8 +15,8 @@ from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import EXIT_BAD_SETTINGS, load
 
-from .adapters.kafka import Brokers
-from .adapters.spark import SparkStream, SparkUnusable, connector_jars
+from .adapters.session import SparkUnusable, connector_jars
+from .adapters.spark import Brokers, SparkStream
 from .service import Analyzer, follow_newer
 from .settings import AnalyzerSettings
 

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.bus import Bus, BusError, Consumer
 from runtime.kafka_bus import KafkaBus
-from runtime.kafka_clients import KafkaConsumer
+from runtime.kafka_consumer import KafkaConsumer
 from runtime.records import Outgoing, TopicSpec
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end

@@ -8,7 +8,7 @@ import pytest
 
 from services.analyzer.adapters import cluster
 from services.analyzer.adapters.cluster import Look, View, code_name, judged
-from services.analyzer.adapters.spark import session_conf
+from services.analyzer.adapters.session import session_conf
 from services.analyzer.settings import AnalyzerSettings
 
 

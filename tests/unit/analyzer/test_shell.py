@@ -19,7 +19,7 @@ from runtime.service import topic_specs
 from runtime.settings import load
 from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, lost_between, parse_offsets
 from services.analyzer.adapters.processing import Lost
-from services.analyzer.adapters.spark import SparkUnusable, connector_jars, session_conf
+from services.analyzer.adapters.session import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import STATE_VERSION
 from services.analyzer.service import Analyzer, NotRunning
 from services.analyzer.settings import AnalyzerSettings

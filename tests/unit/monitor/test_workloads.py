@@ -93,7 +93,7 @@ class _Service:
         assert signals is not None
         collectors = Collectors(self.clock, 2.0, workloads=self.cluster, namespaces=frozenset({NAMESPACE}))
         self.collector: ApplicationCollector = collectors.new(self.policy)
-        self.collector._signals = PrometheusCollector(signals, 2.0, httpx.AsyncClient(transport=transport))
+        self.collector._signals = PrometheusCollector(signals, 2.0, transport=transport)
         self.state = None
         self.previous: Observation | None = None
 

@@ -1,0 +1,197 @@
+"""Members of Kafka's consumer groups, and the confirmation of their membership."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from .bus import SESSION_SECONDS, BusError, PartitionsChanged
+from .kafka_thread import READING, ReadingClient, Shared, code_of, explain
+from .records import Record
+
+CONFIRM_SECONDS = 3.0
+"""For a confirmation by the group's coordinator."""
+MAX_POLL_SECONDS = 75.0
+
+_LOST_MEMBERSHIP = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError._ASSIGNMENT_LOST,
+    KafkaError._NO_OFFSET,
+)
+
+
+class KafkaConsumer(ReadingClient):
+    """A group member. librdkafka sends its heartbeats; others take over a killed member's partitions after about 10 s."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        topics: Sequence[str],
+        group: str,
+        *,
+        from_beginning: bool = True,
+        on_assigned: PartitionsChanged | None = None,
+        on_revoked: PartitionsChanged | None = None,
+    ) -> None:
+        super().__init__(f"consumer-{group}", shared)
+        self._settings = {
+            **shared.settings,
+            **READING,
+            "group.id": group,
+            "client.id": f"{group}-{uuid4().hex[:8]}",
+            "auto.offset.reset": "earliest" if from_beginning else "latest",
+            # A killed member must be replaced within 15 s: 8 s without a heartbeat (of which a busy machine may lose
+            # three; brokers accept at least 6 s by default), up to 2 s until the others notice, and the rest for
+            # catching up.
+            "session.timeout.ms": round(SESSION_SECONDS * 1000),
+            "heartbeat.interval.ms": 2_000,
+            # More than the longest deadline of a planner, 60 s. It is also the time limit of joining: with the default,
+            # 5 min, a member waits that long if its request is lost with its broker.
+            "max.poll.interval.ms": round(MAX_POLL_SECONDS * 1000),
+            # Every member reads the same partition numbers of all its topics: one key, one owner.
+            "partition.assignment.strategy": "range",
+        }
+        self._topics = list(topics)
+        self._from_beginning = from_beginning
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._positions: dict[tuple[str, int], int] = {}
+        self._owned: frozenset[int] = frozenset()
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._committed: dict[tuple[str, int], int] = {}
+        self._polled_at = self._confirmed_at = float("-inf")
+        self._confirming: asyncio.Future[None] | None = None
+
+    @property
+    def assignment(self) -> frozenset[int]:
+        return self._owned
+
+    async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
+        self._loop = asyncio.get_running_loop()
+        records = await self._take(max_records, timeout_seconds)
+        for record in records:
+            self._positions[record.topic, record.partition] = record.offset + 1
+        return records
+
+    def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
+        if self._client is None:
+            self._client = Consumer(self._settings)
+            self._client.subscribe(
+                self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+        self._polled_at = self._clock.monotonic()
+        records, _ = self._poll(self._client, max_records, timeout_seconds)
+        # After a rebalance in between, the new owner reads the others.
+        return [record for record in records if record.partition in self._owned]
+
+    def _on_assign(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+        gained = frozenset(p.partition for p in partitions)
+        self._owned |= gained
+        self._notify(self._on_assigned, gained)
+
+    def _on_revoke(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+        self._lose(frozenset(p.partition for p in partitions))
+
+    def _lose(self, lost: frozenset[int]) -> None:
+        self._owned -= lost
+        self._confirmed_at = float("-inf")  # the generation of the group has ended
+        for offsets in (self._positions, self._committed):
+            for place in [place for place in offsets if place[1] in lost]:
+                offsets.pop(place, None)
+        self._notify(self._on_revoked, lost)
+
+    def _notify(self, callback: PartitionsChanged | None, partitions: frozenset[int]) -> None:
+        if callback and partitions and self._loop and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, partitions)
+
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
+        self._loop = asyncio.get_running_loop()
+        current = self._until(partition, min_seconds)
+        if current is None and partition in self._owned:
+            if self._confirming is None or self._confirming.done():
+                self._confirming = asyncio.ensure_future(self._thread.call(self._confirm))
+            with suppress(TimeoutError, BusError):
+                await asyncio.wait_for(asyncio.shield(self._confirming), CONFIRM_SECONDS)
+        return current or self._until(partition, min_seconds)
+
+    def _until(self, partition: int, min_seconds: float) -> float | None:
+        """Return the end of the last confirmation, or None.
+
+        The group also removes a member that does not poll. A rebalance may begin a session before the member notices,
+        so the last poll counts for `MAX_POLL_SECONDS` less a session.
+        """
+        until = min(self._confirmed_at + SESSION_SECONDS, self._polled_at + MAX_POLL_SECONDS - SESSION_SECONDS)
+        certain = partition in self._owned and until - self._clock.monotonic() > min_seconds
+        return until if certain else None
+
+    def _confirm(self) -> None:
+        """Commit an offset again, which confirms all partitions.
+
+        The coordinator refuses it from a member of an older generation, and otherwise restarts the session.
+        """
+        if self._client is None:
+            return
+        try:
+            place = self._committed_place(self._client)
+            if place is not None and not self._send(self._client, [place]):
+                self._lose(self._owned)
+        except KafkaException as error:
+            if code_of(error) not in _LOST_MEMBERSHIP:
+                raise
+            if code_of(error) != KafkaError.REBALANCE_IN_PROGRESS:
+                self._lose(self._owned)
+
+    def _committed_place(self, client: Consumer) -> TopicPartition | None:
+        """Return a partition with its committed offset, or without one with its first offset, if reading begins there."""
+        found = next(iter(self._committed.items()), None)
+        if found is not None:
+            return TopicPartition(*found[0], found[1])
+        own = next((place for place in client.assignment() if place.partition in self._owned), None)
+        if own is None:
+            return None
+        (answer,) = client.committed([TopicPartition(own.topic, own.partition)], timeout=CONFIRM_SECONDS)
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+        if answer.offset >= 0:
+            return TopicPartition(own.topic, own.partition, answer.offset)
+        if not self._from_beginning:
+            return None
+        marks = client.get_watermark_offsets(own, timeout=CONFIRM_SECONDS)
+        return None if marks is None else TopicPartition(own.topic, own.partition, marks[0])
+
+    def _send(self, client: Consumer, offsets: list[TopicPartition]) -> bool:
+        """Commit and wait for the response; return whether it confirms the membership that it was sent with."""
+        member, sent_at = client.memberid(), self._clock.monotonic()
+        for answer in client.commit(offsets=offsets, asynchronous=False) or ():
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+        self._committed.update({(place.topic, place.partition): place.offset for place in offsets})
+        # A client that lost its membership has no member id, but an empty group accepts its commit.
+        if not member or client.memberid() != member:
+            return False
+        self._confirmed_at = sent_at
+        return True
+
+    async def commit(self) -> None:
+        await self._thread.call(self._commit)
+
+    def _commit(self) -> None:
+        offsets = [TopicPartition(t, p, o) for (t, p), o in list(self._positions.items()) if p in self._owned]
+        if self._client is None or not offsets:
+            return
+        try:
+            self._send(self._client, offsets)
+        except KafkaException as error:
+            if code_of(error) not in _LOST_MEMBERSHIP:
+                raise
+            # The partitions have another owner, which repeats the uncommitted records: consumers are idempotent.
+            structlog.get_logger("kafka").info("commit-skipped", reason=explain(error))
+
+    async def close(self) -> None:
+        await super().close()
+        self._owned = frozenset()
