@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("WEIR_CACHE") or PROJECT / ".cache").absolute()
 VENV = Path(os.environ.get("WEIR_VENV") or PROJECT / ".venv").absolute()
-PYTHONS = ("python3.12", "python3.11", "python3")
 SUPPORTED = ((3, 11), (3, 12))
 JARS = ("kafka", "flink", "spark", "jmx-exporter")
 MIN_JAVA = 17
@@ -63,12 +62,8 @@ class Machine:
 
 def missing(machine: Machine, *, min_memory_megabytes: int, min_disk_megabytes: int) -> str | None:
     """Return the first requirement that set-up or a trial lacks; None if all are met."""
-    return (
-        missing_python(machine)
-        or missing_java(machine)
-        or missing_space(machine, min_disk_megabytes)
-        or missing_memory(machine, min_memory_megabytes)
-    )
+    tools = missing_python(machine) or missing_java(machine)
+    return tools or missing_space(machine, min_disk_megabytes) or missing_memory(machine, min_memory_megabytes)
 
 
 def missing_python(machine: Machine) -> str | None:
@@ -143,15 +138,14 @@ def output_of(command: list[str]) -> str | None:
 
 
 def _version(python: str) -> tuple[int, int] | None:
-    found = re.match(
-        r"(\d+) (\d+)$", (output_of([python, "-c", "import sys; print(*sys.version_info[:2])"]) or "").strip()
-    )
+    text = output_of([python, "-c", "import sys; print(*sys.version_info[:2])"]) or ""
+    found = re.match(r"(\d+) (\d+)$", text.strip())
     return (int(found.group(1)), int(found.group(2))) if found else None
 
 
 def _python() -> tuple[str | None, tuple[int, int] | None]:
     # A pyenv shim, for example, may name a version that is not installed, so it is run.
-    for name in PYTHONS:
+    for name in ("python3.12", "python3.11", "python3"):
         path = shutil.which(name)
         version = _version(path) if path else None
         if version in SUPPORTED:
@@ -266,18 +260,15 @@ def _make_environment(python: str, step: Step) -> None:
     interpreter = VENV / "bin" / "python"
     version = _version(str(interpreter))
     if version is not None and version not in SUPPORTED:
-        raise SetupError(
-            f"{VENV} is of Python {version[0]}.{version[1]}: remove it, or set WEIR_VENV to another folder"
-        )
-    if VENV.exists() and version is None and any(VENV.iterdir()):
+        of = ".".join(str(part) for part in version)
+        raise SetupError(f"{VENV} is of Python {of}: remove it, or set WEIR_VENV to another folder")
+    if version is None:
         # A folder that is not an environment belongs to the user and is not cleared.
-        if not (VENV / "pyvenv.cfg").exists():
+        if VENV.exists() and any(VENV.iterdir()) and not (VENV / "pyvenv.cfg").exists():
             raise SetupError(
                 f"{VENV} is there and is no virtual environment: remove it, or set WEIR_VENV to another folder"
             )
         step.run([python, "-m", "venv", "--clear", str(VENV)])
-    elif version is None:
-        step.run([python, "-m", "venv", str(VENV)])
     if output_of([str(interpreter), "-m", "pip", "--version"]) is None:
         step.run([str(interpreter), "-m", "ensurepip"])
     settings = {
@@ -299,25 +290,19 @@ def _fetch_jars(pom: Path, step: Step) -> None:
     _maven(step, pom, "dependency:copy-dependencies", f"-DoutputDirectory={step.result}")
 
 
-def _build_sample_job(source: Path, step: Step) -> None:
+def _build(sources: list[Path], made: str, step: Step) -> None:
+    """Build the project in the first of the sources, next to the others, and keep `made`, a file or folder of its
+    target."""
     # In a separate folder, so that a concurrent build from an editor does not interfere.
-    build = CACHE / "build" / "flink-job"
-    shutil.rmtree(build, ignore_errors=True)
-    shutil.copytree(source, build, ignore=shutil.ignore_patterns("target"))
-    _maven(step, build / "pom.xml", "package")
-    step.result.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(build / "target" / step.result.name, step.result)
-
-
-def _build_sample_streams(sources: list[Path], step: Step) -> None:
-    """Build the Kafka Streams sample; `sources` are its folder and the Flink job's, which share classes."""
-    build = CACHE / "build" / "kafka-streams"
+    build = CACHE / "build" / step.name
     shutil.rmtree(build, ignore_errors=True)
     for source in sources:
         shutil.copytree(source, build / source.name, ignore=shutil.ignore_patterns("target"))
-    _maven(step, build / "kafka-streams" / "pom.xml", "package")
+    project = build / sources[0].name
+    _maven(step, project / "pom.xml", "package")
     shutil.rmtree(step.result, ignore_errors=True)
-    shutil.copytree(build / "kafka-streams" / "target" / "run", step.result)
+    step.result.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(str(project / "target" / made), str(step.result))
 
 
 def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callable[[Step], None]]]:
@@ -331,11 +316,11 @@ def steps(python: str, *, with_java: bool = True) -> Iterator[tuple[Step, Callab
         yield Step(f"jars-{part}", [pom], CACHE / "jars" / part), partial(_fetch_jars, pom)
     source = PROJECT / "workloads" / "flink-job"
     jar = CACHE / "jars" / "job" / "weir-sample-job.jar"
-    yield Step("sample-job", [source / "pom.xml", source / "src"], jar), partial(_build_sample_job, source)
+    yield Step("sample-job", [source / "pom.xml", source / "src"], jar), partial(_build, [source], jar.name)
     streams = PROJECT / "workloads" / "kafka-streams"
     inputs = [streams / "pom.xml", streams / "src", source / "src" / "main"]
     step = Step("sample-streams", inputs, CACHE / "jars" / "kafka-streams")
-    yield step, partial(_build_sample_streams, [streams, source])
+    yield step, partial(_build, [streams, source], "run")
 
 
 def _print(text: str) -> None:
@@ -347,8 +332,18 @@ def perform(steps: Callable[[], Iterator[tuple[Step, Callable[[Step], None]]]]) 
     """Run the steps that are pending once no other set-up runs; raises `SetupError`."""
     with _alone():
         for step, make in steps():
-            if not step.done:
-                _timed(step, make)
+            if step.done:
+                continue
+            _print(f"setup: {step.name} ... ")
+            began = time.monotonic()
+            try:
+                step.begin()
+                make(step)
+                step.finish()
+            except SetupError:
+                _print("failed\n")
+                raise
+            _print(f"{time.monotonic() - began:.0f} s\n")
 
 
 @contextmanager
@@ -377,19 +372,6 @@ def set_up(*, with_java: bool) -> None:
         raise SetupError(problem)
     if pending:
         perform(lambda: steps(found.python or "", with_java=with_java))
-
-
-def _timed(step: Step, make: Callable[[Step], None]) -> None:
-    _print(f"setup: {step.name} ... ")
-    began = time.monotonic()
-    try:
-        step.begin()
-        make(step)
-        step.finish()
-    except SetupError:
-        _print("failed\n")
-        raise
-    _print(f"{time.monotonic() - began:.0f} s\n")
 
 
 def report(set_up: Callable[[], None]) -> int:

@@ -170,9 +170,8 @@ class FlinkCluster(FlinkApi, Launcher):
         task_managers: int = 1,
         slots: int = 8,
         options: Mapping[str, str] | None = None,
-        port: int | None = None,
     ) -> None:
-        self._port = port = port or free_port()
+        self._port = port = free_port()
         super().__init__(f"http://127.0.0.1:{port}")
         self.folder = folder
         self._slots = slots

@@ -62,7 +62,7 @@ def missing() -> str | None:
 class KubernetesCluster(Launcher):
     """One control plane. etcd's data outlives `stop()` and a new `start()`, on the same ports.
 
-    `address`: of this machine, where the API server listens. `*_options` are further flags of that part. `kwok=False`
+    `address`: of this machine, where the API server listens. `api_server_options` are further flags of it. `kwok=False`
     leaves nodes to the caller. `metrics`: metrics-server serves metrics.k8s.io, of a new pod after about 20 s.
     """
 
@@ -72,8 +72,6 @@ class KubernetesCluster(Launcher):
         *,
         address: str = "127.0.0.1",
         api_server_options: Sequence[str] = (),
-        controller_options: Sequence[str] = (),
-        metrics_options: Sequence[str] = (),
         kwok: bool = True,
         metrics: bool = False,
     ) -> None:
@@ -83,14 +81,10 @@ class KubernetesCluster(Launcher):
         self._tokens = {user: secrets.token_urlsafe(24) for user in (ADMIN, *_OWN_USERS)}
         self.etcd = self._process("etcd", etcd_flags(self._layout))
         self.api_server = self._process("kube-apiserver", [*api_server_flags(self._layout), *api_server_options])
-        self.controllers = self._process(
-            "kube-controller-manager", [*controller_flags(self._layout), *controller_options]
-        )
+        self.controllers = self._process("kube-controller-manager", controller_flags(self._layout))
         self.scheduler = self._process("kube-scheduler", scheduler_flags(self._layout))
         self.kwok = self._process("kwok", kwok_flags(self._layout)) if kwok else None
-        self.metrics_server = (
-            self._process("metrics-server", [*metrics_flags(self._layout), *metrics_options]) if metrics else None
-        )
+        self.metrics_server = self._process("metrics-server", metrics_flags(self._layout)) if metrics else None
 
     @property
     def url(self) -> str:
@@ -194,10 +188,10 @@ class KubernetesCluster(Launcher):
         self.apply(account, {**role, "rules": [dict(rule) for rule in rules]}, binding, namespace=namespace)
         return self.service_account(name, namespace=namespace)
 
-    def service_account(self, name: str, *, namespace: str = "default", seconds: int = 3600) -> Access:
-        """Return access as an existing service account, by a token that is valid for `seconds` (600 at least)."""
+    def service_account(self, name: str, *, namespace: str = "default") -> Access:
+        """Return access as an existing service account, by a token that is valid for an hour."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        answer = self.request("POST", path, {"spec": {"expirationSeconds": seconds}})
+        answer = self.request("POST", path, {"spec": {"expirationSeconds": 3600}})
         user = f"system:serviceaccount:{namespace}:{name}"
         return create_access(self._layout.users, user, answer["status"]["token"], self.url, self.authority.certificate)
 
@@ -292,5 +286,10 @@ class KubernetesCluster(Launcher):
             return client.get("/apis/metrics.k8s.io/v1beta1").status_code == 200
 
     def _node_is_ready(self) -> bool:
-        conditions = self.request("GET", f"/api/v1/nodes/{NODE}").get("status", {}).get("conditions", [])
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return is_ready(self.request("GET", f"/api/v1/nodes/{NODE}"))
+
+
+def is_ready(found: Mapping[str, Any]) -> bool:
+    """Return whether a node is ready, or a pod's readiness probes pass."""
+    conditions = found.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -18,7 +18,7 @@ import yaml
 from . import kubernetes_programs as programs
 from . import node_host as host
 from .bootstrap import CACHE
-from .kubernetes import KubernetesCluster, binary
+from .kubernetes import KubernetesCluster, binary, is_ready
 from .kubernetes import missing as missing_for_cluster
 from .kubernetes_access import kubeconfig
 from .node_runtime import PAUSE, Containerd, static_image
@@ -51,9 +51,9 @@ class KubernetesNode(Launcher):
     from one start to the next, and the volumes of pods, which are not.
     """
 
-    def __init__(self, folder: Path | None = None, data: Path | None = None) -> None:
-        self.folder = folder or Path(tempfile.gettempdir()) / "weir-node"
-        self.data = (data or CACHE / "node").resolve()
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.gettempdir()) / "weir-node"
+        self.data = (CACHE / "node").resolve()
         self.network = host.HostNetwork()
         self.containerd = Containerd(self.data, self.folder)
         self._control_plane = self.folder / "cluster"
@@ -236,9 +236,7 @@ class KubernetesNode(Launcher):
 
     def _is_ready(self) -> bool:
         self.kube_proxy.check()
-        nodes: list[Mapping[str, Any]] = self.cluster.request("GET", "/api/v1/nodes")["items"]
-        conditions = [each for node in nodes for each in node.get("status", {}).get("conditions", [])]
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return any(is_ready(node) for node in self.cluster.request("GET", "/api/v1/nodes")["items"])
 
     def _end_node(self) -> None:
         stop_all([self.kubelet, self.kube_proxy], timeout_seconds=20)
@@ -282,12 +280,6 @@ class KubernetesNode(Launcher):
             self.network.down()
             self._remove_files()
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod's readiness probes pass."""
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _volume(name: str, path: Path) -> dict[str, Any]:

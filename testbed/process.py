@@ -91,12 +91,12 @@ def _first_outgoing_port() -> int:
     return first if first > 16_000 else 32_768
 
 
-def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+def port_is_free(port: int) -> bool:
     """Whether a listener on `port` could be opened now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
         return True
@@ -116,10 +116,10 @@ def claim_port(name: str, port: int, timeout_seconds: float = 5.0) -> None:
         raise TestbedError(sentence) from None
 
 
-def accepts_connections(port: int, host: str = "127.0.0.1", timeout_seconds: float = 1.0) -> bool:
+def accepts_connections(port: int) -> bool:
     """Return whether a process listens on `port`."""
     try:
-        with socket.create_connection((host, port), timeout=timeout_seconds):
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return True
     except OSError:
         return False
@@ -250,12 +250,12 @@ class ManagedProcess(Launcher):
             code = None if self._process is None else self._process.returncode
             raise TestbedError(f"{self.name}: ended with code {code}; {self.log} ends with: {self.log_tail()}")
 
-    def log_tail(self, lines: int = 3) -> str:
-        """The last lines of its log."""
+    def log_tail(self) -> str:
+        """The last three lines of its log."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - 8192))
-                return " | ".join(log.read().decode(errors="replace").strip().splitlines()[-lines:])
+                return " | ".join(log.read().decode(errors="replace").strip().splitlines()[-3:])
         except OSError:
             return "(no log)"
 

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 
 from bench.results_file import distribution, log, write
-from testbed.node import KubernetesNode, is_ready
+from testbed.kubernetes import is_ready
+from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
 from tests.containers.loop import Loop, slowest
 from tests.node.images import missing

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from testbed.node import KubernetesNode, is_ready
+from testbed.kubernetes import is_ready
+from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
 from tests.containers.images import BASE
 

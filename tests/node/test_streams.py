@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from testbed.node import KubernetesNode, is_ready
+from testbed.kubernetes import is_ready
+from testbed.node import KubernetesNode
 from tests.containers.loop import Loop
 
 from .stack import SAMPLE, WEIR, NodeStack
