@@ -18,9 +18,9 @@ from weir_contracts import (
     OperatorReading,
     PartitionReading,
     Run,
-    ScalingPolicy,
     Topology,
     observation_id,
+    policy_of,
 )
 
 from bench.results_file import distribution, write
@@ -43,23 +43,17 @@ def observation(
     """The i-th scrape of a steady job that started at `start`."""
     seconds = round(interval_seconds * (i + 1))
     at = start + timedelta(seconds=seconds)
-    namespace, name = application.split("/")
     names = [f"operator-{n}" for n in range(OPERATORS)]
     topology = Topology(
         operators=[Operator(name=n, id=n, max_parallelism=120) for n in names],
         edges=[Edge(source=a, target=b) for a, b in pairwise(names)],
     )
-    policy = ScalingPolicy.model_validate(
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name, "version": 1},
-            "spec": {
-                "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
-                "objective": {"maxLag": "30s"},
-                "interval": f"{interval_seconds:g}s",
-            },
-        }
+    policy = policy_of(
+        application,
+        version=1,
+        target={"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
+        objective={"maxLag": "30s"},
+        interval=f"{interval_seconds:g}s",
     )
     return Observation(
         id=observation_id(application, at),

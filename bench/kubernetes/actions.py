@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from weir_contracts import Outcome, Plan, ScaleAction, ScalingPolicy, parse_policy
+from weir_contracts import Outcome, Plan, ScaleAction, policy_of
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
 
+from bench.kubernetes.simulation import deployment
 from bench.results_file import distribution, log
 from engines.kubernetes.api import Access, KubernetesApi
 from runtime.clock import SystemClock
@@ -45,41 +46,13 @@ RIGHTS = [
 ]
 
 
-def _deployment() -> dict[str, Any]:
-    annotations = {"testbed.weir.dev/ready-after": f"{READY_SECONDS:g}s"}
-    pod = {"nodeName": "kwok-node", "containers": [{"name": "main", "image": "example/main:1"}]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME},
-        "spec": {
-            "replicas": SMALL,
-            "selector": {"matchLabels": {"app": NAME}},
-            "template": {"metadata": {"labels": {"app": NAME}, "annotations": annotations}, "spec": pod},
-        },
-    }
-
-
-def _policy() -> ScalingPolicy:
-    return parse_policy(
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": NAMESPACE, "name": NAME, "version": 1},
-            "spec": {
-                "target": {"kubernetes": {"kind": "Deployment", "name": NAME}},
-                "objective": {"utilization": 0.7},
-                "mode": "act",
-            },
-        }
-    )
-
-
 class Run:
     """An executor, and the plans that it gets."""
 
     def __init__(self, cluster: KubernetesCluster, broker: KafkaBroker) -> None:
-        self.clock, self.rules, self.policy = SystemClock(), Rules(), _policy()
+        self.clock, self.rules = SystemClock(), Rules()
+        target = {"kubernetes": {"kind": "Deployment", "name": NAME}}
+        self.policy = policy_of(APP, version=1, target=target, objective={"utilization": 0.7}, mode="act")
         user = cluster.identity("weir-executor", RIGHTS, namespace=NAMESPACE)
         self.flink = FlinkDriver(self.clock)
         api = KubernetesApi(Access(user.url, user.ca_file, user.token_file))
@@ -176,7 +149,7 @@ def measure(actions: int = ACTIONS) -> dict[str, Any]:
         broker = stack.enter_context(KafkaBroker(folder / "kafka"))
         cluster = stack.enter_context(KubernetesCluster(folder / "kubernetes"))
         cluster.create_namespace(NAMESPACE)
-        cluster.apply(_deployment(), namespace=NAMESPACE)
+        cluster.apply(deployment(NAME, replicas=SMALL, ready_seconds=READY_SECONDS), namespace=NAMESPACE)
         for topic in TOPICS:
             broker.create_topic(topic.name, 1)
         log("started")

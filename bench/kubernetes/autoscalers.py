@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from weir_contracts import ScalingPolicy, parse_policy
+from weir_contracts import ScalingPolicy, policy_of
 
 from testbed.kubernetes import KubernetesCluster
 
@@ -73,22 +73,15 @@ def measure(seconds: float = DURATION_SECONDS) -> dict[str, Any]:
 def weir_policy(namespace: str, name: str, prometheus_url: str, **spec: Any) -> ScalingPolicy:
     """Return Weir's policy: the same bounds as the HPAs', everything else as by default."""
     queries = {"done": f"{name}_processed", "queued": f"{name}_waiting"}
-    return parse_policy(
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name},
-            "spec": {
-                "application": {"service": {"processed": "done", "waiting": "queued"}},
-                "target": {"kubernetes": {"kind": "Deployment", "name": name}},
-                "signals": {"prometheus": {"url": prometheus_url, "queries": queries}},
-                "objective": {"maxLag": f"{OBJECTIVE_SECONDS:g}s"},
-                "bounds": {"min": MIN_REPLICAS, "max": MAX_REPLICAS},
-                "mode": "act",
-                **spec,
-            },
-        }
-    )
+    fields = {
+        "application": {"service": {"processed": "done", "waiting": "queued"}},
+        "target": {"kubernetes": {"kind": "Deployment", "name": name}},
+        "signals": {"prometheus": {"url": prometheus_url, "queries": queries}},
+        "objective": {"maxLag": f"{OBJECTIVE_SECONDS:g}s"},
+        "bounds": {"min": MIN_REPLICAS, "max": MAX_REPLICAS},
+        "mode": "act",
+    }
+    return policy_of(f"{namespace}/{name}", **{**fields, **spec})
 
 
 def _hpa(name: str, metrics: tuple[str, ...]) -> dict[str, Any]:

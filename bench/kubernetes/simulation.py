@@ -22,20 +22,24 @@ READY_SECONDS, POD_CORES, IDLE_CORES = 10.0, 1.0, 0.02
 STEP_SECONDS, CPU_SECONDS, WARM_UP_SECONDS, START_SECONDS = 1.0, 5.0, 90.0, 180.0
 
 
-def deployment(name: str) -> dict[str, Any]:
-    """Return the Deployment of a simulated service."""
-    annotations = {"testbed.weir.dev/ready-after": f"{READY_SECONDS:g}s", "testbed.weir.dev/cpu": f"{IDLE_CORES:g}"}
+def deployment(
+    name: str, replicas: int = FIRST_REPLICAS, ready_seconds: float = READY_SECONDS, cpu: float = IDLE_CORES
+) -> dict[str, Any]:
+    """Return a Deployment of simulated pods, which are ready after some seconds and use so many cores."""
+    annotations = {"testbed.weir.dev/ready-after": f"{ready_seconds:g}s", "testbed.weir.dev/cpu": f"{cpu:g}"}
     resources = {"requests": {"cpu": f"{POD_CORES:g}"}, "limits": {"cpu": f"{POD_CORES:g}"}}
     container = {"name": "main", "image": "example/main:1", "resources": resources}
-    pod = {"nodeName": NODE, "containers": [container]}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name},
         "spec": {
-            "replicas": FIRST_REPLICAS,
+            "replicas": replicas,
             "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}, "annotations": annotations}, "spec": pod},
+            "template": {
+                "metadata": {"labels": {"app": name}, "annotations": annotations},
+                "spec": {"nodeName": NODE, "containers": [container]},
+            },
         },
     }
 

@@ -6,15 +6,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from weir_contracts import ScalingPolicy, parse_policy
+from weir_contracts import ScalingPolicy, policy_of
 
 from bench.results_file import log
 from bench.running import usage_over
 from runtime.http_client import client
-from testbed.kubernetes import NODE, KubernetesCluster
+from testbed.kubernetes import KubernetesCluster
 from testbed.process import wait_until
 
 from .services import USERS, Services, load_average
+from .simulation import deployment
 
 NAMESPACE = "fleet"
 WORKLOADS, REPLICAS = 200, 2
@@ -28,7 +29,7 @@ def measure(rest_seconds: float = REST_SECONDS) -> dict[str, Any]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-bench-")))
         cluster = stack.enter_context(KubernetesCluster(folder / "kubernetes", metrics=True))
         cluster.create_namespace(NAMESPACE)
-        cluster.apply(*map(_deployment, names), namespace=NAMESPACE)
+        cluster.apply(*(deployment(name, REPLICAS, ready_seconds=0) for name in names), namespace=NAMESPACE)
         wait_until(lambda: _are_ready(cluster), timeout_seconds=START_SECONDS, what="pods ready", poll_seconds=2.0)
         services = stack.enter_context(Services(cluster, NAMESPACE, folder, ("knowledge", *USERS)))
         processes = [services.by_name[name].process for name in USERS]
@@ -56,37 +57,9 @@ def measure(rest_seconds: float = REST_SECONDS) -> dict[str, Any]:
         }
 
 
-def _deployment(name: str) -> dict[str, Any]:
-    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
-    container = {"name": "main", "image": "example/main:1", "resources": resources}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": REPLICAS,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"nodeName": NODE, "containers": [container]},
-            },
-        },
-    }
-
-
 def _policy(name: str) -> ScalingPolicy:
-    return parse_policy(
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": NAMESPACE, "name": name},
-            "spec": {
-                "target": {"kubernetes": {"kind": "Deployment", "name": name}},
-                "objective": {"utilization": 0.7},
-                "mode": "act",
-            },
-        }
-    )
+    target = {"kubernetes": {"kind": "Deployment", "name": name}}
+    return policy_of(f"{NAMESPACE}/{name}", target=target, objective={"utilization": 0.7}, mode="act")
 
 
 def _are_ready(cluster: KubernetesCluster) -> bool:

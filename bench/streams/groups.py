@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, Producer
-from weir_contracts import Observation, ScalingPolicy, parse_policy
+from weir_contracts import Observation, ScalingPolicy, policy_of
 from weir_contracts.topics import OBSERVATIONS, POLICIES
 
 from bench.results_file import distribution, log
@@ -32,20 +32,14 @@ LOOP_PARTITIONS = 2
 
 
 def _policy(group: MadeGroup, servers: str) -> ScalingPolicy:
-    return parse_policy(
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": "bench", "name": group.id},
-            "spec": {
-                "application": {"kafkaStreams": {"applicationId": group.id}},
-                "target": {"endpoint": {"url": "http://127.0.0.1:1/scale"}},
-                "signals": {"kafka": {"bootstrapServers": servers}},
-                "objective": {"maxLag": "30s"},
-                "interval": f"{INTERVAL_SECONDS}s",
-                "mode": "advise",
-            },
-        }
+    return policy_of(
+        f"bench/{group.id}",
+        application={"kafkaStreams": {"applicationId": group.id}},
+        target={"endpoint": {"url": "http://127.0.0.1:1/scale"}},
+        signals={"kafka": {"bootstrapServers": servers}},
+        objective={"maxLag": "30s"},
+        interval=f"{INTERVAL_SECONDS}s",
+        mode="advise",
     )
 
 

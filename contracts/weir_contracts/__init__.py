@@ -138,6 +138,7 @@ from .policy import PolicySpec as PolicySpec
 from .policy import ScalingPolicy as ScalingPolicy
 from .policy import ShadowChoice as ShadowChoice
 from .policy import parse_policy as parse_policy
+from .policy import policy_of as policy_of
 from .shadows import Arrived as Arrived
 from .shadows import Candidate as Candidate
 from .shadows import CandidateScore as CandidateScore

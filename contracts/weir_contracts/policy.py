@@ -296,6 +296,14 @@ def parse_policy(document: Any) -> ScalingPolicy:
     return policy
 
 
+def policy_of(application: str, /, version: int | None = None, **spec: Any) -> ScalingPolicy:
+    """Return the policy of `namespace/name` with a specification as users write it; raises as `parse_policy`."""
+    namespace, _, name = application.partition("/")
+    metadata = {"namespace": namespace, "name": name, **({} if version is None else {"version": version})}
+    document = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": metadata, "spec": spec}
+    return parse_policy(document)
+
+
 def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
     """Return the fields whose limits no application can keep or whose addresses cannot exist, each with the reason.
 
