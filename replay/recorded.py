@@ -11,15 +11,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any
 
 from pydantic import ValidationError
 from weir_contracts import (
+    Amendment,
     Analysis,
     InvalidDocument,
     Observation,
     Outcome,
+    Parallelism,
     Plan,
     PlannerChoice,
     PlanReply,
@@ -59,8 +61,6 @@ SENTENCES = frozenset(
 )
 """Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on.
 `evidence` of a plan repeats its numbers."""
-_FIRST = ("proposed", "action", "code")
-"""Fields of a plan in which a difference is looked for first."""
 
 
 class InvalidRecording(ValueError):
@@ -69,7 +69,7 @@ class InvalidRecording(ValueError):
 
 @dataclass(frozen=True)
 class Changed:
-    """What the present decisions are to be made with instead of what was recorded. None: the same."""
+    """Planner and policy of the present decisions, instead of the recorded ones. None: the recorded one."""
 
     planner: str | None = None
     policy: PolicySpec | None = None
@@ -359,8 +359,11 @@ def _requested_at(plan: Plan) -> datetime:
 
 def decision(plan: Plan) -> str:
     """Return `hold (steady)`, or `work 2 → 4 (saturated)`."""
-    what = "hold" if plan.approved is None else changes(plan.current, plan.approved)
-    return f"{what} ({plan.code})"
+    return f"{_moved(plan, plan.approved)} ({plan.code})"
+
+
+def _moved(plan: Plan, vector: Parallelism | None) -> str:
+    return "hold" if vector is None else changes(plan.current, vector)
 
 
 def _first_difference(recorded: Plan, present: Plan) -> str | None:
@@ -369,26 +372,29 @@ def _first_difference(recorded: Plan, present: Plan) -> str | None:
     same_planner = recorded.planner == present.planner
     if comparable(before) == comparable(now) and (not same_planner or not _numbers(recorded, present)):
         return None
-    one, other = recorded.amendments, present.amendments
-    for i in range(max(len(one), len(other))):
-        pair = one[i] if i < len(one) else None, other[i] if i < len(other) else None
-        if pair[0] is None or pair[1] is None:
-            alone = pair[0] or pair[1]
-            assert alone is not None  # noqa: S101 - one of both exists
-            return f"guard {alone.guard}, {alone.code}: {'recorded' if pair[0] else 'present'} only"
-        if pair[0].guard != pair[1].guard:
-            return f"guard: {pair[0].guard}, {pair[0].code} is now {pair[1].guard}, {pair[1].code}"
-        guard = f"guard {pair[0].guard}"
-        lines = differences(guard, *(comparable(each.model_dump(mode="json")) for each in pair if each))
-        if lines:
-            return lines[0]
+    for one, other in zip_longest(recorded.amendments, present.amendments):
+        if first := _guard_difference(one, other):
+            return first
     if same_planner and (lines := _numbers(recorded, present)):
         return lines[0]
-    for name in (*_FIRST, *(name for name in before if name not in _FIRST and name not in SENTENCES)):
+    if recorded.proposed != present.proposed:
+        return f"proposed: {_moved(recorded, recorded.proposed)} is now {_moved(present, present.proposed)}"
+    for name in (name for name in before if name not in SENTENCES):
         lines = differences(name, comparable(before[name]), comparable(now[name]))
         if lines:
             return lines[0]
     return None
+
+
+def _guard_difference(recorded: Amendment | None, present: Amendment | None) -> str | None:
+    alone = recorded or present
+    if recorded is None or present is None:
+        which = "recorded" if recorded else "present"
+        return f"guard {alone.guard}, {alone.code}: {which} only" if alone else None
+    if recorded.guard != present.guard:
+        return f"guard: {recorded.guard}, {recorded.code} is now {present.guard}, {present.code}"
+    pair = (comparable(each.model_dump(mode="json")) for each in (recorded, present))
+    return next(iter(differences(f"guard {recorded.guard}", *pair)), None)
 
 
 def _numbers(recorded: Plan, present: Plan) -> list[str]:

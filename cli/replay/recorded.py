@@ -161,7 +161,8 @@ def _result(found: "Comparison") -> str:
     of = f"{found.decisions:,} decisions from {_at(found.decided_from)} to {_at(found.decided_until)}"
     if not found.differences:
         return f"{of}: 0 differences"
-    return f"{of}: {others:,} differ, {reasons:,} more have other reasons or numbers"
+    more = f", {reasons:,} more have other reasons or numbers" if reasons else ""
+    return f"{of}: {others:,} differ{more}"
 
 
 def _at(time: datetime | None) -> str:

@@ -134,7 +134,7 @@ def test_changed_parameters_name_what_limits_now() -> None:
     found = compare(recorded(), APP, changed=Changed(policy=parse_policy(document).spec))
     growth = next(each for each in found.differences if "→" in each.recorded)
     assert (growth.recorded, growth.present) == ("enrich 2 → 4 (overloaded)", "enrich 2 → 3 (overloaded)")
-    assert growth.first == "proposed.enrich: 4 is now 3"
+    assert growth.first == "proposed: enrich 2 → 4 is now enrich 2 → 3"
 
 
 def test_a_changed_guard_is_named() -> None:
