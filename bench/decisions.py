@@ -23,6 +23,7 @@ from weir_planner.installed import built_in, needed
 from bench.planners.contest import Situation, prepared, situations
 from engines.flink.health import health_of
 from replay.loop import Loop
+from replay.recorded import comparable, differences
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import plan_offline
 from simulator import Noise, Simulation
@@ -32,11 +33,6 @@ SECONDS = 1800.0
 OBSERVED = ("rate", "hpa")
 """Planners whose replays' observations are kept, all of them: the analyzer's state grows from the first one on."""
 MAX_SHOWN = 20
-SENTENCES = frozenset(
-    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "learned", "memory", "policy"}
-)
-"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on.
-`evidence` of a plan repeats its numbers."""
 
 
 class Recorder:
@@ -76,17 +72,6 @@ def _record(request: PlanRequest, state: PlanState, name: str, plan: Plan) -> di
 
 RENAMED = {"least_processing_rate": "min_processing_rate", "utilisation": "utilization"}
 """Parts of fields, codes and parameters by their names in earlier recordings."""
-
-
-def comparable(document: Any) -> Any:
-    """Return the document without sentences and states, numbers to nine digits."""
-    if isinstance(document, dict):
-        return {key: comparable(value) for key, value in document.items() if key not in SENTENCES}
-    if isinstance(document, list):
-        return [comparable(each) for each in document]
-    if isinstance(document, float):
-        return float(f"{document:.9g}")
-    return document
 
 
 def replays() -> Iterator[tuple[int, Situation, str]]:
@@ -161,19 +146,6 @@ def compare(path: Path) -> int:
         print(each)
     print(f"{counts['analyses']} analyses, {counts['plans']} plans, {len(found)} differences")
     return 1 if found else 0
-
-
-def differences(place: str, before: Any, now: Any) -> list[str]:
-    """Return one line for each value that is not what it was, by its path. A field that did not exist before is none."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return [line for key in before for line in differences(f"{place}.{key}", before[key], now.get(key))]
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return [
-            line
-            for i, (one, other) in enumerate(zip(before, now, strict=True))
-            for line in differences(f"{place}.{i}", one, other)
-        ]
-    return [] if before == now else [f"{place}: {json.dumps(before)[:120]} is now {json.dumps(now)[:120]}"]
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -41,6 +41,19 @@ def application_id(text: str) -> str:
     if not name or "/" in namespace:
         raise InvalidInput(f"{text!r} is not an application: write namespace/name")
     return f"{namespace or 'default'}/{name}"
+
+
+def duration(option: str, text: str, low: str, high: str) -> timedelta:
+    """Return a duration of the command line; `InvalidInput` unless it lies between `low` and `high`."""
+    from weir_contracts import parse_duration
+
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise InvalidInput(f"{option}: {error}") from None
+    if not parse_duration(low) <= found <= parse_duration(high):
+        raise InvalidInput(f"{option}: {text} does not lie between {low} and {high}")
+    return found
 
 
 def connect(server: str, token_file: Path | None) -> "Client":
@@ -170,9 +183,17 @@ class Client:
             sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    def _events(self, application: str, last: str) -> Iterator[Event]:
+    def recorded(self, application: str) -> Iterator[Event]:
+        """Yield the application's stored events, oldest first."""
+        for event in self._events(application, "0", follow=False):
+            if event.kind == "end":
+                return
+            yield event
+        raise Unreachable(f"{self._server} ended the feed before its newest event: try again")
+
+    def _events(self, application: str, last: str, *, follow: bool = True) -> Iterator[Event]:
         """Yield the events of one connection to the feed."""
-        path = f"/v1/applications/{quote(application)}/events"
+        path = f"/v1/applications/{quote(application)}/events{'' if follow else '?follow=false'}"
         headers = {"Last-Event-ID": last} if last else {}
         try:
             with self._http.stream("GET", path, headers=headers, timeout=_FEED_TIMEOUT, extensions=ENDLESS) as response:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .client import LOCAL, Application, Server, TokenFile, application_id, connect
+from .client import LOCAL, Application, Server, TokenFile, application_id, connect, duration
 from .errors import InvalidInput
 from .output import Format, Output, plain_table, show
 from .planner_registry import LOCAL as LOCAL_PLANNER
@@ -34,7 +34,10 @@ def judge(
     output: Output = Format.TABLE,
 ) -> None:
     """Judge a parallelism by lateness and cost, under the forecast and its upper edge. Changes nothing."""
-    proposal = {"parallelism": _parallelism(parallelism or []), "horizon_seconds": _seconds(horizon)}
+    proposal = {
+        "parallelism": _parallelism(parallelism or []),
+        "horizon_seconds": duration("--horizon", horizon, *_HORIZON).total_seconds(),
+    }
     name, knowledge = application_id(application), connect(server, token_file)
     proposal |= {"analysis": knowledge.analysis(name), "outcomes": knowledge.outcomes(name)}
     found = connect(planner_server, token_file).judge(proposal)
@@ -48,19 +51,6 @@ def _parallelism(texts: Sequence[str]) -> dict[str, int]:
         return parse_parallelism(texts)
     except InvalidQuestion as wrong:
         raise InvalidInput(f"--parallelism: {wrong}") from None
-
-
-def _seconds(horizon: str) -> float:
-    from weir_contracts import parse_duration
-
-    low, high = _HORIZON
-    try:
-        found = parse_duration(horizon)
-    except ValueError as error:
-        raise InvalidInput(f"--horizon: {error}") from None
-    if not parse_duration(low) <= found <= parse_duration(high):
-        raise InvalidInput(f"--horizon: {horizon} does not lie between {low} and {high}")
-    return found.total_seconds()
 
 
 def judgement_panel(found: Mapping[str, Any]) -> RenderableType:

@@ -10,9 +10,12 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
+from cli.client import LOCAL, Server, TokenFile, application_id, connect, duration
 from cli.errors import InvalidInput
-from cli.output import terminal
+from cli.output import Format, show, terminal
+from runtime.clock import SystemClock
 
+from . import recorded as history
 from .chart import LABEL, WIDTH, charts, check_place, save
 
 if TYPE_CHECKING:
@@ -23,8 +26,18 @@ if TYPE_CHECKING:
 
 def replay(
     trace: Annotated[
-        str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
-    ],
+        str | None,
+        typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value)."),
+    ] = None,
+    recorded: Annotated[
+        str | None,
+        typer.Option(help="namespace/name: instead of a trace, decide again what was decided for this application."),
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="With --recorded: how far back, 1m to 31d; by default 24h.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Decide again what this file recorded (see --export), instead of the server.")
+    ] = None,
+    export: Annotated[Path | None, typer.Option(help="With --recorded: write the history to this file.")] = None,
     planner: Annotated[str | None, typer.Option(help="The planner that decides; by default the policy's.")] = None,
     topology: Annotated[
         str,
@@ -49,11 +62,21 @@ def replay(
     seed: Annotated[int, typer.Option(help="Of the noise in the readings.")] = 0,
     noise: Annotated[float, typer.Option(help="Of each reading of a Flink job, as a share.")] = 0.02,
     plot: Annotated[Path | None, typer.Option(help="Write the curves here (.svg).")] = None,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:
-    """Run the loop on a simulated application: hours in seconds, no server, no cluster."""
+    """Run the loop on a simulated application (--trace), or compare what was decided for a real one with what would be
+    decided today (--recorded, --file)."""
     if output not in ("table", "json"):
         raise InvalidInput(f"--output: {output!r} is neither table nor json")
+    is_recorded = recorded is not None or file is not None
+    if is_recorded == (trace is not None):
+        raise InvalidInput("name either --trace, or --recorded with an application, or --file")
+    if is_recorded:
+        _replay_recorded(recorded, since, file, export, planner, policy, server, token_file, Format(output))
+        return
+    assert trace is not None  # noqa: S101 - see above
     if plot is not None:
         check_place(plot)
     if not 0 <= noise <= 1:
@@ -90,6 +113,27 @@ def replay(
     if plot is not None:
         title = f"weir replay {trace}, planner {prepared.policy.spec.planner.name}"
         save(plot, title, run_panels(result.points, objective, result.rescales_at_seconds))
+
+
+def _replay_recorded(
+    application: str | None, since: str | None, file: Path | None, export: Path | None, planner: str | None,
+    policy: Path | None, server: str, token_file: Path | None, form: Format,
+) -> None:  # fmt: skip
+    name, changed, begin = application and application_id(application), history.changed(planner, policy), None
+    if file is not None:
+        if since is not None:
+            raise InvalidInput("--since: a file is replayed as a whole")
+        events = history.events_in(file)
+        if name is None:
+            name, events = history.application_of(events)
+    else:
+        assert name is not None  # noqa: S101 - the caller checks
+        begin = SystemClock().now() - duration("--since", since or "24h", "1m", "31d")
+        events = history.stored_events(connect(server, token_file), name)
+    if export is not None:
+        events = history.exported(events, export)
+    found = history.replayed(events, name, begin, changed)
+    show(history.document(found, begin), form, lambda: history.comparison_panel(found, begin))
 
 
 def _document(options: "ReplayOptions", prepared: "Replay", result: "Result") -> dict[str, Any]:

@@ -39,7 +39,7 @@ from .documents import (
     refuses,
     responds,
 )
-from .events_api import FEED, EventStreams, feed
+from .events_api import FEED, EventStreams, Follow, feed
 from .policies_api import parse_version
 from .scores import summarise_scores
 from .spend import spend_view
@@ -157,8 +157,10 @@ def applications_router(
         response_class=StreamingResponse,
         responses=FEED,
     )
-    async def application_events(application: Application, request: Request, _caller: Reader) -> StreamingResponse:
-        return feed(store, request, application, streams)
+    async def application_events(
+        application: Application, request: Request, _caller: Reader, follow: Follow = True
+    ) -> StreamingResponse:
+        return feed(store, request, application, streams, follow=follow)
 
     routes.include_router(_action_router(store))
     routes.include_router(_evaluations_router(store, clock))

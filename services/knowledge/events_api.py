@@ -6,8 +6,9 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
@@ -25,6 +26,10 @@ MAX_STALL_SECONDS = 60.0
 """A client that reads nothing for this long, such as a stopped one, loses its stream."""
 RETRY_AFTER_SECONDS = "10"
 _EVENT_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
+Follow = Annotated[
+    bool,
+    Query(description="false: the feed ends after the newest event stored, with an event `end`; true: it does not end"),
+]
 
 
 @dataclass
@@ -64,8 +69,8 @@ def events_router(store: Store, streams: EventStreams | None = None) -> APIRoute
         response_class=StreamingResponse,
         responses=FEED,
     )
-    async def events(request: Request, _caller: Reader) -> StreamingResponse:
-        return feed(store, request, None, streams)
+    async def events(request: Request, _caller: Reader, follow: Follow = True) -> StreamingResponse:
+        return feed(store, request, None, streams, follow=follow)
 
     return routes
 
@@ -98,31 +103,43 @@ class _Feed(StreamingResponse):
             self._streams.open -= 1
 
 
-def feed(store: Store, request: Request, application: str | None, streams: EventStreams) -> StreamingResponse:
-    """Return the stream of events after `Last-Event-ID`, or from now on; `application` None: of all."""
+def feed(
+    store: Store, request: Request, application: str | None, streams: EventStreams, *, follow: bool
+) -> StreamingResponse:
+    """Return the stream of events after `Last-Event-ID`, or from now on; `application` None: of all. Without `follow` it
+    ends after the newest event stored."""
     after = request.headers.get("last-event-id") or None
     if after is not None and not _EVENT_ID.fullmatch(after):
         raise Problem(400, "Last-Event-ID is not the id of an event", errors=[("header.Last-Event-ID", "unknown form")])
-    return _Feed(streams, _lines(store, request, application, after))
+    return _Feed(streams, _lines(store, request, application, after, follow=follow))
 
 
-async def _lines(store: Store, request: Request, application: str | None, after: str | None) -> AsyncIterator[str]:
+async def _lines(
+    store: Store, request: Request, application: str | None, after: str | None, *, follow: bool
+) -> AsyncIterator[str]:
     yield ": weir\n\n"
-    if after is None:
-        # An own position, so that no event is lost between two reads.
-        after = await store.newest_event()
     quiet = 0.0
-    while not await request.is_disconnected():
-        try:
+    try:
+        newest = await store.newest_event()
+        # An own position, so that no event is lost between two reads.
+        after = newest if after is None else after
+        while not await request.is_disconnected():
+            if not follow and _place(after) >= _place(newest):
+                yield _event(FeedEvent(after, "end", application or "", "{}"))
+                return
             found = await store.events(after, wait_seconds=1.0)
-        except StoreUnavailable:
-            yield ": the store is away\n\n"
-            return
-        for event in found:
-            after = event.id
-            if application in (None, event.application):
-                yield _event(event)
-        quiet = 0.0 if found else quiet + 1.0
-        if quiet >= KEEP_ALIVE_SECONDS:
-            quiet = 0.0
-            yield ": still here\n\n"
+            for event in found:
+                after = event.id
+                if application in (None, event.application):
+                    yield _event(event)
+            quiet = 0.0 if found else quiet + 1.0
+            if quiet >= KEEP_ALIVE_SECONDS:
+                quiet = 0.0
+                yield ": still here\n\n"
+    except StoreUnavailable:
+        yield ": the store is away\n\n"
+
+
+def _place(event_id: str) -> tuple[int, int]:
+    milliseconds, _, number = event_id.partition("-")
+    return int(milliseconds), int(number or 0)

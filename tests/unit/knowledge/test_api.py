@@ -572,6 +572,21 @@ async def test_an_applications_feed_is_its_own(house: House) -> None:
     assert event["data"] == '{"mine": 1}'
 
 
+async def test_a_feed_that_does_not_follow_ends_after_the_newest_event(house: House) -> None:
+    """What is stored, then an event `end`; without a stored event that alone."""
+    answer = await house.http.get("/v1/events?follow=false", headers={"Last-Event-ID": "0"})
+    assert answer.text.count("event: ") == answer.text.count("event: end") == 1
+    await house.store_events(observation(1), analysis(1), plan(1))
+    await house.store.save([], [("plan", "shop/payments", "{}")])
+    for path, kinds in (
+        (f"/v1/applications/{APP}/events", ["observation", "analysis", "plan", "end"]),
+        ("/v1/events", ["observation", "analysis", "plan", "plan", "end"]),
+    ):
+        answer = await house.http.get(f"{path}?follow=false", headers={"Last-Event-ID": "0"})
+        found = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
+        assert (answer.status_code, found) == (200, kinds)
+
+
 @pytest.mark.parametrize("given", [b"yesterday", b"1-", b"1-2-3", "²".encode("latin-1"), b"9" * 40])
 async def test_an_unknown_event_id_is_refused(house: House, given: bytes) -> None:
     """400 that names the header, before the stream begins."""
