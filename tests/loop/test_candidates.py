@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.loop.world import WORK, World, job, policy
 
 
@@ -37,6 +39,7 @@ def test_a_candidate_that_would_be_late_never_wins() -> None:
     assert any("the busiest operator would be used to" in reason for reason in lost)
 
 
+@pytest.mark.thorough
 def test_a_state_that_grows_is_bounded() -> None:
     """A wave, two planners with memory as candidates: what a plan hands to the next one stays small."""
     found = world(

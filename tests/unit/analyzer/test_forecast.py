@@ -183,6 +183,7 @@ def test_a_load_that_falls_for_good_is_believed_after_an_hour() -> None:
     assert source.take([50.0] * 45).rate_in(10) == pytest.approx(50, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_a_low_that_comes_every_day_is_no_outage() -> None:
     """A load that stops at night is expected to stop, at the latest on the third evening."""
     source = Source().take(days(2, lambda minute: 1000.0 if minute % DAY < 1200 else 0.0)).take([1000.0] * 1200)
@@ -229,6 +230,7 @@ def test_the_state_is_bounded() -> None:
     assert len(to_json(source.state.learned())) < _MAX_BYTES
 
 
+@pytest.mark.thorough
 def test_history_outlives_the_state() -> None:
     """A series that is seeded from what was learned forecasts as the lost one did."""
     source = Source().take(days(2, _daily))
