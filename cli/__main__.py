@@ -56,7 +56,7 @@ def _root(
 @app.command()
 def apply(
     file: Annotated[
-        str, typer.Option("--file", "-f", help="YAML or JSON; several documents are fine; - for standard input.")
+        str, typer.Option("--file", "-f", help="File with one or more policies, YAML or JSON; - for standard input.")
     ],
     server: Server = LOCAL,
     token_file: TokenFile = None,
@@ -82,15 +82,18 @@ def apply(
 
 @app.command()
 def get(
-    application: Annotated[str | None, typer.Argument(help="namespace/name, or `policies`; nothing for all.")] = None,
+    application: Annotated[
+        str | None, typer.Argument(help="namespace/name, or `policies`; default: all applications.")
+    ] = None,
     policy: Annotated[
         bool,
-        typer.Option("--policy", help="The policy instead, to be edited and applied with -o yaml."),
+        typer.Option("--policy", help="Show the policy instead; -o yaml gives a document to edit and apply."),
     ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Annotated[
-        ListFormat, typer.Option("--output", "-o", help="For users, wide with more columns, or for programs.")
+        ListFormat,
+        typer.Option("--output", "-o", help="table for people, wide with more columns, json or yaml for programs."),
     ] = ListFormat.TABLE,
 ) -> None:
     """Show applications, one application, or policies."""
@@ -129,7 +132,7 @@ def delete(
 def pause(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
-    """Stop planning for an application; what is in flight is finished."""
+    """Hold an application at its parallelism; an action in flight is finished."""
     _switch(application, "pause", connect(server, token_file), output)
 
 
@@ -137,16 +140,16 @@ def pause(
 def resume(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
-    """Go on in the mode it had before it was paused."""
+    """Resume an application in the mode that it had before the pause."""
     _switch(application, "resume", connect(server, token_file), output)
 
 
 @app.command()
 def explain(
     application: Application,
-    last: Annotated[int, typer.Option(min=1, max=60, help="How many decisions.")] = 3,
+    last: Annotated[int, typer.Option(min=1, max=60, help="Number of decisions.")] = 3,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="With the evidence, how readings were measured, and ids.")
+        bool, typer.Option("--verbose", "-v", help="Add the evidence, how readings were measured, and ids.")
     ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
@@ -171,18 +174,20 @@ def what_if(
     application: Application,
     parallelism: Annotated[
         list[str] | None,
-        typer.Option("--parallelism", "-p", help="operator=number; again for each. Those not named stay as they are."),
+        typer.Option(
+            "--parallelism", "-p", help="operator=number, repeatable; other operators keep their parallelism."
+        ),
     ] = None,
     load: Annotated[
         str, typer.Option(help="x2 for twice the present load, 1200/s for records/s at all sources.")
     ] = "x1",
-    horizon: Annotated[str, typer.Option(help="How far to look, 10s to 1d.")] = "10m",
-    plot: Annotated[Path | None, typer.Option(help="Write the figure here (.svg).")] = None,
+    horizon: Annotated[str, typer.Option(help="Horizon of the prediction, 10s to 1d.")] = "10m",
+    plot: Annotated[Path | None, typer.Option(help="Write a figure to this file (.svg).")] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Predict another parallelism and load, and where it breaks. Changes nothing."""
+    """Predict lag and throughput at another parallelism and load, and the load at which it breaks. Changes nothing."""
     if plot is not None:
         check_place(plot)
     name = application_id(application)
@@ -229,7 +234,7 @@ def watch(
 @app.command()
 def plan(
     request: Annotated[Path, typer.Option(help="A PlanRequest as JSON (see contracts/examples).")],
-    planner: Annotated[str | None, typer.Option(help="Which planner; by default the policy's.")] = None,
+    planner: Annotated[str | None, typer.Option(help="Planner to use; default: the policy's.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the decision of a planner and the guards on a saved request. Needs no server."""
@@ -253,7 +258,7 @@ def plan(
     show(document, output, lambda: tables.cycle_panel(cycle, verbose=True))
 
 
-planner_app = typer.Typer(no_args_is_help=True, help="Planners: write, register, check and compare them.")
+planner_app = typer.Typer(no_args_is_help=True, help="Write, register, check and compare planners.")
 planner_app.command()(compare)
 planner_app.command(name="new")(new_command)
 planner_app.command()(register)

@@ -118,7 +118,7 @@ class Kubectl:
 def doctor(
     kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Check an installation on Kubernetes.")] = False,
     context: Annotated[str | None, typer.Option(help="Context of kubectl; default: its current one.")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where Weir is installed.")] = "weir",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace in which Weir is installed.")] = "weir",
     output: Output = Format.TABLE,
 ) -> None:
     """Check an installation: pods, topics, rights, and whether targets can be reached. Exit code 1 if something is

@@ -25,9 +25,11 @@ def judge(
     application: Application,
     parallelism: Annotated[
         list[str] | None,
-        typer.Option("--parallelism", "-p", help="operator=number; again for each. Those not named stay as they are."),
+        typer.Option(
+            "--parallelism", "-p", help="operator=number, repeatable; other operators keep their parallelism."
+        ),
     ] = None,
-    horizon: Annotated[str, typer.Option(help="How far to look, 10s to 1d.")] = "10m",
+    horizon: Annotated[str, typer.Option(help="Horizon of the prediction, 10s to 1d.")] = "10m",
     server: Server = LOCAL,
     planner_server: PlannerServer = LOCAL_PLANNER,
     token_file: TokenFile = None,

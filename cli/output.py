@@ -41,7 +41,7 @@ class ListFormat(StrEnum):
         return Format.TABLE if self is ListFormat.WIDE else Format(self.value)
 
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="For users or for programs.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="table for people, json or yaml for programs.")]
 Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 
 

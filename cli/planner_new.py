@@ -25,7 +25,7 @@ def new(name: str, directory: Path) -> list[Path]:
 
     if not re.fullmatch(NAME_PATTERN, name) or "." in name:
         raise InvalidInput(
-            f"{name!r}: a planner's name has small letters, digits and dashes, at most 63, as in my-planner"
+            f"{name!r}: a planner's name has lower-case letters, digits and dashes, at most 63, as in my-planner"
         )
     if name in built_in():
         raise InvalidInput(f"{name!r}: is the name of a built-in planner")
@@ -58,8 +58,12 @@ def _is_taken(module: str) -> bool:
 
 
 def new_command(
-    name: Annotated[str, typer.Argument(help="What policies will call it: small letters, digits and dashes.")],
-    directory: Annotated[Path, typer.Option("--directory", "-C", help="Where its folder is to be.")] = Path(),
+    name: Annotated[
+        str, typer.Argument(help="Name by which policies will choose it: lower-case letters, digits and dashes.")
+    ],
+    directory: Annotated[
+        Path, typer.Option("--directory", "-C", help="Folder in which to create the project.")
+    ] = Path(),
 ) -> None:
     """Write a planner's project: planner, test, Dockerfile."""
     written = new(name, directory)

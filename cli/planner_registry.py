@@ -22,42 +22,42 @@ if TYPE_CHECKING:
 LOCAL = "http://127.0.0.1:8093"
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_PLANNER_SERVER", help="Address of the planner service.")]
 Kta = Annotated[
-    bool, typer.Option("--kta", help="It implements KTA's protocol: URL is its base, its steps are at /api/v1alpha1/….")
+    bool, typer.Option("--kta", help="The planner implements KTA's protocol; its steps are below URL/api/v1alpha1.")
 ]
-NoAnalyze = Annotated[bool, typer.Option("--no-analyze", help="With --kta: it has no analyze step.")]
+NoAnalyze = Annotated[bool, typer.Option("--no-analyze", help="With --kta: the planner has no analyze step.")]
 NoWeirField = Annotated[
-    bool, typer.Option("--no-weir-field", help="KTA: send its own fields only, without Weir's analysis.")
+    bool, typer.Option("--no-weir-field", help="With --kta: send KTA's own fields only, without Weir's analysis.")
 ]
 MonitorUrl = Annotated[
-    str | None, typer.Option("--monitor-url", help="KTA's monitor step, where it has its own address.")
+    str | None, typer.Option("--monitor-url", help="Address of KTA's monitor step, if it is not below URL.")
 ]
-AnalyzeUrl = Annotated[str | None, typer.Option("--analyze-url", help="KTA's analyze step, the same.")]
-PlanUrl = Annotated[str | None, typer.Option("--plan-url", help="KTA's plan step, the same.")]
-Timeout = Annotated[float, typer.Option(min=0.05, max=20, help="Seconds that one exchange of a check may take.")]
+AnalyzeUrl = Annotated[str | None, typer.Option("--analyze-url", help="Address of KTA's analyze step, likewise.")]
+PlanUrl = Annotated[str | None, typer.Option("--plan-url", help="Address of KTA's plan step, likewise.")]
+Timeout = Annotated[float, typer.Option(min=0.05, max=20, help="Time limit of each request of the check, in seconds.")]
 _KTA = "/api/v1alpha1"
 
 
 def register(
-    name: Annotated[str, typer.Argument(help="The name for policies.")],
-    url: Annotated[str | None, typer.Argument(help="Its address, as the planner service reaches it.")] = None,
+    name: Annotated[str, typer.Argument(help="Name by which policies choose the planner.")],
+    url: Annotated[str | None, typer.Argument(help="Address at which the planner service reaches the planner.")] = None,
     kta: Kta = False,
     no_analyze: NoAnalyze = False,
     monitor_url: MonitorUrl = None,
     analyze_url: AnalyzeUrl = None,
     plan_url: PlanUrl = None,
-    history: Annotated[int | None, typer.Option(help="KTA: how many earlier results are sent along, at most.")] = None,
+    history: Annotated[int | None, typer.Option(help="With --kta: maximum number of earlier results to send.")] = None,
     no_weir_field: NoWeirField = False,
     credential: Annotated[
-        str | None, typer.Option(help="Name of a bearer token that the planner service has; never the token.")
+        str | None, typer.Option(help="Name of a bearer token in the planner service's settings, never the token.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of the one of this name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the registered planner of this name.")] = False,
     timeout: Timeout = 5.0,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Register a planner: it is checked first, and refused with what failed."""
+    """Check a planner and register it; a failed check is named, and nothing is registered."""
     steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
     new = new_planner(
         name,
@@ -86,7 +86,7 @@ def list_planners(
 
 
 def remove(
-    name: Annotated[str, typer.Argument(help="As it was registered.")],
+    name: Annotated[str, typer.Argument(help="Name of the registered planner.")],
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
@@ -101,7 +101,9 @@ def remove(
 def check(
     planner: Annotated[
         str | None,
-        typer.Argument(help="A URL, called from here; or a registered planner's name, called by the planner service."),
+        typer.Argument(
+            help="URL, requested from here, or name of a registered planner, requested by the planner service."
+        ),
     ] = None,
     kta: Kta = False,
     no_analyze: NoAnalyze = False,
@@ -110,7 +112,7 @@ def check(
     analyze_url: AnalyzeUrl = None,
     plan_url: PlanUrl = None,
     credential_file: Annotated[
-        Path | None, typer.Option("--credential-file", help="With a URL: file of the bearer token that it wants.")
+        Path | None, typer.Option("--credential-file", help="With a URL: file with the planner's bearer token.")
     ] = None,
     timeout: Timeout = 5.0,
     server: Server = LOCAL,
@@ -118,7 +120,7 @@ def check(
     output: Output = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Check whether a planner keeps the plugin contract; exit code 1 if not."""
+    """Check whether a planner fulfils the plugin contract; exit code 1 if not."""
     if planner is not None and "://" not in planner:
         report = connect(server, token_file).check_planner(planner, timeout_seconds=timeout)
     else:
@@ -187,7 +189,7 @@ def new_planner(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["loc"] == ("name",) and first["type"] == "string_pattern_mismatch":
-            allowed = "small letters, digits, dashes and dots, at most 63, a letter or digit first and last"
+            allowed = "lower-case letters, digits, dashes and dots, at most 63, a letter or digit first and last"
             raise InvalidInput(f"name: {allowed}") from None
         raise InvalidInput(str(InvalidDocument.of(error, "planner"))) from None
 

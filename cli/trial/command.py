@@ -12,7 +12,7 @@ def trial(
     workload: Annotated[
         str, typer.Option(help="flink: a Flink job. kafka-streams: instances of a Kafka Streams application.")
     ] = "flink",
-    duration: Annotated[float | None, typer.Option(help="Seconds to run; without it until Ctrl-C.")] = None,
+    duration: Annotated[float | None, typer.Option(help="Seconds to run; default: until Ctrl-C.")] = None,
     trace: Annotated[
         str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
     ] = "step",
@@ -20,17 +20,17 @@ def trial(
         str | None,
         typer.Option(help="act: rescale the job. advise: only publish decisions. By default the policy's, else act."),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the report (JSON) here, too.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report (JSON) to this file.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Replay a recording this many times faster.")] = None,
     peak_rate: Annotated[
-        float | None, typer.Option(help="Records/s at the trace's highest point: 2400, Kafka Streams 900.")
+        float | None, typer.Option(help="Records/s at the trace's highest point; default: 2400, Kafka Streams 900.")
     ] = None,
     planner: Annotated[
         str | None, typer.Option(help="The planner that decides. By default the policy's, else rate.")
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(help="Use this policy; with the trial's addresses; --mode and --planner override it."),
+        typer.Option(help="Policy file, used with the trial's addresses; --mode and --planner override it."),
     ] = None,
     external_flink: Annotated[
         str | None, typer.Option(help="Run the job on this cluster (REST address) instead of starting one.")

@@ -84,7 +84,7 @@ def _found() -> tuple[Mapping[str, Installed], tuple[Problem, ...]]:
             continue
         try:
             if not re.fullmatch(NAME_PATTERN, point.name):
-                raise ValueError("its name may have small letters, digits, dashes and dots only")  # noqa: TRY301
+                raise ValueError("its name may have lower-case letters, digits, dashes and dots only")  # noqa: TRY301
             planners[point.name] = Installed(Planner(point.load()), package)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the package is anybody's; its fault is reported
             problems.append(Problem(point.name, package, f"{point.value}: {type(error).__name__}: {error}"))

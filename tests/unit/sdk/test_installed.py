@@ -83,7 +83,7 @@ def test_a_name_belongs_to_one_package(site: Path) -> None:
     install(site, "good_hand", GOOD, rate="good_hand:plan", Steady="good_hand:plan")
     assert registry.planner_of("rate").is_built_in
     assert sorted(str(each) for each in registry.problems()) == [
-        "planner Steady of package good_hand cannot be used: good_hand:plan: ValueError: its name may have small letters, "
+        "planner Steady of package good_hand cannot be used: good_hand:plan: ValueError: its name may have lower-case letters, "
         "digits, dashes and dots only",
         "planner rate of package good_hand cannot be used: the package weir-autoscaler has a planner of that name",
     ]
