@@ -1,6 +1,6 @@
 """Measures how soon a job that was never seen before grows: a part of `make bench-loop`.
 
-Each start is a job of its own name and consumer group with a new policy. Its load is three times what one subtask of the
+Each start is a job with a new name, consumer group and policy. Its load is three times what one subtask of the
 slowest operator is at 60 % with, from the moment it runs.
 """
 

@@ -1,4 +1,4 @@
-"""`make bench-forecast`: the analyzer's forecast on whole recordings, beside the last value.
+"""`make bench-forecast`: the analyzer's forecast on entire recordings, compared with the last value.
 
     python -m bench.forecast [FOLDER WITH MORE RECORDINGS ...]
 

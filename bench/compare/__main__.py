@@ -1,7 +1,7 @@
 """`make bench-compare`: two match surges of the 1998 World Cup's web site, replayed in ten minutes on the sample job;
 under Weir, at a parallelism for the peak and at one for the mean, and under a reactive utilization rule.
 
-Then again, Weir beside itself with longer stabilization and beside the planners `keda-kafka` and `flink-autoscaler`.
+Then again, Weir next to itself with longer stabilization and next to the planners `keda-kafka` and `flink-autoscaler`.
 
 Those of one round run at the same time, a job each, on the same records, so that whatever else the machine does is the
 same for all. The times of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization)

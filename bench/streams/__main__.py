@@ -2,7 +2,7 @@
 
 Parts: `groups` reads 200 groups of 100 partitions each; `steps` and `steps-agentless` answer load steps of ×3 with the
 metrics endpoint and by the brokers alone; `scale-in` measures how long a task stands still; `contest` replays ten
-minutes beside KEDA's rule, an autoscaler by lag and a static size. `--only` measures some and keeps the others' figures.
+minutes next to KEDA's rule, an autoscaler by lag and a static size. `--only` measures some and keeps the others' figures.
 """
 
 import argparse

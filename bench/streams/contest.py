@@ -1,4 +1,4 @@
-"""Ten minutes of the 1998 World Cup's web site beside common rules, each with an application and an endpoint of its own.
+"""Ten minutes of the 1998 World Cup's web site under Weir and common rules, each with a separate application and endpoint.
 
 All applications read the same records at the same time. The replay, the rules' and Weir's times are those of
 `make bench-compare`: as much shorter as the replay is faster. KEDA's trigger has its defaults (10 records a replica);

@@ -82,19 +82,19 @@ class CommitWatch:
                         self._offsets[place] = each.offset
                         self._advances.setdefault(place, []).append(now)
 
-    def longest_still_seconds(self, since: float) -> float | None:
+    def max_still_seconds(self, since: float) -> float | None:
         """Return the longest time in which a partition's commits did not advance, until now, of the gaps that ended
         after `since`; None if some partition never advanced."""
         now = time.monotonic()
         with self._lock:
             if len(self._advances) < len(self._places):
                 return None
-            longest = 0.0
+            max_still = 0.0
             for times in self._advances.values():
                 first = max((i for i, at in enumerate(times) if at <= since), default=0)
-                seen = [*times[first:], now]
-                longest = max([longest, *(b - a for a, b in itertools.pairwise(seen))])
-        return longest
+                observed = [*times[first:], now]
+                max_still = max([max_still, *(b - a for a, b in itertools.pairwise(observed))])
+        return max_still
 
     def all_advance_after(self, since: float) -> bool:
         """Return whether every partition advanced after a moment."""

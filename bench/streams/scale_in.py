@@ -43,7 +43,7 @@ def _scale_in(bench: StreamsRunning, watch: CommitWatch, *, by_weir: bool) -> fl
     bench.wait(lambda: bench.has(1) and bench.idle(), limit, "one instance")
     ended = time.monotonic()
     bench.wait(lambda: watch.all_advance_after(ended + 1.0), limit, "all tasks progress again")
-    return watch.longest_still_seconds(at)
+    return watch.max_still_seconds(at)
 
 
 def measure(with_eviction: int, without: int, seconds: float) -> dict[str, Any]:

@@ -55,22 +55,22 @@ def _settle(bench: StreamsRunning) -> bool:
 def _step(bench: StreamsRunning) -> Step:
     before = bench.endpoint().replicas
     at = bench.stack.set_load(rate=BASE_RATE * FACTOR)
-    asked: float | None = None
+    requested: float | None = None
     lags: list[tuple[float, float | None]] = []
 
     def held() -> bool:
-        nonlocal asked
+        nonlocal requested
         now = time.time() - at
         replicas = bench.endpoint().replicas
-        if asked is None and replicas > before:
-            asked = now
+        if requested is None and replicas > before:
+            requested = now
         lags.append((now, bench.lag_seconds()))
         last = lags[-1][1]
-        return asked is not None and now > 10.0 and bench.idle() and last is not None and last < 3.0
+        return requested is not None and now > 10.0 and bench.idle() and last is not None and last < 3.0
 
     bench.wait(held, STEP_SECONDS, "the step answered and the lag small again")
     recovered, max_lag = recovery(lags, OBJECTIVE_SECONDS)
-    return Step(None if asked is None else round(asked, 2), bench.endpoint().replicas, recovered, max_lag)
+    return Step(None if requested is None else round(requested, 2), bench.endpoint().replicas, recovered, max_lag)
 
 
 def measure(way: str, count: int, seconds: float) -> dict[str, Any]:
@@ -100,15 +100,15 @@ def measure(way: str, count: int, seconds: float) -> dict[str, Any]:
             if len(found) < count:
                 _settle(bench)
         explained = [p.sentence for p in bench.plans() if p.kind == "scale"][-6:]
-    asked = [step.asked_seconds for step in found if step.asked_seconds is not None]
+    requested = [step.asked_seconds for step in found if step.asked_seconds is not None]
     return {
         "interval_seconds": options.interval_seconds,
         "commit_interval_seconds": COMMIT_SECONDS[way],
         "base_rate": BASE_RATE,
         "factor": FACTOR,
         "objective_seconds": OBJECTIVE_SECONDS,
-        "steps_unanswered": len(found) - len(asked),
-        "step_to_replicas_asked_seconds": distribution(asked),
+        "steps_unanswered": len(found) - len(requested),
+        "step_to_replicas_asked_seconds": distribution(requested),
         "step_to_held_seconds": distribution([s.held_seconds for s in found if s.held_seconds is not None]),
         "max_lag_seconds": distribution([s.max_lag_seconds for s in found if s.max_lag_seconds is not None]),
         "first_step": asdict(first),

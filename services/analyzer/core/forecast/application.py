@@ -1,4 +1,4 @@
-"""Forecasts of all sources of an application, and the horizon of its own."""
+"""Forecasts of all sources of an application, and its own horizon."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

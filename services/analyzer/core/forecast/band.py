@@ -21,7 +21,7 @@ _REMEMBERED = 1000
 """Peaks over which the coverage is measured, at most."""
 _FIRST = 20
 """Errors of past peaks from which the bound begins; nine would be the fewest that have a 0.9 quantile at all."""
-_LEAST_SHARE = 0.02
+_MIN_SHARE = 0.02
 """Errors of a forecast near zero count relative to this share of the usual rate."""
 _MIN_ERROR, _MAX_ERROR = -1.0, 100.0
 
@@ -108,4 +108,4 @@ class Band:
 
 def unit_of(expected: float, usual: float) -> float:
     """Return the rate by which the errors of a peak are divided."""
-    return expected + _LEAST_SHARE * usual
+    return expected + _MIN_SHARE * usual

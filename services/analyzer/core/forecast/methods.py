@@ -24,7 +24,7 @@ _RETURN_MINUTES = 180.0
 _MAX_RATIO = 20.0
 _ERROR_MINUTES = 1440.0
 """Time over which a method's error is averaged."""
-_LEAST_JUDGED = 20
+_MIN_JUDGED = 20
 _ADVANTAGE = 0.97
 """A method takes over from the last value if its error is smaller by this factor."""
 
@@ -119,7 +119,7 @@ class Errors:
     @property
     def best(self) -> int:
         """Candidate with the smallest error; the last value unless another is clearly better."""
-        if self.judged < _LEAST_JUDGED:
+        if self.judged < _MIN_JUDGED:
             return 0
         i = min(range(len(METHODS)), key=self.errors.__getitem__)
         return i if self.errors[i] < _ADVANTAGE * self.errors[0] else 0

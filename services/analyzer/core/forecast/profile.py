@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 _STEPS_PER_OCTAVE = 512
 """Resolution: a rate is kept within 0.07 %."""
-_LOWEST_OCTAVE = log2(MIN_NUMBER)
+_MIN_OCTAVE = log2(MIN_NUMBER)
 _UNKNOWN, _ZERO = 0, 1
 """Codes of a bin that was never observed, and of one without arrivals."""
 _WEIGHT = 0.3
@@ -78,9 +78,9 @@ def _codes(profile: str, cycle: Cycle) -> npt.NDArray[np.uint16]:
 def _code(rate: float) -> int:
     if rate <= MIN_NUMBER:
         return _ZERO
-    return 2 + round((log2(min(rate, MAX_NUMBER)) - _LOWEST_OCTAVE) * _STEPS_PER_OCTAVE)
+    return 2 + round((log2(min(rate, MAX_NUMBER)) - _MIN_OCTAVE) * _STEPS_PER_OCTAVE)
 
 
 def _rates(codes: npt.NDArray[np.uint16]) -> Floats:
-    rates = np.exp2((codes - 2.0) / _STEPS_PER_OCTAVE + _LOWEST_OCTAVE)
+    rates = np.exp2((codes - 2.0) / _STEPS_PER_OCTAVE + _MIN_OCTAVE)
     return np.where(codes == _UNKNOWN, np.nan, np.where(codes == _ZERO, 0.0, rates))

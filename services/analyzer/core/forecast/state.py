@@ -14,7 +14,7 @@ MAX_WAIT_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ForecastState:
-    """What an application's forecasts need from one observation to the next."""
+    """State of an application's forecasts between two observations."""
 
     series: dict[str, SeriesState] = field(default_factory=dict)
     asked_at: float | None = None
