@@ -43,11 +43,11 @@ class ServiceSettings(BaseSettings):
     kafka_bootstrap_servers: str = shared(
         "kafka_bootstrap_servers", default="127.0.0.1:9092", pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$"
     )
-    """the brokers the loop talks over, host:port, comma-separated"""
+    """brokers of the loop as host:port, comma-separated"""
     partitions: int = shared("partitions", default=4, ge=1, le=512)
-    """partitions of every topic of the loop: the most replicas of a service that can share its work"""
+    """partitions of every topic of the loop, and maximum number of replicas of a service that share its work"""
     http_host: str = shared("http_host", default="127.0.0.1", min_length=1)
-    """address to listen on; anything but loopback demands a token"""
+    """address to listen on; any but loopback requires tokens"""
     http_port: int = http_port(8080)
     allowed_hosts: str = shared("allowed_hosts", default="", pattern=r"^([^\s,:/@]+(,[^\s,:/@]+)*)?$")
     """further names of the listener, comma-separated without ports, next to loopback's and its own address; any other
@@ -59,7 +59,7 @@ class ServiceSettings(BaseSettings):
     log_level: str = shared("log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     """minimum level that is logged"""
     knowledge_url: str = shared("knowledge_url", default="http://127.0.0.1:8080", pattern=r"^https?://[^\s@]+$")
-    """where the knowledge service answers"""
+    """address of the knowledge service"""
     knowledge_token: SecretStr | None = shared("knowledge_token", default=None)
     """bearer token for the knowledge service"""
     secrets_folder: Path | None = shared("secrets_folder", default=None)
@@ -100,7 +100,7 @@ class TargetSettings(ServiceSettings):
     """hosts that targets and brokers of policies may have, comma-separated: a name, *.example.org for all below it, *
     for any"""
     target_networks: str = shared("target_networks", default=USUAL_TARGETS)
-    """networks that their addresses may lie in, comma-separated: 10.0.0.0/8, public, private or loopback; link-local
+    """networks that addresses of targets and brokers may lie in, comma-separated: 10.0.0.0/8, public, private or loopback; link-local
     addresses and metadata services of clouds only if a network such as 169.254.0.0/16 lists them"""
 
     @model_validator(mode="after")
@@ -138,7 +138,7 @@ class KubernetesSettings(TargetSettings):
     kubernetes_namespaces: str = Field(
         default="",
         pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
-        description="namespaces whose workloads policies may name, comma-separated; empty: none, and Kubernetes is not asked",
+        description="namespaces whose workloads policies may name, comma-separated; empty: none, and no connection to Kubernetes",
     )
 
     @property

@@ -59,7 +59,7 @@ class AnalyzerSettings(AnalysisSettings, ServiceSettings):
     checkpoint: str = Field(
         default="runs/analyzer",
         min_length=1,
-        description="folder or URL under which the state is kept; on a cluster a place that all its machines see",
+        description="folder or URL of the state; on a cluster one that all its machines see",
     )
     jars: Path | None = Field(
         default=None,
@@ -69,17 +69,20 @@ class AnalyzerSettings(AnalysisSettings, ServiceSettings):
         default=4,
         ge=1,
         le=2000,
-        description="how many ways the state is split: the most cores that work at once. Each doubling costs latency on a "
+        description="parts of the state, and maximum number of cores that work at once. Each doubling costs latency on a "
         "small machine; another number starts a new checkpoint",
     )
     trigger_milliseconds: int = Field(
         default=100,
         ge=0,
         le=60_000,
-        description="pause between two looks for new observations; 0: none, which keeps a core busy",
+        description="pause between two batches, in ms; 0: none, which keeps a core busy",
     )
     max_records_per_batch: int = Field(
-        default=2000, ge=1, le=1_000_000, description="bound of a batch, so that a backlog is worked off in pieces"
+        default=2000,
+        ge=1,
+        le=1_000_000,
+        description="maximum number of observations of a batch, so that a backlog is processed in parts",
     )
     driver_memory_megabytes: int = Field(default=768, ge=256, le=65_536, description="heap of Spark's driver, in MB")
     executor_memory_megabytes: int = Field(
@@ -99,13 +102,13 @@ class AnalyzerSettings(AnalysisSettings, ServiceSettings):
         default=10.0,
         ge=6,
         le=25,
-        description="one analyzer works at a time; when it vanishes, another takes over after this long, in s. "
-        "Brokers take no less than 6 s by default",
+        description="one analyzer works at a time; another one takes over this long after it fails, in s. "
+        "Brokers accept at least 6 s by default",
     )
     standby_seconds: float = Field(
         default=30.0,
         ge=0,
-        description="how long another analyzer stands by while one is at work, in s, before it ends with code 2; inf: for good",
+        description="time that another analyzer stands by while one works, in s, before it ends with code 2; inf: without limit",
     )
 
     @field_validator("spark_master")

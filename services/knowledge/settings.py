@@ -18,9 +18,9 @@ class KnowledgeSettings(TargetSettings):
     model_config = SettingsConfigDict(env_prefix="WEIR_KNOWLEDGE_", frozen=True, extra="ignore", populate_by_name=True)
 
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
-    """where everything is stored; may contain a password, so it is never shown"""
+    """address of Redis, which stores everything; may contain a password, so it is never shown"""
     planner_url: str | None = Field("http://127.0.0.1:8093", pattern=r"^https?://[^\s@]+$")
-    """the planner service; with it a policy whose planner or parameters it does not accept is refused"""
+    """address of the planner service, which checks planners and parameters of policies"""
     planner_token: SecretStr | None = None
     """bearer token for the planner service (role read)"""
     history_count: int = Field(500, ge=1, le=MAX_HISTORY_COUNT)

@@ -14,11 +14,11 @@ class MonitorSettings(KubernetesSettings, BrokerSettings):
 
     http_port: int = http_port(8091)
     call_timeout_seconds: float = Field(
-        default=2.0, gt=0, le=60, description="the longest one call to a cluster or broker may take, in s"
+        default=2.0, gt=0, le=60, description="time limit of one call to a cluster or broker, in s"
     )
     scrape_timeout_seconds: float = Field(
         default=10.0,
         gt=0,
         le=300,
-        description="the longest a scrape may take, in s; then the application counts as unreachable",
+        description="time limit of a scrape, in s; after it the application counts as unreachable",
     )

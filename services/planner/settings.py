@@ -19,53 +19,61 @@ class PlannerSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="WEIR_PLANNER_", frozen=True, extra="ignore", populate_by_name=True)
 
     http_port: int = http_port(8093)
-    workers: int = Field(default=1, ge=1, le=64, description="processes that planners run in, next to the event loop")
+    workers: int = Field(default=1, ge=1, le=64, description="number of planner processes")
     observations_kept: int = Field(
-        default=30, ge=0, le=120, description="raw observations of each application a planner may look at, newest"
+        default=30, ge=0, le=120, description="newest raw observations of the application in a planner's request"
     )
-    history_kept: int = Field(default=20, ge=0, le=50, description="past cycles of the loop that a planner may look at")
+    history_kept: int = Field(default=20, ge=0, le=50, description="past cycles of the loop in a planner's request")
     plugin_schemes: str = Field(
-        default="https", description="schemes that registered planners may be asked by, comma-separated: https, http"
+        default="https",
+        description="schemes that addresses of registered planners may have, comma-separated: https, http",
     )
     plugin_hosts: str = Field(
         default="*",
-        description="hosts that they may have, comma-separated: a name, *.example.org for all below it, * for any",
+        description="hosts that registered planners may have, comma-separated: a name, *.example.org for all below it, * for any",
     )
     plugin_networks: str = Field(
         default="public",
-        description="networks that their addresses may lie in, comma-separated: 10.0.0.0/8, public for all of the internet, private or "
-        "loopback; what is not listed is refused",
+        description="networks that addresses of registered planners may lie in, comma-separated: 10.0.0.0/8, public for all of the "
+        "internet, private or loopback; others are refused",
     )
     plugin_ca_file: Path | None = Field(
-        default=None, description="PEM file of further certificate authorities that their certificates may be signed by"
+        default=None, description="PEM file of further certificate authorities of registered planners"
     )
     credentials_folder: Path | None = Field(
-        default=None, description="folder of bearer tokens for them, one file each, named as registrations name them"
+        default=None,
+        description="folder of bearer tokens for registered planners, one file for each `credential` of a registration",
     )
     reply_bytes: int = Field(
-        default=1_000_000, ge=1_000, le=50_000_000, description="the largest answer of theirs that is read, in bytes"
+        default=1_000_000,
+        ge=1_000,
+        le=50_000_000,
+        description="maximum size of a registered planner's response, in bytes",
     )
     request_bytes: int = Field(
-        default=8_000_000, ge=10_000, le=50_000_000, description="the largest request that is sent to them, in bytes"
+        default=8_000_000,
+        ge=10_000,
+        le=50_000_000,
+        description="maximum size of a request to a registered planner, in bytes",
     )
 
     shadows_share: float = Field(
         default=0.2,
         gt=0,
         le=1,
-        description="share of an application's interval that all its shadow planners together may take",
+        description="maximum processor time of an application's shadow planners, as a share of its interval",
     )
     shadows_queued: int = Field(
         default=1_000,
         ge=1,
         le=100_000,
-        description="applications whose shadows may wait; more are left out and counted",
+        description="maximum number of applications whose shadows wait; further ones are dropped and counted",
     )
     shadows_published_seconds: float = Field(
         default=30.0,
         ge=1,
         le=3_600,
-        description="between two messages about an application's shadows, in s: so much of them is lost with the process",
+        description="time between two messages about an application's shadows, in s; scores since the last one are lost with the process",
     )
 
     @model_validator(mode="after")

@@ -130,7 +130,7 @@ def test_the_description_has_no_secret(environment: pytest.MonkeyPatch, capsys: 
     assert values["WEIR_HTTP_HOST"] == {
         "value": "127.0.0.1",
         "default": "127.0.0.1",
-        "meaning": "address to listen on; anything but loopback demands a token",
+        "meaning": "address to listen on; any but loopback requires tokens",
     }
 
 
