@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from .v2 import Event, Limits, Records, changed, condensed
+from .v2 import Event, Limits, Records, changed
 
 MAX_BYTES = 14_000
 """Size of the records, with room for a planner's other memory."""
@@ -114,6 +115,36 @@ class Workloads:
 
 def _digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def condensed(records: Records, limit: int) -> Records:
+    """Return about `limit` records of each kind at most, so that every window decides the same or more cautiously: records in
+    a row are replaced by their extremes, or their sum, at the time of the last."""
+    return Records(
+        recommendations=_folded(records.recommendations, limit),
+        ups=_summed(records.ups, limit),
+        downs=_summed(records.downs, limit),
+    )
+
+
+def _folded(records: tuple[tuple[float, int], ...], limit: int) -> tuple[tuple[float, int], ...]:
+    if len(records) <= limit:
+        return records
+    size = math.ceil(2 * len(records) / limit)
+    folded: list[tuple[float, int]] = []
+    for i in range(0, len(records), size):
+        group = records[i : i + size]
+        values = {n for _, n in group}
+        folded += [(group[-1][0], n) for n in sorted({min(values), max(values)})]
+    return tuple(folded)
+
+
+def _summed(events: tuple[Event, ...], limit: int) -> tuple[Event, ...]:
+    if len(events) <= limit:
+        return events
+    size = math.ceil(len(events) / limit)
+    groups = [events[i : i + size] for i in range(0, len(events), size)]
+    return tuple(Event(max(e.at for e in g), sum(e.change for e in g), all(e.outdated for e in g)) for g in groups)
 
 
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]

@@ -374,33 +374,3 @@ def _pruned(
             kept.append((at, n))
         minimum, maximum = min(minimum, n), max(maximum, n)
     return tuple(reversed(kept))
-
-
-def condensed(records: Records, limit: int) -> Records:
-    """At most about `most` of each kind, so that every window decides the same or more cautiously: in a row they are
-    replaced by their extremes, or their sum, at the time of the last."""
-    return Records(
-        recommendations=_folded(records.recommendations, limit),
-        ups=_summed(records.ups, limit),
-        downs=_summed(records.downs, limit),
-    )
-
-
-def _folded(records: tuple[tuple[float, int], ...], limit: int) -> tuple[tuple[float, int], ...]:
-    if len(records) <= limit:
-        return records
-    size = math.ceil(2 * len(records) / limit)
-    folded: list[tuple[float, int]] = []
-    for i in range(0, len(records), size):
-        group = records[i : i + size]
-        values = {n for _, n in group}
-        folded += [(group[-1][0], n) for n in sorted({min(values), max(values)})]
-    return tuple(folded)
-
-
-def _summed(events: tuple[Event, ...], limit: int) -> tuple[Event, ...]:
-    if len(events) <= limit:
-        return events
-    size = math.ceil(len(events) / limit)
-    groups = [events[i : i + size] for i in range(0, len(events), size)]
-    return tuple(Event(max(e.at for e in g), sum(e.change for e in g), all(e.outdated for e in g)) for g in groups)

@@ -105,12 +105,12 @@ def test_condensed_records_decide_the_same_or_more_cautiously(
     limits = v2.Limits(
         1, 30, v2.Rules(120, (v2.RatePolicy("Pods", 30, 15),)), v2.Rules(120, (v2.RatePolicy("Pods", 30, 15),))
     )
-    at, records = 0.0, []
+    at, proposals = 0.0, []
     for passed, proposal in steps:
         at += passed
-        records.append((at, proposal))
-    full = v2.Records(tuple(records))
-    short = v2.condensed(full, max_records)
+        proposals.append((at, proposal))
+    full = v2.Records(tuple(proposals))
+    short = records.condensed(full, max_records)
     for proposal in (1, 15, 30):
         wanted = v2.settle(full, limits, 15, proposal, at + 1)[0].replicas
         cautious = v2.settle(short, limits, 15, proposal, at + 1)[0].replicas
