@@ -13,7 +13,8 @@ from uuid import UUID
 from pydantic import AliasChoices, Field
 
 from .base import ApplicationId, Count, Derived, Message, Name, OperatorName, Parallelism, Sentence, Share, Timestamp
-from .planning import LoopResult, PlanState
+from .plan_state import PlanState
+from .planning import LoopResult
 
 MAX_CANDIDATES = 7
 """Five shadows, the chosen planner, and the real application."""

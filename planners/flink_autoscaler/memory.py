@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from weir_contracts.planning import MEMORY_LIMIT_BYTES
+from weir_contracts import MEMORY_LIMIT_BYTES
 
 from .decision import Recommendation, Rescaled, Waiting
 from .evaluation import Reading, Sample, Values

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from weir_contracts import (
+    MEMORY_LIMIT_BYTES,
     Analysis,
     Edge,
     EdgeAnalysis,
@@ -20,7 +21,6 @@ from weir_contracts import (
     SourceAnalysis,
     Topology,
 )
-from weir_contracts.planning import MEMORY_LIMIT_BYTES
 from weir_planner import InvalidParameters
 from weir_planner.installed import ask, parse_parameters
 
