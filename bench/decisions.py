@@ -22,8 +22,8 @@ from weir_planner.installed import built_in, needed
 
 from bench.planners.contest import Situation, prepared, situations
 from engines.flink.health import health_of
+from replay.differences import comparable, differences
 from replay.loop import Loop
-from replay.recorded import comparable, differences
 from services.analyzer.core import AnalysisSettings, advance
 from services.planner.core.decide import plan_offline
 from simulator import Noise, Simulation

@@ -7,21 +7,18 @@ guards. The executor takes no part: the application and its outcomes are as they
 
 import asyncio
 import heapq
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count, zip_longest
+from itertools import count
 from typing import Any
 
 from pydantic import ValidationError
 from weir_contracts import (
-    Amendment,
     Analysis,
     InvalidDocument,
     Observation,
     Outcome,
-    Parallelism,
     Plan,
     PlannerChoice,
     PlanReply,
@@ -31,7 +28,6 @@ from weir_contracts import (
 )
 from weir_planner.installed import UnknownPlanner, ask, planner_of, reads
 
-from predictor.messages import changes
 from runtime.clock import SystemClock
 from runtime.event_feed import Event
 from services.analyzer.core import AnalysisSettings, advance
@@ -41,6 +37,7 @@ from services.planner.planners import plan_for, reads_observations
 from services.planner.request_cache import MAX_OUTCOMES, RequestCache
 
 from .bus import Message
+from .differences import comparable, decision, differences, first_difference
 from .loop import HISTORY_KEPT, OBSERVATIONS_KEPT, InProcess
 
 KINDS: Mapping[str, type[Message]] = {
@@ -56,11 +53,6 @@ _RACE = timedelta(seconds=2)
 """An outcome this close to a decision may have reached the planner before or after it."""
 _SKIPPED = ("application", "target", "signals", "interval", "mode")
 """Parts of a policy that a recording decides."""
-SENTENCES = frozenset(
-    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "learned", "memory", "policy"}
-)
-"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on.
-`evidence` of a plan repeats its numbers."""
 
 
 class InvalidRecording(ValueError):
@@ -124,30 +116,6 @@ class Comparison:
     analyses_first: str | None = None
     """The first number of an analysis that differs, or the reason why the recorded analyses are used."""
     differences: list[Difference] = field(default_factory=list)
-
-
-def comparable(document: Any) -> Any:
-    """Return the document without sentences and states, numbers to nine digits."""
-    if isinstance(document, dict):
-        return {key: comparable(value) for key, value in document.items() if key not in SENTENCES}
-    if isinstance(document, list):
-        return [comparable(each) for each in document]
-    if isinstance(document, float):
-        return float(f"{document:.9g}")
-    return document
-
-
-def differences(place: str, before: Any, now: Any) -> list[str]:
-    """Return one line for each value that is not what it was, by its path. A field that did not exist before is none."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return [line for key in before for line in differences(f"{place}.{key}", before[key], now.get(key))]
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return [
-            line
-            for i, (one, other) in enumerate(zip(before, now, strict=True))
-            for line in differences(f"{place}.{i}", one, other)
-        ]
-    return [] if before == now else [f"{place}: {json.dumps(before)[:120]} is now {json.dumps(now)[:120]}"]
 
 
 def compare(
@@ -304,10 +272,10 @@ class _Replayed:
         racing = self._late
         seen = sum(outcome.at <= now for outcome in racing)
         made = self._made(recorded, present, now, racing[:seen])
-        first = _first_difference(recorded, made)
+        first = first_difference(recorded, made)
         for count_seen in range(len(racing) + 1) if first and racing and not self._changed else ():
             again = self._made(recorded, present, now, racing[:count_seen])
-            if _first_difference(recorded, again) is None:
+            if first_difference(recorded, again) is None:
                 made, first = again, None
                 break
         is_decision = recorded.approved != made.approved
@@ -355,48 +323,3 @@ def _requested_at(plan: Plan) -> datetime:
     times += [state.recommendations[-1].at] if state.recommendations else []
     exact = max(times, default=about)
     return exact if abs(exact - about) < timedelta(seconds=1) and exact <= plan.created_at else about
-
-
-def decision(plan: Plan) -> str:
-    """Return `hold (steady)`, or `work 2 → 4 (saturated)`."""
-    return f"{_moved(plan, plan.approved)} ({plan.code})"
-
-
-def _moved(plan: Plan, vector: Parallelism | None) -> str:
-    return "hold" if vector is None else changes(plan.current, vector)
-
-
-def _first_difference(recorded: Plan, present: Plan) -> str | None:
-    """Return the first guard or number that differs; None if the decision is the same."""
-    before, now = (each.model_dump(mode="json") for each in (recorded, present))
-    same_planner = recorded.planner == present.planner
-    if comparable(before) == comparable(now) and (not same_planner or not _numbers(recorded, present)):
-        return None
-    for one, other in zip_longest(recorded.amendments, present.amendments):
-        if first := _guard_difference(one, other):
-            return first
-    if same_planner and (lines := _numbers(recorded, present)):
-        return lines[0]
-    if recorded.proposed != present.proposed:
-        return f"proposed: {_moved(recorded, recorded.proposed)} is now {_moved(present, present.proposed)}"
-    for name in (name for name in before if name not in SENTENCES):
-        lines = differences(name, comparable(before[name]), comparable(now[name]))
-        if lines:
-            return lines[0]
-    return None
-
-
-def _guard_difference(recorded: Amendment | None, present: Amendment | None) -> str | None:
-    alone = recorded or present
-    if recorded is None or present is None:
-        which = "recorded" if recorded else "present"
-        return f"guard {alone.guard}, {alone.code}: {which} only" if alone else None
-    if recorded.guard != present.guard:
-        return f"guard: {recorded.guard}, {recorded.code} is now {present.guard}, {present.code}"
-    pair = (comparable(each.model_dump(mode="json")) for each in (recorded, present))
-    return next(iter(differences(f"guard {recorded.guard}", *pair)), None)
-
-
-def _numbers(recorded: Plan, present: Plan) -> list[str]:
-    """Return the differences of the numbers that the decision rests on."""
-    return differences("evidence", comparable(recorded.evidence), comparable(present.evidence))
