@@ -47,23 +47,34 @@ class DhalionParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backpressure_threshold: float = Field(
-        default=0.1, gt=0, lt=1, description="backpressured share of the time from which it is a symptom"
+        default=0.1, gt=0, lt=1, description="share of time under backpressure from which it counts as a symptom"
     )
     pending_growth_share: float = Field(
         default=0.05,
         ge=0,
         le=1,
-        description="growth of a source's lag over what it takes in, from which it is a symptom",
+        description="growth of a source's lag, as a share of its input rate, from which it counts as a symptom",
     )
     skew_threshold: float = Field(
-        default=1.5, gt=1, le=1000, description="busiest subtask's busy share over the mean, from which data is skewed"
+        default=1.5,
+        gt=1,
+        le=1000,
+        description="busy share of the busiest subtask, relative to the mean, from which data counts as skewed",
     )
-    scale_down_factor: float = Field(default=0.8, gt=0, lt=1, description="what is left of a parallelism going down")
+    scale_down_factor: float = Field(
+        default=0.8, gt=0, lt=1, description="share of the parallelism that is kept when scaling down"
+    )
     quiet_share: float = Field(
-        default=0.5, gt=0, lt=1, description="busy share up to which an operator's input queue counts as almost empty"
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="busy share up to which the input queue of an operator counts as almost empty",
     )
     pending_seconds: float = Field(
-        default=1.0, ge=0, le=86_400, description="arrivals of so many s may wait at a source that is almost empty"
+        default=1.0,
+        ge=0,
+        le=86_400,
+        description="backlog up to which a source counts as almost empty, in seconds of its arrivals",
     )
     cooldown_seconds: float = Field(
         default=120.0, ge=0, le=86_400, description="time after an action in which nothing is diagnosed, in s"
@@ -94,7 +105,7 @@ def plan_by_dhalion(request: Request) -> PlanReply:
     answer = Answer(request)
     since = request.seconds_since_action
     if since is not None and since < parameters.cooldown_seconds:
-        sentence = f"an action was {since:.0f} s ago, and nothing is diagnosed for {parameters.cooldown_seconds:.0f} s after one"
+        sentence = f"the last action was {since:.0f} s ago; nothing is diagnosed within {parameters.cooldown_seconds:.0f} s of an action"
         return answer.hold("cooldown", sentence)
     symptoms = _symptoms_of(answer, parameters)
     if isinstance(symptoms, PlanReply):

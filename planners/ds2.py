@@ -49,26 +49,28 @@ class Ds2Parameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     warm_up_intervals: int = Field(
-        default=2, ge=0, le=1000, description="intervals without a decision after the parallelism has changed"
+        default=2, ge=0, le=1000, description="intervals without a decision after a change of parallelism"
     )
-    activation_intervals: int = Field(default=1, ge=1, le=100, description="decisions in a row before anything is done")
+    activation_intervals: int = Field(
+        default=1, ge=1, le=100, description="number of consecutive decisions before one takes effect"
+    )
     activation: Literal["latest", "maximum", "median"] = Field(
-        default="latest", description="how the decisions in a row are combined, operator by operator"
+        default="latest", description="how consecutive decisions are combined, operator by operator"
     )
     target_rate_ratio: float | None = Field(
         default=None,
         ge=1,
         le=100,
-        description="arrivals over observed source rate above which all is scaled; none: never",
+        description="ratio of arrivals to observed source rate above which every operator is scaled up; none: never",
     )
-    scaling_factor: float = Field(default=0.0, ge=0, le=10, description="share of subtasks on top of the optimum")
+    scaling_factor: float = Field(default=0.0, ge=0, le=10, description="share of subtasks added on top of the optimum")
     ignored_increase: int = Field(
-        default=0, ge=0, le=1000, description="an increase by so many subtasks alone is not worth a restart"
+        default=0, ge=0, le=1000, description="largest increase, in subtasks, that alone does not justify a restart"
     )
     ignored_decrease: int = Field(
-        default=1, ge=0, le=1000, description="a decrease by so many subtasks alone is not worth a restart"
+        default=1, ge=0, le=1000, description="largest decrease, in subtasks, that alone does not justify a restart"
     )
-    scale_sources: bool = Field(default=False, description="size sources, too, by what arrives at them")
+    scale_sources: bool = Field(default=False, description="size sources too, by their arrival rates")
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def plan_by_ds2(request: Request) -> PlanReply:
     memory = _Memory.of(request.memory).after(request.current)
     answer = Answer(request, memory.kept())
     if memory.intervals <= parameters.warm_up_intervals:
-        sentence = f"interval {memory.intervals} of {parameters.warm_up_intervals} since the parallelism changed: not decided yet"
+        sentence = f"interval {memory.intervals} of {parameters.warm_up_intervals} since the parallelism changed: no decision yet"
         return answer.hold("warming-up", sentence)
     try:
         inputs = _inputs(request, parameters)
@@ -154,7 +156,7 @@ def plan_by_ds2(request: Request) -> PlanReply:
     memory = memory.decided(wanted, needed)
     answer.memory, answer.evidence = memory.kept(), _evidence(inputs, wanted)
     if len(memory.decisions) < needed:
-        sentence = f"{len(memory.decisions)} of {needed} decisions in a row were made"
+        sentence = f"{len(memory.decisions)} of {needed} consecutive decisions were made"
         return answer.hold("activating", sentence)
     combined = dict(zip(wanted, _combined(memory.decisions, parameters.activation), strict=True))
     vector = {name: answer.within(name, p) for name, p in combined.items()}

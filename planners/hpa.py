@@ -71,15 +71,16 @@ class Autoscaler(Written):
     """Parameters of every rule that a HorizontalPodAutoscaler carries out."""
 
     version: v2.Version = Field(
-        default="1.34", description="1.32: up to it; 1.34: from 1.33 on. They differ at the tolerance's very edge"
+        default="1.34",
+        description="rule of Kubernetes up to 1.32, or from 1.33 on (1.34); they differ only exactly at the tolerance",
     )
     behavior: HpaBehavior | None = Field(
         default=None,
-        description="as in the resource; an empty one has its defaults, none the older rule: at most twice the size, or 4",
+        description="as in the resource; an empty one has the defaults, none means the older rule: at most twice the size, or 4",
     )
-    tolerance: float = Field(default=0.1, ge=0, le=10, description="of the ratio, both ways")
+    tolerance: float = Field(default=0.1, ge=0, le=10, description="tolerance of the ratio in both directions")
     downscale_stabilization_seconds: int = Field(
-        default=300, ge=0, le=3600, description="window going down, where behavior does not say"
+        default=300, ge=0, le=3600, description="stabilisation window for scaling down, unless behavior sets one"
     )
 
     @model_validator(mode="after")
@@ -169,10 +170,12 @@ class HpaParameters(Autoscaler):
     """Parameters of the planner, written as in the resource."""
 
     scope: Literal["operators", "application"] = Field(
-        default="operators", description="each operator a separate workload, or the application one"
+        default="operators", description="each operator as a workload of its own, or the whole application as one"
     )
     metrics: list[HpaMetric] = Field(
-        default_factory=list, max_length=20, description="the largest proposal counts; by default busy at 80 %"
+        default_factory=list,
+        max_length=20,
+        description="metrics, of which the largest proposal counts; by default a utilization of 80 %",
     )
     min_replicas: int | None = Field(default=None, ge=1, le=32768, description="by default the policy's bound")
     max_replicas: int | None = Field(default=None, ge=1, le=32768, description="by default the policy's bound")
@@ -294,7 +297,7 @@ def _subtasks(request: Request, metric: str, workload: str) -> list[v2.Replica]:
 def _pods(request: Request) -> list[v2.Replica]:
     """Return the deployment's pods. Readiness time is not reported, so it counts from the start."""
     if not request.deployment.pods:
-        raise v2.NoMetric("cpu is unknown (nothing is known of pods)")
+        raise v2.NoMetric("cpu is unknown (no pods were observed)")
     replicas = []
     for pod in request.deployment.pods:
         age = None if pod.started_at is None else max(0.0, (request.now - pod.started_at).total_seconds())

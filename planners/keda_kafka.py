@@ -53,21 +53,31 @@ class KedaKafkaParameters(Autoscaler):
     scope: Literal["application", "sources"] = Field(
         default="application", description="one workload for all operators, or one for each source"
     )
-    topic: str | None = Field(default=None, min_length=1, max_length=249, description="by default all of the group's")
-    lag_threshold: int = Field(default=10, gt=0, le=10**15, description="records that wait, per replica")
-    activation_lag_threshold: int = Field(default=0, ge=0, le=10**15, description="records above which it is active")
+    topic: str | None = Field(
+        default=None, min_length=1, max_length=249, description="topic to read; by default all topics of the group"
+    )
+    lag_threshold: int = Field(default=10, gt=0, le=10**15, description="target lag per replica, in records")
+    activation_lag_threshold: int = Field(
+        default=0, ge=0, le=10**15, description="lag above which the workload is active, in records"
+    )
     offset_reset_policy: Literal["latest", "earliest"] = "latest"
-    allow_idle_consumers: bool = Field(default=False, description="more replicas than partitions")
+    allow_idle_consumers: bool = Field(default=False, description="allow more replicas than partitions")
     scale_to_zero_on_invalid_offset: bool = False
-    exclude_persistent_lag: bool = Field(default=False, description="count no partition whose commits stand still")
+    exclude_persistent_lag: bool = Field(
+        default=False, description="ignore partitions whose committed offset does not move"
+    )
     limit_to_partitions_with_lag: bool = False
     ensure_even_distribution_of_partitions: bool = False
     partition_limitation: str | None = Field(
-        default=None, max_length=1000, description="such as 1,2,10-12; ignored without a topic"
+        default=None, max_length=1000, description="partitions to read, such as 1,2,10-12; ignored without a topic"
     )
-    polling_interval: int = Field(default=15, ge=1, le=3600, description="s between two queries")
-    cooldown_period: int = Field(default=300, ge=0, le=86_400, description="s from active to none")
-    initial_cooldown_period: int = Field(default=0, ge=0, le=86_400, description="s, if it never was active")
+    polling_interval: int = Field(default=15, ge=1, le=3600, description="time between two queries, in s")
+    cooldown_period: int = Field(
+        default=300, ge=0, le=86_400, description="time without activity before scaling to zero, in s"
+    )
+    initial_cooldown_period: int = Field(
+        default=0, ge=0, le=86_400, description="the same for a workload that has never been active, in s"
+    )
     min_replica_count: int | None = Field(default=None, ge=0, le=32768, description="by default the policy's bound")
     max_replica_count: int | None = Field(default=None, ge=1, le=32768, description="by default the policy's bound")
 
@@ -104,7 +114,7 @@ class KedaKafkaParameters(Autoscaler):
             found = _RANGE.fullmatch(part.strip())
             low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
             if low > high or high - low > 100_000:
-                raise ValueError(f"partitionLimitation: {part.strip()!r} is no number and no range such as 10-12")
+                raise ValueError(f"partitionLimitation: {part.strip()!r} is neither a number nor a range such as 10-12")
             numbers.update(range(low, high + 1))
         return frozenset(numbers)
 
@@ -211,7 +221,7 @@ def _idle(request: Request, name: str, current: int, infeasible: list[Infeasible
             wanted=0.0,
             limit=float(lower),
             code="scale-to-zero",
-            because=f"nothing waits, and the rule would stop it; it keeps {lower}, because what is stopped cannot be seen or started here",
+            because=f"no records wait, so KEDA would scale to zero; {lower} remain, since a stopped application cannot be observed",
         )
     )
     return Decision(current, min(current, lower), proposal=0, limited="TooFewReplicas")
@@ -230,7 +240,7 @@ def _query(request: Request, parameters: KedaKafkaParameters, source: str | None
         return v2.NoMetric(f"the group's commits are unknown ({failed.where}: {failed.what})")
     wanted = _chosen(newest, parameters, source)
     if not wanted:
-        return v2.NoMetric(f"there are no partitions of {parameters.topic or source or 'any source'} to be seen")
+        return v2.NoMetric(f"no partitions of {parameters.topic or source or 'any source'} were observed")
     before = _chosen(_last_query(request.observations, parameters.polling_interval), parameters, source)
     partitions = []
     for place, read in wanted.items():

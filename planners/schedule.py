@@ -34,7 +34,7 @@ def _cron(expression: str) -> str:
             f"{expression!r} is no cron expression: {str(error).lower()}; write minute hour day month weekday, such as 0 8 * * 1-5"
         ) from None
     except StopIteration:
-        raise ValueError(f"{expression!r} never comes: no such day in the next 50 years") from None
+        raise ValueError(f"{expression!r} never occurs: there is no such day in the next 50 years") from None
     return expression
 
 
@@ -42,7 +42,7 @@ def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ValueError, KeyError, OSError):  # a path, an unknown name, a folder of names
-        raise ValueError(f"{name!r} is no time zone; take a name such as Europe/Berlin or UTC") from None
+        raise ValueError(f"{name!r} is not a time zone; use a name such as Europe/Berlin or UTC") from None
     return name
 
 
@@ -56,7 +56,7 @@ class ScheduleEntry(Vector):
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         if self.parallelism is None and not self.operators:
-            raise ValueError("give parallelism, operators or both: what is to hold from then on?")
+            raise ValueError("give parallelism, operators or both")
         if self.lasts is not None and self.lasts <= timedelta(0):
             raise ValueError("lasts: must be above 0s")
         return self
@@ -66,14 +66,16 @@ class ScheduleParameters(Vector):
     """Parameters of the planner; parallelism and operators at the top hold while no entry does."""
 
     time_zone: Annotated[str, AfterValidator(_zone)] = Field(
-        default="UTC", max_length=100, description="in which the expressions are read, such as Europe/Berlin"
+        default="UTC", max_length=100, description="time zone of the expressions, such as Europe/Berlin"
     )
-    entries: list[ScheduleEntry] = Field(min_length=1, max_length=100, description="in any order")
+    entries: list[ScheduleEntry] = Field(
+        min_length=1, max_length=100, description="entries of the schedule, in any order"
+    )
 
 
 @planner(
     name="schedule",
-    description="parallelism by the clock: cron expressions in a time zone, and what else holds",
+    description="parallelism by the clock: cron expressions in a time zone, with a default for all other times",
     parameters=ScheduleParameters,
     reads=[],
 )

@@ -23,9 +23,11 @@ class Vector(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    parallelism: Parallel | None = Field(default=None, description="of every operator that is not named below")
+    parallelism: Parallel | None = Field(
+        default=None, description="parallelism of every operator that is not in operators"
+    )
     operators: dict[OperatorName, Parallel] = Field(
-        default_factory=dict, max_length=500, description="of single operators, by name"
+        default_factory=dict, max_length=500, description="parallelism of single operators, by name"
     )
 
     def of(self, answer: Answer) -> dict[str, int]:
@@ -49,7 +51,7 @@ class StaticParameters(Vector):
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         if self.parallelism is None and not self.operators:
-            raise ValueError("give parallelism, operators or both: which parallelism is to be held?")
+            raise ValueError("give parallelism, operators or both")
         return self
 
 

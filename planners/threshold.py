@@ -31,14 +31,19 @@ class ThresholdParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     measure: Measure = Field(
-        default="utilization", description="utilization as a share, lag_seconds, latency_seconds, or backlog in records"
+        default="utilization",
+        description="measure: utilization as a share, lag_seconds, latency_seconds, or backlog in records",
     )
-    up_above: float = Field(ge=0, description="in the measure's unit")
-    down_below: float = Field(ge=0, description="in the measure's unit; 0 never goes down")
-    step: int | None = Field(default=None, ge=1, le=32768, description="subtasks at once; 1 without a factor")
-    factor: float | None = Field(default=None, gt=1, le=100, description="ratio at once, instead of step")
+    up_above: float = Field(ge=0, description="threshold for scaling up, in the unit of the measure")
+    down_below: float = Field(ge=0, description="threshold for scaling down, in the unit of the measure; 0: never")
+    step: int | None = Field(
+        default=None, ge=1, le=32768, description="subtasks added or removed at once; 1 without a factor"
+    )
+    factor: float | None = Field(
+        default=None, gt=1, le=100, description="factor of the parallelism at once, instead of step"
+    )
     operators: list[OperatorName] | None = Field(
-        default=None, min_length=1, max_length=500, description="which are moved; by default all"
+        default=None, min_length=1, max_length=500, description="operators that are scaled; by default all"
     )
 
     @model_validator(mode="after")

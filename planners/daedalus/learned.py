@@ -19,7 +19,7 @@ class DaedalusParameters(BaseModel):
         default=120.0, ge=0, le=86_400, description="age of a run up to which its readings are dropped, in s"
     )
     quiet_seconds: float = Field(
-        default=180.0, ge=0, le=86_400, description="time after a rescale in which nothing is done, in s"
+        default=180.0, ge=0, le=86_400, description="time after a rescale without a decision, in s"
     )
     settled_seconds: float = Field(
         default=600.0,
@@ -32,18 +32,22 @@ class DaedalusParameters(BaseModel):
     history_minutes: int = Field(
         default=240, ge=10, le=360, description="minutes of load that are remembered and learned from"
     )
-    order: int = Field(default=5, ge=1, le=15, description="differences that the AR model looks back at")
-    regression_minutes: int = Field(default=10, ge=2, le=60, description="minutes of the linear regression")
+    order: int = Field(default=5, ge=1, le=15, description="number of past differences that the AR model uses")
+    regression_minutes: int = Field(
+        default=10, ge=2, le=60, description="minutes of load that the linear regression uses"
+    )
     max_wape: float = Field(
         default=0.25,
         validation_alias=AliasChoices("max_wape", "highest_wape"),
         ge=0,
         le=1,
-        description="error of the last AR forecast over the load up to which the next is believed",
+        description="error of the last AR forecast, as a share of the load, up to which the next one is trusted",
     )
-    downtime_up_seconds: float = Field(default=30.0, ge=0, le=3600, description="of a rescale up, before one was seen")
+    downtime_up_seconds: float = Field(
+        default=30.0, ge=0, le=3600, description="assumed downtime of a rescale up until one has been measured, in s"
+    )
     downtime_down_seconds: float = Field(
-        default=15.0, ge=0, le=3600, description="of a rescale down, before one was seen"
+        default=15.0, ge=0, le=3600, description="assumed downtime of a rescale down until one has been measured, in s"
     )
     checkpoint_seconds: float = Field(
         default=10.0, ge=0, le=3600, description="age of the last checkpoint if the engine does not report it, in s"

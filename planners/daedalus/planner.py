@@ -130,11 +130,13 @@ def plan_by_daedalus(request: Request) -> PlanReply:
         return answer.missing("the lag of a source", "what waits decides how long recovery takes")
     if _is_new(request, memory, parameters):
         age = request.now.timestamp() - memory.since
-        sentence = f"the application has had this parallelism for {age:.0f} s, and nothing is done for {parameters.quiet_seconds:.0f} s"
+        sentence = f"the parallelism changed {age:.0f} s ago; nothing is decided within {parameters.quiet_seconds:.0f} s of a change"
         return answer.hold("after-rescale", sentence)
     capacity = memory.capacities.get(str(request.replicas))
     if capacity is None:
-        sentence = f"no capacity is known yet: it takes readings of a run older than {parameters.warm_up_seconds:.0f} s"
+        sentence = (
+            f"no capacity is known yet: that needs readings of a run older than {parameters.warm_up_seconds:.0f} s"
+        )
         return answer.hold("warming-up", sentence)
     load = min(load, MAX_RATE)
     forecast = forecast_of(memory, parameters, load)

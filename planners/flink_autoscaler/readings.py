@@ -37,7 +37,7 @@ def cycle_of(request: Request, parameters: FlinkAutoscalerParameters) -> Cycle:
     """The request as a cycle. Raises `MetricMissing`."""
     analysis = request.analysis
     if analysis.run is None:
-        raise MetricMissing("it is unknown since when the application runs")
+        raise MetricMissing("the start of the application is unknown")
     return Cycle(
         request,
         parameters,

@@ -18,7 +18,7 @@ class RateDiagnoser(_Settings):
     """A rate of one node, in records/s, over a window."""
 
     type: Literal["PROCESSING_RATE_SCALE_UP", "PROCESSING_RATE_SCALE_DOWN", "ARRIVAL_RATE_SCALE_UP"]
-    rate: float = Field(gt=0, le=MAX_NUMBER, description="records/s of one node")
+    rate: float = Field(gt=0, le=MAX_NUMBER, description="capacity of one node, in records/s")
     window_seconds: _Window = 15.0
 
 
@@ -31,7 +31,7 @@ class LagDiagnoser(_Settings):
         ge=0,
         le=10,
         validation_alias=AliasChoices("min_growth_share", "least_growth_share"),
-        description="growth of lag over the arrivals, up to which it is noise",
+        description="growth of lag, as a share of the arrivals, that counts as noise",
     )
 
 
@@ -51,13 +51,15 @@ class LatencyDiagnoser(_Settings):
     max_expected_latency_seconds: float | None = Field(
         default=None, gt=0, le=86_400, description="by default the policy's objective, else 60"
     )
-    projection_seconds: float = Field(default=60.0, ge=0, le=86_400, description="how far lag is thought on, in s")
+    projection_seconds: float = Field(default=60.0, ge=0, le=86_400, description="how far lag is projected, in s")
     scale_down_buffer_seconds: float = Field(
-        default=60.0, gt=0, le=86_400, description="time to be back under the maximum: smaller means more replicas"
+        default=60.0, gt=0, le=86_400, description="time to return below the maximum; smaller means more replicas"
     )
-    grace_seconds: float = Field(default=60.0, ge=0, le=86_400, description="after a run's start it says nothing, in s")
+    grace_seconds: float = Field(
+        default=60.0, ge=0, le=86_400, description="time after the start of a run without a diagnosis, in s"
+    )
     stagger_seconds: float = Field(
-        default=0.0, ge=0, le=86_400, description="minimum time between two of its recommendations, in s"
+        default=0.0, ge=0, le=86_400, description="minimum time between two recommendations of this diagnoser, in s"
     )
     scale_up_strategy: FixedReplica | OtherStrategy = Field(default=OtherStrategy(), discriminator="type")
 
@@ -66,10 +68,14 @@ class SaturationDiagnoser(_Settings):
     """Threads that are mostly blocked."""
 
     type: Literal["THREAD_SATURATION"]
-    threshold: float = Field(default=0.65, gt=0, lt=1, description="blocked share of every thread's time")
+    threshold: float = Field(default=0.65, gt=0, lt=1, description="share of time that every thread is blocked")
     window_seconds: _Window = 60.0
-    num_windows: int = Field(default=2, ge=1, le=60, description="windows in a row in which it must hold")
-    grace_seconds: float = Field(default=60.0, ge=0, le=86_400, description="after a run's start it says nothing, in s")
+    num_windows: int = Field(
+        default=2, ge=1, le=60, description="number of consecutive windows in which the condition must hold"
+    )
+    grace_seconds: float = Field(
+        default=60.0, ge=0, le=86_400, description="time after the start of a run without a diagnosis, in s"
+    )
 
 
 Diagnoser = Annotated[
@@ -84,14 +90,17 @@ class ResponsiveParameters(_Settings):
         default=(LatencyDiagnoser(type="EXPECTED_LATENCY"), SaturationDiagnoser(type="THREAD_SATURATION")),
         min_length=1,
         max_length=20,
-        description="in order: the first that wants anything wins",
+        description="diagnosers in order of priority: the first that recommends a change wins",
     )
     max_scale_up_replicas: int | None = Field(
-        default=None, ge=1, le=32_768, description="most replicas added by one evaluation"
+        default=None, ge=1, le=32_768, description="largest number of replicas added by one evaluation"
     )
     state_transition_cooldown_seconds: float = Field(
-        default=60.0, ge=0, le=86_400, description="after an action nothing is diagnosed, in s"
+        default=60.0, ge=0, le=86_400, description="time after an action without a diagnosis, in s"
     )
     rebalance_cooldown_seconds: float = Field(
-        default=60.0, ge=0, le=86_400, description="after a run's start (a rebalance) nothing is diagnosed, in s"
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="time after the start of a run (a rebalance) without a diagnosis, in s",
     )

@@ -41,7 +41,7 @@ from .parameters import LagDiagnoser, LatencyDiagnoser, ResponsiveParameters, Sa
 
 @planner(
     name="responsive",
-    description="ordered diagnosers of rates, lag, expected latency and thread saturation; the first that wants anything wins",
+    description="ordered diagnosers of rates, lag, expected latency and thread saturation; the first that recommends a change wins",
     parameters=ResponsiveParameters,
     reads=[],
 )
@@ -64,7 +64,7 @@ def plan_by_responsive(request: Request) -> PlanReply:
         unknown = unknown or next((o for _, o in opinions if o.unknown is not None), None)
         if unknown is not None:
             return answer.missing(str(unknown.unknown), unknown.reason)
-        return answer.hold("no-diagnosis", "no diagnoser wants anything")
+        return answer.hold("no-diagnosis", "no diagnoser recommends a change")
     diagnoser, opinion = recommendation
     if (opinion.replicas or 0) < request.replicas:
         return _fewer(inputs, opinion, unknown)
@@ -74,7 +74,7 @@ def plan_by_responsive(request: Request) -> PlanReply:
 def _more(inputs: Inputs, diagnoser: BaseModel, opinion: Opinion) -> PlanReply:
     request, answer, now = inputs.request, inputs.answer, inputs.request.replicas
     if isinstance(diagnoser, LagDiagnoser | LatencyDiagnoser) and _is_blocked(inputs):
-        sentence = f"{opinion.reason}, and yet all threads are mostly blocked: more replicas would not help, look at brokers and network"
+        sentence = f"{opinion.reason}, yet all threads are mostly blocked: more replicas would not help; check brokers and network"
         return answer.hold("blocked-but-late", sentence)
     wanted = opinion.replicas or 0.0
     if inputs.parameters.max_scale_up_replicas is not None:
@@ -87,7 +87,7 @@ def _more(inputs: Inputs, diagnoser: BaseModel, opinion: Opinion) -> PlanReply:
     # What has more than it may is for the bounds to say.
     vector = {name: max(p, request.current[name]) for name, p in vector.items()}
     if vector == request.current:
-        sentence = f"{opinion.reason}, and {now} is as many as there may be"
+        sentence = f"{opinion.reason}, but {now} is the maximum"
         return answer.hold("nothing-helps", sentence)
     sentence = f"{changes(request.current, vector)}: {opinion.reason}"
     return answer.scale(vector, "overloaded", sentence)
@@ -103,7 +103,7 @@ def _fewer(inputs: Inputs, opinion: Opinion, unknown: Opinion | None) -> PlanRep
     wanted = request.uniform(max(1, math.ceil(opinion.replicas or 1)))
     vector = {name: min(p, request.current[name]) for name, p in wanted.items()}
     if vector == request.current:
-        sentence = f"{opinion.reason}, and {request.replicas} is as few as there may be"
+        sentence = f"{opinion.reason}, but {request.replicas} is the minimum"
         return answer.hold("at-least", sentence)
     sentence = f"{changes(request.current, vector)}: {opinion.reason}"
     return answer.scale(vector, "over-provisioned", sentence)
@@ -119,10 +119,10 @@ def _is_blocked(inputs: Inputs) -> bool:
 def _cooling(request: Request, inputs: Inputs) -> str | None:
     since, quiet = request.seconds_since_action, inputs.parameters.state_transition_cooldown_seconds
     if since is not None and since < quiet:
-        return f"an action was {since:.0f} s ago, and nothing is diagnosed for {quiet:.0f} s after one"
+        return f"the last action was {since:.0f} s ago; nothing is diagnosed within {quiet:.0f} s of an action"
     quiet = inputs.parameters.rebalance_cooldown_seconds
     if inputs.run_seconds is not None and inputs.run_seconds < quiet:
-        return f"the run began {inputs.run_seconds:.0f} s ago, and nothing is diagnosed for {quiet:.0f} s after that"
+        return f"the run began {inputs.run_seconds:.0f} s ago; nothing is diagnosed in its first {quiet:.0f} s"
     return None
 
 

@@ -276,7 +276,7 @@ def test_too_many_operators_are_a_hold_with_that_reason() -> None:
     [
         ({"operators": [operator(SOURCE, 1, 1000.0, None)]}, "input rate of orders"),
         ({"sources": []}, "lag of orders"),
-        ({"run": None}, "since when the application runs"),
+        ({"run": None}, "the start of the application is unknown"),
         ({"operators": []}, "orders was not analysed"),
         ({"topology": None}, "graph or parallelism"),
     ],

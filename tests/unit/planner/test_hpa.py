@@ -194,7 +194,7 @@ def test_pods_with_their_cpu() -> None:
     nothing = with_pods()
     assert (nothing.code, nothing.sentence) == (
         "metric-missing",
-        "cpu is unknown (nothing is known of pods), so nothing changes",
+        "cpu is unknown (no pods were observed), so nothing changes",
     )
 
 

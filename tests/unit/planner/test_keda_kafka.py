@@ -166,7 +166,7 @@ def test_persistent_lag_is_left_out_after_a_query() -> None:
     [
         ([], KAFKA, "there is no observation yet"),
         ([observation_at(0, reading(0, 1, 2))], {}, "the policy has no signals.kafka.groupId"),
-        ([observation_at(0)], KAFKA, "no partitions of any source to be seen"),
+        ([observation_at(0)], KAFKA, "no partitions of any source were observed"),
         ([observation_at(0, reading(0, 1, None))], KAFKA, "the end of orders/0 is unknown"),
         (
             [
@@ -231,8 +231,8 @@ def test_without_zero_the_autoscaler_goes_to_the_min() -> None:
         ({"limitToPartitionsWithLag": True}, "limitToPartitionsWithLag: needs topic"),
         ({**TOPIC, "limitToPartitionsWithLag": True, "allowIdleConsumers": True}, "excludes allowIdleConsumers"),
         ({"ensureEvenDistributionOfPartitions": True}, "ensureEvenDistributionOfPartitions: needs topic"),
-        ({"partitionLimitation": "1,a-3"}, "'a-3' is no number and no range"),
-        ({"partitionLimitation": "7-3"}, "'7-3' is no number and no range"),
+        ({"partitionLimitation": "1,a-3"}, "'a-3' is neither a number nor a range"),
+        ({"partitionLimitation": "7-3"}, "'7-3' is neither a number nor a range"),
         ({"minReplicaCount": 4, "maxReplicaCount": 3}, "minReplicaCount: is above maxReplicaCount"),
         ({"offsetResetPolicy": "none"}, "offsetResetPolicy: .*'latest' or 'earliest'"),
     ],
