@@ -131,17 +131,18 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     if not points:
         return None
     curve = _falling(points, max(confidences)) if _falls(trusted) else None
-    return curve or curve_through(points, max(confidences))
+    return curve or curve_through(tuple(points), max(confidences))
 
 
 def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:
     if not trusted:
         return []
-    newest, found = max(p.measured_at for p in trusted), []
+    newest, found = max([p.measured_at for p in trusted]), []
     for point in trusted:
-        hours = min(MAX_AGE_HOURS, (newest - point.measured_at).total_seconds() / 3600)
-        weight = point.confidence * (SATURATED_WEIGHT if point.saturated else 1.0)
-        variance = 1 / weight + (HOURLY_ERROR * hours / NOISE) ** 2
+        variance = 1 / (point.confidence * (SATURATED_WEIGHT if point.saturated else 1.0))
+        if point.measured_at < newest:
+            hours = min(MAX_AGE_HOURS, (newest - point.measured_at).total_seconds() / 3600)
+            variance += (HOURLY_ERROR * hours / NOISE) ** 2
         found.append(Measurement(point.parallelism, point.records_per_second, round(variance, 3)))
     return found
 
@@ -162,9 +163,10 @@ def _falls(points: Sequence[CapacityPoint]) -> bool:
     return False
 
 
-def curve_through(points: Sequence[Measurement], confidence: float, prior: Prior = PRIOR) -> CapacityCurve:
+@lru_cache(maxsize=4096)  # measurements stay for many cycles
+def curve_through(points: tuple[Measurement, ...], confidence: float, prior: Prior = PRIOR) -> CapacityCurve:
     """Return the curve through one or more measurements."""
-    rate, share, level_error, shape_error, pivot = fitted(tuple(points), prior)
+    rate, share, level_error, shape_error, pivot = fitted(points, prior)
     measured = tuple(sorted({point.parallelism for point in points}))
     return CapacityCurve(
         1 / rate, share / rate, confidence, len(measured), 0.0, level_error, shape_error, pivot, measured

@@ -8,15 +8,25 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
-from weir_contracts import Analysis, Objective, OperatorLimits, Parallelism, PlanRequest, Prediction, Topology
+from weir_contracts import (
+    Analysis,
+    Deployment,
+    Objective,
+    OperatorLimits,
+    Outcome,
+    Parallelism,
+    Prediction,
+    ScalingPolicy,
+    Topology,
+)
 
 from .capacity import lower_bounds_of
 from .flow import loads_of
 from .model import STAY, Backlog, Model, Restart
-from .reading import USUAL_RESTART_SECONDS, Gap, model_of
+from .reading import USUAL_RESTART_SECONDS, Gap
 from .restarts import Restarts, restarts_of
 from .trajectory import Outlook, outlooks
 
@@ -257,16 +267,29 @@ def within_tolerance(violation_cost: ViolationCost) -> ViolationCost:
     return violation_cost[0], violation_cost[1] * 1.15 + 1.0
 
 
-def comparison_of(
-    request: PlanRequest, assumptions: Assumptions, known: tuple[Model, Sequence[Gap]] | None = None
-) -> Comparison | TooLittle:
-    """Return the application of a request, or why too little is known of it to compare anything; `known` is what
-    `model_of` returned for it."""
-    analysis, topology, deployment = request.analysis, request.topology, request.deployment
-    if topology is None or deployment is None:
-        return TooLittle("metric-missing", "the application's graph is unknown")
-    model, gaps = known or model_of(analysis, topology)
-    objective = request.policy.spec.objective
+class ReadRequest(Protocol):
+    """Request of a plan for a known graph with its model and limits, as the SDK's `Request`."""
+
+    @property
+    def analysis(self) -> Analysis: ...
+    @property
+    def topology(self) -> Topology: ...
+    @property
+    def deployment(self) -> Deployment: ...
+    @property
+    def policy(self) -> ScalingPolicy: ...
+    @property
+    def outcomes(self) -> Sequence[Outcome]: ...
+    @property
+    def model(self) -> tuple[Model, Sequence[Gap]]: ...
+    @property
+    def limits(self) -> Mapping[str, OperatorLimits]: ...
+
+
+def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison | TooLittle:
+    """Return the application of a request, or why too little is known of it to compare anything."""
+    analysis, deployment, objective = request.analysis, request.deployment, request.policy.spec.objective
+    model, gaps = request.model
     for gap in gaps:
         if gap.what == "arrival rate" or (gap.what == "lag" and objective.utilization is None):
             return TooLittle("metric-missing", f"the {gap.what} of {gap.operator} is unknown ({gap.because})")
@@ -274,12 +297,12 @@ def comparison_of(
     bounds = lower_bounds_of(analysis.operators, model.curves)
     found = Comparison(
         analysis=analysis,
-        topology=topology,
+        topology=request.topology,
         current=current,
         model=model,
         restarts=restarts_of(analysis, deployment, request.outcomes, assumptions.restart_seconds),
         objective=objective,
-        limits=topology.limits(request.policy.spec.bounds),
+        limits=request.limits,
         lower_bounds={name: bound.rate(current.get(name, bound.parallelism)) for name, bound in bounds.items()},
         assumptions=assumptions,
     )
@@ -296,14 +319,9 @@ class Compared(NamedTuple):
     gains: bool
 
 
-def compare(
-    request: PlanRequest,
-    parallelism: Parallelism,
-    assumptions: Assumptions,
-    known: tuple[Model, Sequence[Gap]] | None = None,
-) -> Compared | None:
-    """Compare a vector with holding; None if too little is known. Arguments as of `comparison_of`."""
-    found = comparison_of(request, assumptions, known)
+def compare(request: ReadRequest, parallelism: Parallelism, assumptions: Assumptions) -> Compared | None:
+    """Compare a vector with holding; None if too little is known."""
+    found = comparison_of(request, assumptions)
     if isinstance(found, TooLittle) or found.suspects:
         return None
     (going,) = found.going([parallelism])

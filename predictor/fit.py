@@ -8,7 +8,6 @@ allows. The posterior of s is summed over a grid, which needs no iteration that 
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -63,7 +62,6 @@ def sensitivity(serial_share: float, parallelism: float) -> float:
     return shared / (1 + shared)
 
 
-@lru_cache(maxsize=4096)
 def fitted(points: tuple[Measurement, ...], prior: Prior = PRIOR) -> Fitted:
     """Return the fit of one or more measurements."""
     weights = [1 / point.variance for point in points]

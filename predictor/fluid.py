@@ -56,10 +56,10 @@ def simulate(  # noqa: PLR0917 - the question in the order of `predict`
     shares = [(name, fed[0][1]) for name, fed in model.fed.items()]
     intakes = [min([c[name] / share for name, share in shares if name in c], default=UNLIMITED) for c in capacities]
     # Replayed records are work still to do, although they arrived before everything that waits.
-    first = [[waiting + min(rate, intake) * restart.replay_seconds] for intake in intakes]
-    arrivals = rate * times + first
+    first = [waiting + min(rate, intake) * restart.replay_seconds for intake in intakes]
+    arrivals = rate * times + np.array(first)[:, None]
     # Both rates are constant, so the source never waits for records before it has caught up.
-    able = np.multiply.outer(intakes, _up(horizon_seconds, steps, restart.seconds))
+    able = np.array(intakes)[:, None] * _up(horizon_seconds, steps, restart.seconds)
     return Flows(times, {source: arrivals}, {source: np.minimum(arrivals, able)})
 
 
@@ -151,7 +151,8 @@ def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
         left = flows.times - np.interp(processed - waiting, path.arrived_by(times), times)
     old = processed < waiting
     if np.count_nonzero(old):
-        done = np.minimum(processed, waiting) / np.where(waiting > 0, waiting, 1.0)
+        # Where nothing waited nothing is old.
+        done = np.minimum(processed, waiting) / (waiting + (waiting == 0))
         # Replayed records are a little older still.
         ages = age + (waiting - at_start.records) / rate if arrives else age
         np.copyto(left, flows.times + ages - done * ages, where=old)

@@ -21,6 +21,8 @@ from .model import Model, Restart
 STEPS = 120
 POINTS = 24
 """Points of the trajectory in a plan; the figures come from all steps."""
+_PRECISIONS = np.array([[100.0], [10.0], [10.0]])
+"""Steps in a second of lag, in a record of the backlog and in a record/s of throughput that a message has."""
 
 
 class Outlook(NamedTuple):
@@ -71,12 +73,10 @@ class Outlook(NamedTuple):
         processed = self.processed.take(chosen)
         backlog = self.arrived.take(chosen) - processed
         throughput = (processed - self.processed.take(before)) / (self.horizon_seconds / steps)
-        rows = zip(
-            _point_times(self.horizon_seconds, steps, points),
-            self.lag.take(chosen).round(2).tolist(),
-            *np.maximum((backlog, throughput), 0.0).round(1).tolist(),
-            strict=True,
-        )
+        figures = np.maximum((self.lag.take(chosen), backlog, throughput), 0.0)
+        # As `round`, which takes longer.
+        rounded = np.rint(figures * _PRECISIONS) / _PRECISIONS
+        rows = zip(_point_times(self.horizon_seconds, steps, points), *rounded.tolist(), strict=True)
         # Validated as one document: constructing each point separately takes longer than the prediction.
         return Prediction.model_validate(
             {
@@ -155,7 +155,8 @@ def outlooks(
         arrived_there, processed_there = _total(simulate(model, capacities, rest, horizon_seconds, steps, before))
         arrived = restart.away_share * arrived + (1 - restart.away_share) * arrived_there
         processed = restart.away_share * processed + (1 - restart.away_share) * processed_there
-    max_lags, counts = np.maximum.reduce(lag, 1).tolist(), np.add.reduce(late, 1).tolist()
+    max_lags = np.maximum.reduce(lag, 1).tolist()
+    counts = np.add.reduce(late, 1).tolist() if np.count_nonzero(late) else [0] * len(vectors)
     loads = model.max_loads(horizon_seconds) if model.paths else model.loads
     found = []
     for row, (each, max_lag, late_steps) in enumerate(zip(capacities, max_lags, counts, strict=True)):

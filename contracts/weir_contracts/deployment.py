@@ -101,6 +101,14 @@ class Topology(Message):
     def _keyed(self) -> frozenset[str]:
         return frozenset(edge.target for edge in self.edges if edge.ship_strategy.upper() == "HASH")
 
+    @cached_property
+    def _sharing(self) -> list[list[str]]:
+        """Names of the operators of each slot sharing group."""
+        found: dict[str | None, list[str]] = {}
+        for operator in self.operators:
+            found.setdefault(operator.slot_sharing_group, []).append(operator.name)
+        return list(found.values())
+
     def operator(self, name: str) -> Operator:
         """Return the operator `name`; `KeyError` if there is none."""
         return self._by_name[name]
@@ -110,12 +118,7 @@ class Topology(Message):
 
         An operator without an entry counts as 1.
         """
-        groups: dict[str | None, int] = {}
-        for operator in self.operators:
-            key, p = operator.slot_sharing_group, parallelism.get(operator.name, 1)
-            if p > groups.get(key, 0):
-                groups[key] = p
-        return sum(groups.values())
+        return sum([max([parallelism.get(name, 1) for name in names]) for names in self._sharing])
 
     def uniform(self, parallelism: int) -> Parallelism:
         """Return the vector of every operator at `parallelism`, at most its key groups."""
@@ -123,9 +126,9 @@ class Topology(Message):
 
     def limits(self, bounds: "Bounds") -> dict[str, OperatorLimits]:
         """Return the limits of each operator by a policy's bounds, its key groups and its partitions."""
-        found = {}
+        found, own, common = {}, bounds.operators, (bounds.min, bounds.max)
         for operator in self.operators:
-            low, high = bounds.of(operator.name)
+            low, high = bounds.of(operator.name) if operator.name in own else common
             groups, partitions = operator.max_parallelism, operator.source_partitions
             if groups is not None and groups < high:
                 low, high = min(low, groups), groups

@@ -125,7 +125,7 @@ def _vector_for(comparison: Comparison, found: Coming, seconds: float) -> Parall
     expected = replace(comparison, model=replace(comparison.model, arrivals=found.expected(seconds)))
     upper = replace(comparison.model, arrivals=found.upper(seconds)).loads
     demands = [each._replace(upper=upper.get(each.operator, each.upper)) for each in demands_of(expected)]
-    return sized(comparison, demands, None)
+    return sized(comparison, demands, [math.inf])[0]
 
 
 class _Future:

@@ -58,14 +58,14 @@ class _Situation(NamedTuple):
 def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     before = request.remembered(Memory)
-    memory = looked(request, noticed(request, before))
-    memory = memory.model_copy(update={"growth_seconds": last_growth_seconds(request, before)})
+    grew = {"growth_seconds": last_growth_seconds(request, before)}
+    memory = before.model_copy(update={**noticed(request, before), **looked(request, before), **grew})
     return _planned(request, memory).model_copy(update={"memory": memory.model_dump(exclude_defaults=True)})
 
 
 def _planned(request: Request, memory: Memory) -> PlanReply:
     parameters = request.parameters(RateParameters)
-    comparison = comparison_of(request, parameters, request.model)
+    comparison = comparison_of(request, parameters)
     if isinstance(comparison, TooLittle):
         step = first_step(request, parameters) if comparison.code == "warming-up" else None
         if step is not None:
@@ -147,8 +147,7 @@ def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parall
     allowed."""
     comparison, found = situation.comparison, list[Parallelism]()
     drain = comparison.assumptions.drain_seconds
-    for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
-        vector = sized(comparison, demands, seconds)
+    for vector in sized(comparison, demands, (math.inf, 4 * drain, 2 * drain, drain, drain / 2, drain / 4)):
         if vector not in found:
             found.append(vector)
     if situation.infeasible:

@@ -1,6 +1,6 @@
 """A load that rises from cycle to cycle: how much higher it will be when new capacity counts."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from weir_planner import Request
@@ -40,17 +40,16 @@ class Memory(BaseModel):
     """Seconds from the request for more slots until they counted, in the last growth that was observed."""
 
 
-def noticed(request: Request, memory: Memory) -> Memory:
-    """Return the memory after a cycle. A cycle without a reading says nothing."""
+def noticed(request: Request, memory: Memory) -> dict[str, Any]:
+    """Return what a cycle changes of the memory. A cycle without a reading says nothing."""
     now = request.analysis.arrival_rate.value
     if now is None or now < 0:
-        return memory
+        return {}
     before = memory.arrivals
     if before is None or now <= before * (1 + MIN_RISE):
-        return memory.model_copy(update={"arrivals": now, "rises": 0, "step": 0.0})
+        return {"arrivals": now, "rises": 0, "step": 0.0}
     slows = memory.rises > 0 and now - before < SLOWING * memory.step
-    rises = 1 if slows else min(1000, memory.rises + 1)
-    return memory.model_copy(update={"arrivals": now, "rises": rises, "step": now - before})
+    return {"arrivals": now, "rises": 1 if slows else min(1000, memory.rises + 1), "step": now - before}
 
 
 def rise_of(request: Request, memory: Memory, seconds: float) -> float:

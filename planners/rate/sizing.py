@@ -1,6 +1,6 @@
 """Parallelism of each operator by its demand, and the planner's parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pydantic import AliasChoices, Field
@@ -49,24 +49,20 @@ class Demand(NamedTuple):
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
 
-    def fitting(self, rate: float) -> "Fitting":
-        """Return the smallest useful parallelism whose capacity is `rate` and whose lower edge is `upper`."""
-        if self.curve is None:
-            return Fitting(self.now, LOAD)
-        by_load, by_capacity = (
-            self.curve.needed(max(rate, self.upper)),
-            self.curve.surely_needed(self.upper, self.useful),
-        )
-        sizes = [self.useful if p is None or p > self.useful else p for p in (by_load, by_capacity)]
-        found = self.tasks.next_useful(self.operator, max(sizes)) if self.tasks else max(sizes)
-        return Fitting(max(self.min, min(self.useful, found)), CAPACITY if sizes[1] > sizes[0] else LOAD)
-
-
-class Fitting(NamedTuple):
-    """A parallelism, and which edge decided it."""
-
-    parallelism: int
-    decided_by: str
+    def fittings(self, curve: CapacityCurve, rates: Iterable[float]) -> list[tuple[int, str]]:
+        """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, and
+        which of the two decided."""
+        useful, upper, found = self.useful, self.upper, []
+        surely = curve.surely_needed(upper, useful)
+        by_capacity = useful if surely is None or surely > useful else surely
+        for rate in rates:
+            needed = curve.needed(rate if rate > upper else upper)
+            by_load = useful if needed is None or needed > useful else needed
+            size = by_capacity if by_capacity > by_load else by_load
+            if self.tasks:
+                size = min(useful, self.tasks.next_useful(self.operator, size))
+            found.append((max(self.min, size), CAPACITY if by_capacity > by_load else LOAD))
+        return found
 
 
 LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
@@ -92,18 +88,19 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
     return found
 
 
-def sized(comparison: Comparison, demands: Sequence[Demand], drain_seconds: float | None) -> Parallelism:
-    """Return the smallest useful parallelism of each operator for arrivals, backlog and restart; none becomes smaller.
-    None drains no backlog."""
-    found = {}
+def sized(comparison: Comparison, demands: Sequence[Demand], drains: Sequence[float]) -> list[Parallelism]:
+    """Return for each time in s to drain backlog and restart the smallest useful parallelism of each operator; none
+    becomes smaller. An infinite time drains nothing."""
+    found: list[Parallelism] = [{} for _ in drains]
     for each in demands:
-        now, high = each.now, each.max
+        name, kept = each.operator, min(each.now, each.max)
         if each.curve is None or each.load is None:
-            found[each.operator] = _grown(comparison, each)
+            for vector in found:
+                vector[name] = _grown(comparison, each)
             continue
-        draining = 0.0 if drain_seconds is None else each.catching_up / drain_seconds
-        fitting = each.fitting(each.lasting + draining).parallelism
-        found[each.operator] = fitting if fitting > now else max(fitting, min(now, high))
+        fittings = each.fittings(each.curve, [each.lasting + each.catching_up / seconds for seconds in drains])
+        for vector, (size, _) in zip(found, fittings, strict=True):
+            vector[name] = size if size > kept else kept
     return found
 
 
@@ -123,9 +120,9 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
             found[name] = min(_grown(comparison, each), now)
             continue
         rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-        fitting = each._replace(curve=curve).fitting(rate)
-        found[name] = min(fitting.parallelism, now)
-        decided = max(decided, (found[name], fitting.decided_by))
+        ((size, decided_by),) = each.fittings(curve, [rate])
+        found[name] = min(size, now)
+        decided = max(decided, (found[name], decided_by))
     return found, decided[1]
 
 

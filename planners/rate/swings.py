@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from weir_contracts import Parallelism
@@ -55,21 +56,21 @@ class Ride:
         return self.present_seconds <= LONGER * self.longest_seconds
 
 
-def looked(request: Request, memory: Memory) -> Memory:
-    """Return the memory with this cycle's arrivals. A gap of several cycles begins a new history."""
+def looked(request: Request, memory: Memory) -> dict[str, Any]:
+    """Return what this cycle's arrivals change of the memory. A gap of several cycles begins a new history."""
     now, at = request.analysis.arrival_rate.value, request.analysis.observed_at.timestamp()
     if now is None or now < 0:
-        return memory
+        return {}
     before, interval = memory.looked_at, request.policy.spec.interval.total_seconds()
     gap = None if before is None else at - before
     if gap is None or not 0 < gap <= 3 * interval:
-        return memory.model_copy(update={"looked_at": at, "looks": ()})
+        return {"looked_at": at, "looks": ()}
     looks = (*memory.looks, (round(gap, 1), round(now, 1)))[-MAX_LOOKS:]
     excess = sum(seconds for seconds, _ in looks) - MAX_SECONDS
     while excess > 0:
         excess -= looks[0][0]
         looks = looks[1:]
-    return memory.model_copy(update={"looked_at": at, "looks": looks})
+    return {"looked_at": at, "looks": looks}
 
 
 def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_margin: float) -> Ride | None:

@@ -116,7 +116,7 @@ def checked(answer: Any, request: Request) -> PlanReply:
         reply = answer if isinstance(answer, PlanReply) else PlanReply.model_validate(answer)
     except ValidationError as error:
         raise InvalidReply(f"the planner returned no reply: {InvalidDocument.of(error, 'it')}") from None
-    if reply.parallelism is not None and set(reply.parallelism) != set(request.operators):
+    if reply.parallelism is not None and reply.parallelism.keys() != request.current.keys():
         missing = sorted(set(request.operators) - set(reply.parallelism))
         extra = sorted(set(reply.parallelism) - set(request.operators))
         parts = [f"misses {', '.join(missing)}"] if missing else []

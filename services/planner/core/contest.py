@@ -23,6 +23,7 @@ from weir_contracts import (
     bounded,
 )
 from weir_contracts.shadows import parameters_id
+from weir_planner.request import Request
 
 from predictor import Comparison, Outlook, TooLittle, comparison_of, within_tolerance
 
@@ -107,7 +108,7 @@ def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]
     """
     if len(plans) == 1:
         return _idle(plans[0][1], request)
-    comparison = comparison_of(request, assumptions_of(request, plans[0][1].planner))
+    comparison = comparison_of(Request.of(request), assumptions_of(request, plans[0][1].planner))
     contenders, not_judged = _judged(comparison, request, plans)
     own = contenders[0]
     able = [each for each in contenders if each.outlook is not None]

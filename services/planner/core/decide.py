@@ -133,12 +133,14 @@ def make_plan(
         alternatives=reply.alternatives,
         amendments=list(proposal.amendments) if proposal else [],
         planning_seconds=planning_seconds,
-        state=PlanState(
+        # All of it was validated.
+        state=PlanState.model_construct(
             recommendations=recommendations,
             memory=_memory(reply, state, planner),
             planner=planner,
             arrivals=arrivals,
             actions=actions,
+            contenders=[],
         ),
     )
 
@@ -152,7 +154,7 @@ def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared |
         assumptions = _given_assumptions(request, planner)
     except ValidationError:
         return None
-    return compare(request, proposal.vector, assumptions, request.model)
+    return compare(request, proposal.vector, assumptions)
 
 
 def _given_assumptions(request: PlanRequest, planner: str) -> Assumptions:

@@ -83,9 +83,9 @@ def test_what_is_remembered_is_bounded_and_begins_again_after_a_gap() -> None:
     found = request(analysis(the_policy=policy(interval="15s"), arrivals=500.0))
     for _ in range(300):
         moved = memory.model_copy(update={"looked_at": NOON.timestamp() - INTERVAL_SECONDS})
-        memory = looked(found, moved)
+        memory = moved.model_copy(update=looked(found, moved))
     assert len(memory.looks) <= MAX_LOOKS
     assert sum(seconds for seconds, _ in memory.looks) <= MAX_SECONDS
     assert memory.looks[-1] == (INTERVAL_SECONDS, 500.0)
     late = memory.model_copy(update={"looked_at": NOON.timestamp() - 600})
-    assert looked(found, late).looks == ()
+    assert looked(found, late)["looks"] == ()

@@ -2,6 +2,7 @@
 
 import pytest
 from weir_contracts import Analysis, Parallelism, WhatIf
+from weir_planner.request import Request
 
 from predictor import Assumptions, Comparison, NotYet, comparison_of, lower_bounds_of, parse_load, what_if
 from services.analyzer.core import AnalysisSettings, advance
@@ -188,7 +189,7 @@ def test_an_unknown_lag_takes_the_trajectory_and_leaves_the_bound() -> None:
 def test_the_planner_counts_on_the_same() -> None:
     """An operator with a curve has no bound."""
     found = at_rest()
-    case = comparison_of(request(found), Assumptions())
+    case = comparison_of(Request.of(request(found)), Assumptions())
     assert isinstance(case, Comparison)
     bounds = lower_bounds_of(found.operators, case.model.curves)
     assert {name: bound.records_per_second for name, bound in bounds.items()} == case.lower_bounds == {SOURCE: 16_000.0}

@@ -24,6 +24,8 @@ TRUSTED = 0.7
 
 def past_actions(before: Sequence[PastAction], outcomes: Sequence[Outcome], now: datetime) -> list[PastAction]:
     """Return the last hour's actions, oldest first, updated by the outcomes (newest first)."""
+    if not before and not outcomes:
+        return []
     found = {action.id: action for action in before}
     for action in (outcome.newest_action for outcome in reversed(outcomes)):
         if action is None or action.requested_at is None:

@@ -135,14 +135,14 @@ class Proposal:
             return self
         after = dict(vector)
         amendment = Amendment(guard=guard, code=code or guard, because=reason, before=self.vector, after=after)
-        return replace(self, vector=after, amendments=(*self.amendments, amendment))
+        amendments = (*self.amendments, amendment)
+        return Proposal(self.context, after, self.code, self.sentence, amendments, self.infeasible)
 
     def held(self, guard: str, code: str, reason: str) -> "Proposal":
         """Return the proposal as a hold."""
         amendment = Amendment(guard=guard, code=code, because=reason, before=self.vector, after=None)
-        return replace(
-            self, vector=None, code=code, sentence=amendment.because, amendments=(*self.amendments, amendment)
-        )
+        amendments = (*self.amendments, amendment)
+        return Proposal(self.context, None, code, amendment.because, amendments, self.infeasible)
 
     def kept(self, guard: str, reason: str, names: Iterable[str]) -> "Proposal":
         """Return the proposal with some operators at their current parallelism."""
