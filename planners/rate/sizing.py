@@ -45,6 +45,8 @@ class Demand(NamedTuple):
     """Records/s over the target utilization."""
     catching_up: float
     """Records of the backlog and of a restart."""
+    margin: float = 0.0
+    """Share of `upper` above the load that is as uncertain as capacity; of a measured rise nothing is."""
     tasks: Topology | None = None
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
@@ -55,7 +57,7 @@ class Demand(NamedTuple):
             return Fitting(self.now, LOAD)
         by_load, by_capacity = (
             self.curve.needed(max(rate, self.upper)),
-            self.curve.surely_needed(self.upper, self.useful),
+            self.curve.surely_needed(self.upper / (1 + self.margin), self.useful, self.margin),
         )
         sizes = [self.useful if p is None or p > self.useful else p for p in (by_load, by_capacity)]
         found = self.tasks.next_useful(self.operator, max(sizes)) if self.tasks else max(sizes)
@@ -88,7 +90,9 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
         arriving = load or 0.0
         catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
         lasting = held * arriving / utilization
-        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks))
+        found.append(
+            Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks=tasks)
+        )
     return found
 
 
@@ -111,7 +115,8 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
     """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
     decided the largest; none becomes larger.
 
-    Each uncertainty counts once: the target utilization leaves the room in which the restart is worked off.
+    Each uncertainty counts once: arrivals and capacity are seldom at their worst together, and the target utilization
+    leaves the room in which the restart is worked off.
     """
     found, decided = {}, (0, LOAD)
     for each in demands_of(comparison, arrival_margin):
@@ -123,7 +128,7 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
             found[name] = min(_grown(comparison, each), now)
             continue
         rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-        fitting = each._replace(curve=curve).fitting(rate)
+        fitting = each._replace(curve=curve, margin=arrival_margin).fitting(rate)
         found[name] = min(fitting.parallelism, now)
         decided = max(decided, (found[name], fitting.decided_by))
     return found, decided[1]
