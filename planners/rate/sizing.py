@@ -45,6 +45,8 @@ class Demand(NamedTuple):
     """Records/s over the target utilization."""
     catching_up: float
     """Records of the backlog and of a restart."""
+    margin: float = 0.0
+    """Share of `upper` above the load that is as uncertain as capacity; of a measured rise nothing is."""
     tasks: Topology | None = None
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
@@ -53,7 +55,7 @@ class Demand(NamedTuple):
         """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, and
         which of the two decided."""
         useful, upper, found = self.useful, self.upper, []
-        surely = curve.surely_needed(upper, useful)
+        surely = curve.surely_needed(upper / (1 + self.margin), useful, self.margin)
         by_capacity = useful if surely is None or surely > useful else surely
         for rate in rates:
             needed = curve.needed(rate if rate > upper else upper)
@@ -84,7 +86,9 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
         arriving = load or 0.0
         catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
         lasting = held * arriving / utilization
-        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks))
+        found.append(
+            Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks=tasks)
+        )
     return found
 
 
@@ -108,7 +112,8 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
     """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
     decided the largest; none becomes larger.
 
-    Each uncertainty counts once: the target utilization leaves the room in which the restart is worked off.
+    Each uncertainty counts once: arrivals and capacity are seldom at their worst together, and the target utilization
+    leaves the room in which the restart is worked off.
     """
     found, decided = {}, (0, LOAD)
     for each in demands_of(comparison, arrival_margin):
@@ -120,7 +125,7 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
             found[name] = min(_grown(comparison, each), now)
             continue
         rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-        ((size, decided_by),) = each.fittings(curve, [rate])
+        ((size, decided_by),) = each._replace(margin=arrival_margin).fittings(curve, [rate])
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))
     return found, decided[1]
