@@ -179,9 +179,13 @@ def what_if(
         ),
     ] = None,
     load: Annotated[
-        str, typer.Option(help="x2 for twice the present load, 1200/s for records/s at all sources.")
+        str, typer.Option(help="x2 for twice the load, 1200/s for records/s at all sources, forecast for the forecast.")
     ] = "x1",
     horizon: Annotated[str, typer.Option(help="Horizon of the prediction, 10s to 1d.")] = "10m",
+    at: Annotated[
+        str,
+        typer.Option(help='Begin later, such as "in 30m": the load is then the forecast, times the factor of --load.'),
+    ] = "now",
     plot: Annotated[Path | None, typer.Option(help="Write a figure to this file (.svg).")] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,
@@ -191,7 +195,7 @@ def what_if(
     if plot is not None:
         check_place(plot)
     name = application_id(application)
-    found = connect(server, token_file).what_if(name, parallelism or [], load, horizon)
+    found = connect(server, token_file).what_if(name, parallelism or [], load, horizon, at)
     width = max(20, min(WIDTH, terminal().width - LABEL))
     show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
     if plot is not None:

@@ -108,10 +108,10 @@ class Client:
         found = self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")
         return list(found["items"]), found.get("spend_sentence")
 
-    def what_if(self, application: str, parallelism: Sequence[str], load: str, horizon: str) -> dict[str, Any]:
+    def what_if(self, application: str, parallelism: Sequence[str], load: str, horizon: str, at: str) -> dict[str, Any]:
         """Return the prediction for this parallelism (`operator=number` each) and load."""
         parameters = httpx.QueryParams(
-            [*(("parallelism", each) for each in parallelism), ("load", load), ("horizon", horizon)]
+            [*(("parallelism", each) for each in parallelism), ("load", load), ("horizon", horizon), ("at", at)]
         )
         try:
             return dict(self._json("GET", f"/v1/applications/{quote(application)}/what-if?{parameters}"))

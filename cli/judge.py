@@ -57,7 +57,7 @@ def _parallelism(texts: Sequence[str]) -> dict[str, int]:
 
 def judgement_panel(found: Mapping[str, Any]) -> RenderableType:
     """Return the judgement: the cost, a line for each course of the arrivals, the sentence and its caveats."""
-    parts: list[RenderableType] = [_heading(found), _loads(found["loads"])]
+    parts: list[RenderableType] = [_heading(found), loads_table(found["loads"])]
     possible = found["possible"] and all(load["recovers"] for load in found["loads"])
     parts.append(Text(str(found["sentence"]), "bold green" if possible else "bold red"))
     for load in found["loads"]:
@@ -86,7 +86,8 @@ def _heading(found: Mapping[str, Any]) -> Text:
     return text
 
 
-def _loads(loads: Sequence[Mapping[str, Any]]) -> Table:
+def loads_table(loads: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the outcome under each course of the arrivals."""
     table = plain_table("ARRIVALS")
     for heading in ("MAX RECORDS/S", "KEEPS UP", "LATE", "LATE IF HELD", "MAX LAG", "BUSIEST"):
         table.add_column(heading, justify="right")

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from replay import figure
 
+from .judge import loads_table
 from .output import plain_table
 from .replay.chart import LABEL, WIDTH, Curve, panel
 from .trial.view import number
@@ -23,7 +24,10 @@ def what_if_panel(answer: Mapping[str, Any], now: datetime, width: int = WIDTH) 
     parts: list[RenderableType] = [_heading(answer, now), _operators(answer)]
     if answer.get("prediction"):
         parts.append(_curves(answer, width))
+    if answer.get("loads"):
+        parts.append(loads_table(answer["loads"]))
     parts.append(_result(answer))
+    parts += [Text(f"why: {each}") for each in answer.get("explained", ())]
     parts += [
         Text(f"unknown: the {gap['what']} of {gap['operator']}: {gap['because']}", "yellow")
         for gap in answer["unknown"]

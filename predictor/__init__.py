@@ -24,7 +24,7 @@ from .forecasts import Ahead, ahead_of
 from .judgement import cost_of, judged
 from .messages import changes
 from .model import STAY, Backlog, Model, Restart
-from .question import InvalidQuestion, Load, parse_load, parse_parallelism
+from .question import InvalidQuestion, Load, parse_at, parse_load, parse_parallelism
 from .reading import Gap, model_of, restart_of
 from .restarts import Restarts, restarts_of
 from .trajectory import Outlook, predict
@@ -66,6 +66,7 @@ __all__ = [
     "loads_of",
     "lower_bounds_of",
     "model_of",
+    "parse_at",
     "parse_load",
     "parse_parallelism",
     "predict",

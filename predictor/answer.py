@@ -6,15 +6,18 @@ omitted and named, never guessed.
 
 from collections.abc import Mapping, Sequence
 
-from weir_contracts import Analysis, Outcome, Parallelism, WhatIf
+from weir_contracts import Analysis, JudgedArrivals, Outcome, Parallelism, WhatIf
 
 from . import messages
-from .case import Case, case_of
+from .arrivals import ArrivalPath
+from .case import Case, NotYet, case_of
 from .flow import arrivals_at, throttled
+from .forecasts import ahead_of
+from .judgement import judged_load
 from .limits import FORBIDDING, forbidden, unreachable
 from .model import MIN_RATE
 from .operators import notes_of, operators_of
-from .question import Load
+from .question import InvalidQuestion, Load
 
 POINTS = 121
 
@@ -25,16 +28,63 @@ def what_if(
     load: Load,
     horizon_seconds: float,
     outcomes: Sequence[Outcome] = (),
+    *,
+    after_seconds: float = 0.0,
 ) -> WhatIf:
     """Return the answer. Operators that are not named keep their parallelism; `outcomes` of past actions, newest first,
-    have their durations.
+    have their durations. After `after_seconds` the load is that of the forecast.
 
-    Raises `InvalidQuestion` for an operator that does not exist, `NotYet` if graph, arrivals or every capacity is
-    unknown.
+    Raises `InvalidQuestion` for an operator that does not exist and for a time beyond the forecast, `NotYet` if graph,
+    arrivals, every capacity or the forecast is unknown.
     """
     case = case_of(analysis, parallelism, outcomes)
-    case = case.under(load.on(case.model.arrivals))
-    capacities, names = case.capacities, case.topology.names
+    if load.is_forecast or after_seconds > 0:
+        return _ahead(case, load, horizon_seconds, after_seconds)
+    answer, unsure = _answer(case.under(load.on(case.model.arrivals)), horizon_seconds)
+    return answer.model_copy(update={"sentence": messages.answered(answer, unsure)})
+
+
+def _ahead(case: Case, load: Load, horizon_seconds: float, after_seconds: float) -> WhatIf:
+    """Return the answer under the forecast's middle, with the outcome under its upper edge beside it."""
+    if load.records_per_second is not None:
+        raise InvalidQuestion(
+            "load", "later than now the load is the forecast: write forecast, or x2 for twice as much"
+        )
+    ahead = ahead_of(case.analysis, case.model.arrivals)
+    if ahead is None:
+        raise NotYet("no source has a forecast yet: it takes a full minute of known arrivals")
+    if after_seconds + horizon_seconds > ahead.seconds:
+        field = "at" if after_seconds > 0 else "horizon"
+        raise InvalidQuestion(field, messages.beyond_forecast(ahead.seconds, after_seconds, horizon_seconds))
+    factor = 1.0 if load.factor is None else load.factor
+    case = case.under({source: rate * factor for source, rate in case.model.arrivals.items()})
+    if after_seconds > 0:
+        case = case.caught_up
+    courses: dict[JudgedArrivals, Mapping[str, ArrivalPath] | None] = {
+        "expected": ahead.expected,
+        "upper-edge": ahead.upper,
+    }
+    later = {
+        name: {source: path.later(after_seconds).scaled(factor) for source, path in paths.items()}
+        for name, paths in courses.items()
+        if paths is not None
+    }
+    cases = {name: case.along(paths, horizon_seconds) for name, paths in later.items()}
+    answer, unsure = _answer(cases["expected"], horizon_seconds)
+    loads = [judged_load(each, name, horizon_seconds) for name, each in cases.items()]
+    answer = answer.model_copy(update={"after_seconds": after_seconds, "loads": loads})
+    explained = messages.explained(answer, case.analysis, later, cases["expected"].restart)
+    notes = [*answer.notes, *messages.reach_of_forecast(ahead, after_seconds + horizon_seconds)]
+    if after_seconds > 0:
+        notes.append("what waits now is assumed to be worked off until then")
+    return answer.model_copy(
+        update={"sentence": messages.answered(answer, unsure), "explained": explained[:1000], "notes": notes[:100]}
+    )
+
+
+def _answer(case: Case, horizon_seconds: float) -> tuple[WhatIf, str | None]:
+    """Return the answer without its sentence, and what it carries at least if its breaking point is unknown."""
+    analysis, capacities, names = case.analysis, case.capacities, case.topology.names
     taken = throttled(case.model.flow, names, capacities, case.model.arrivals)
     operators = operators_of(case, taken)
     over = [o for o in operators if o.operator in capacities and case.is_full(o.operator)]
@@ -69,7 +119,7 @@ def what_if(
         unknown=case.unknown,
         notes=notes_of(case, operators)[:100],
     )
-    return answer.model_copy(update={"sentence": messages.answered(answer, unsure)})
+    return answer, unsure
 
 
 def _breaks(case: Case) -> tuple[str | None, float | None, str | None]:

@@ -13,7 +13,7 @@ from weir_contracts import Analysis, Deployment, Operator, Outcome, Parallelism,
 from . import messages
 from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, lower_bounds_of
-from .model import STAY, Model, Restart
+from .model import STAY, Backlog, Model, Restart
 from .question import InvalidQuestion
 from .reading import Gap, model_of
 from .restarts import Restarts, restarts_of
@@ -112,6 +112,18 @@ class Case:
     def under(self, arrivals: Mapping[str, float], paths: Mapping[str, ArrivalPath] | None = None) -> "Case":
         """Return the case under other arrivals: with `paths` these are the highest rates of sources that change."""
         return replace(self, model=replace(self.model, arrivals=arrivals), paths=paths or {})
+
+    def along(self, paths: Mapping[str, ArrivalPath], horizon_seconds: float) -> "Case":
+        """Return the case under arrivals that change over time; sources without a path keep their rate."""
+        highest = {source: path.max_rate(horizon_seconds) for source, path in paths.items()}
+        return self.under({**self.model.arrivals, **highest}, paths)
+
+    @property
+    def caught_up(self) -> "Case":
+        """The case without a backlog, known or unknown."""
+        nothing = {source: Backlog(0.0) for source in self.model.arrivals}
+        gaps = [gap for gap in self.all_gaps if gap.what != "lag"]
+        return replace(self, model=replace(self.model, backlogs=nothing), all_gaps=gaps)
 
     def is_full(self, name: str) -> bool:
         """Return whether more is known to arrive at an operator than it sustains."""

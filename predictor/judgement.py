@@ -48,8 +48,8 @@ def judged(
     case = case_of(analysis, parallelism, outcomes)
     ahead = ahead_of(analysis, case.model.arrivals)
     courses = list(_courses(ahead))
-    cases = [_under(case, course.paths, horizon_seconds) for course in courses]
-    loads = [_load(each, course, horizon_seconds) for each, course in zip(cases, courses, strict=True)]
+    cases = [case.along(course.paths, horizon_seconds) for course in courses]
+    loads = [judged_load(each, course.arrivals, horizon_seconds) for each, course in zip(cases, courses, strict=True)]
     limits, slots = forbidden(case), case.topology.slots(case.wanted)
     cost = case.restart
     found = Judgement(
@@ -98,13 +98,9 @@ def _courses(ahead: Ahead | None) -> Iterator[_Course]:
         yield _Course("upper-edge", ahead.upper)
 
 
-def _under(case: Case, paths: Mapping[str, ArrivalPath], horizon_seconds: float) -> Case:
-    highest = {source: path.max_rate(horizon_seconds) for source, path in paths.items()}
-    return case.under({**case.model.arrivals, **highest}, paths)
-
-
-def _load(case: Case, course: _Course, horizon_seconds: float) -> JudgedLoad:
-    model = case.model.under(course.paths)
+def judged_load(case: Case, arrivals: JudgedArrivals, horizon_seconds: float) -> JudgedLoad:
+    """Return the outcome of a case along its arrivals, which are called `arrivals`."""
+    model = case.model.under(case.paths)
     loads = model.max_loads(horizon_seconds)
     is_full = any(loads.get(name, 0.0) > capacity * FULL for name, capacity in case.capacities.items())
     missing = any(gap.what != "lag" for gap in case.gaps)
@@ -114,7 +110,7 @@ def _load(case: Case, course: _Course, horizon_seconds: float) -> JudgedLoad:
     late, recovers = _lateness(case, going)
     hold_late, hold_recovers = _lateness(case, staying)
     return JudgedLoad(
-        arrivals=course.arrivals,
+        arrivals=arrivals,
         max_arrival_rate=round(model.max_arrival_rate(horizon_seconds), 2),
         keeps_up=False if is_full else None if missing else True,
         late_seconds=late,

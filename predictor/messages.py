@@ -1,9 +1,20 @@
 """Sentences about vectors and what-ifs."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
-from weir_contracts import JudgedLoad, Judgement, WhatIf, WhatIfOperator
+from weir_contracts import (
+    Analysis,
+    JudgedArrivals,
+    JudgedLoad,
+    Judgement,
+    SourceForecast,
+    WhatIf,
+    WhatIfOperator,
+    format_duration,
+)
 
+from .arrivals import ArrivalPath
 from .forecasts import Ahead
 from .model import MIN_RATE, Restart
 
@@ -20,6 +31,9 @@ def answered(answer: WhatIf, carries: str | None = None) -> str:
     load = f"{answer.arrival_rate:,.0f} records/s"
     if answer.load_factor is not None:
         load += f" (x{answer.load_factor:.3g})"
+    if answer.loads:
+        later = f" from {_time(answer.after_seconds)} ahead on" if answer.after_seconds > 0 else ""
+        load += f", the highest of the forecast{later},"
     moved = changes(answer.parallelism_now, answer.parallelism)
     vector = "the present parallelism" if moved == "no change" else moved
     parts = [f"At {load} with {vector} {_conclusion(answer)}"]
@@ -30,6 +44,11 @@ def answered(answer: WhatIf, carries: str | None = None) -> str:
         )
     if carries is not None:
         parts.append(carries)
+    parts += [
+        f"At the forecast's upper edge of {load.max_arrival_rate:,.0f} records/s it is {_late(load.late_seconds, load.recovers)}"
+        for load in answer.loads
+        if load.arrivals == "upper-edge"
+    ]
     if answer.infeasible:
         obstacles = "; ".join(dict.fromkeys(each.because for each in answer.infeasible))
         parts.append(obstacles if answer.possible else f"It is not possible: {obstacles}")
@@ -141,6 +160,66 @@ def reach_of_forecast(ahead: Ahead | None, horizon_seconds: float) -> list[str]:
             f"the upper edge is known {ahead.upper_seconds:,.0f} s ahead: its distance is assumed to stay behind it"
         )
     return notes
+
+
+def beyond_forecast(reach_seconds: float, after_seconds: float, horizon_seconds: float) -> str:
+    """Return why a time cannot be answered, and how far the forecast reaches."""
+    wanted = f"the horizon of {_time(horizon_seconds)}"
+    if after_seconds > 0:
+        wanted = f"{_time(after_seconds)} and {wanted} are {_time(after_seconds + horizon_seconds)}"
+    else:
+        wanted += " is longer"
+    return f"the forecast reaches {_time(reach_seconds)} ahead; {wanted}"
+
+
+def explained(
+    answer: WhatIf, analysis: Analysis, courses: Mapping[JudgedArrivals, Mapping[str, ArrivalPath]], restart: Restart
+) -> list[str]:
+    """Return where each figure of a forecast's what-if comes from: arrivals, upper edges, utilizations, lag."""
+    horizon = answer.prediction.horizon_seconds if answer.prediction else 0.0
+    found = []
+    for source in analysis.sources:
+        name, forecast = source.operator, analysis.forecast(source.operator)
+        path, upper = (courses.get(each, {}).get(name) for each in ("expected", "upper-edge"))
+        if forecast is None or path is None:
+            found.append(f"{name}: it has no forecast, so its present rate is assumed to stay")
+            continue
+        at = answer.after_seconds + max((0.0, *path.within(horizon), horizon), key=path.rate_at)
+        found.append(
+            f"{name}: {path.max_rate(horizon):,.0f} records/s at the highest, {_time(at)} from now, by its "
+            f"{forecast.method.replace('-', ' ')}; {source.arrival_rate.value or 0.0:,.0f} arrive now"
+        )
+        found.append(f"{name}: {_edge(forecast, upper, answer.after_seconds + horizon, horizon)}")
+    for each in answer.operators:
+        if each.utilization is not None and each.capacity is not None and each.input_rate is not None:
+            points = ", ".join(map(str, each.seen_at)) or "no parallelism"
+            found.append(
+                f"{each.operator}: {each.input_rate:,.0f} of {each.capacity:,.0f} records/s are {each.utilization:.0%} "
+                f"utilization; the capacity of {each.parallelism} was measured at {points}"
+            )
+    if answer.prediction is not None:
+        begins = "without a backlog" if answer.after_seconds > 0 else "with what waits now"
+        cost = f" and a restart of {restart.seconds:.2g} s" if restart.seconds > 0 else " and no restart"
+        cost += "" if restart.measured else ", which is assumed"
+        found.append(f"lag: {answer.prediction.max_lag_seconds:,.1f} s at the highest, {begins}{cost}")
+    return found
+
+
+def _edge(forecast: SourceForecast, upper: ArrivalPath | None, until_seconds: float, horizon_seconds: float) -> str:
+    """Return the upper edge of a source, and what it has been worth."""
+    if upper is None:
+        return "its upper edge is unknown: too few past peaks were judged"
+    bounded = [each for each in forecast.horizons if each.peak_upper is not None]
+    horizon = next((each for each in bounded if each.horizon_seconds >= until_seconds), bounded[-1])
+    text = f"{upper.max_rate(horizon_seconds):,.0f} records/s at its upper edge"
+    if horizon.coverage is None:
+        return f"{text}, which was not judged yet"
+    within = _time(horizon.horizon_seconds)
+    return f"{text}: {horizon.coverage:.0%} of {horizon.judged:,} past peaks within {within} stayed below theirs"
+
+
+def _time(seconds: float) -> str:
+    return format_duration(timedelta(seconds=round(seconds)))
 
 
 def no_such_operator(name: str, names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weir_contracts import Parallelism
+from weir_contracts import Parallelism, parse_duration
 
 from .model import MIN_RATE
 
@@ -25,10 +25,12 @@ class InvalidQuestion(ValueError):
 
 @dataclass(frozen=True)
 class Load:
-    """Exactly one of the two: a factor of the present arrivals, or records/s at all sources together."""
+    """A factor of the arrivals, or records/s at all sources together."""
 
     factor: float | None = None
     records_per_second: float | None = None
+    is_forecast: bool = False
+    """Whether the factor is of the forecast; else of the present arrivals."""
 
     def on(self, arrivals: Mapping[str, float]) -> dict[str, float]:
         """Return records/s at each source under this load, in the present proportions. Raises `InvalidQuestion` if
@@ -45,7 +47,10 @@ class Load:
 
 
 def parse_load(text: str) -> Load:
-    """Return a load: `x2` is twice the present one, `1200/s` records per second. Raises `InvalidQuestion`."""
+    """Return a load: `x2` is twice the present one, `1200/s` records per second, `forecast` what is to come. Raises
+    `InvalidQuestion`."""
+    if text == "forecast":
+        return Load(factor=1.0, is_forecast=True)
     if match := _FACTOR.fullmatch(text):
         factor = float(match[1])
         if 0 < factor <= MAX_FACTOR:
@@ -55,8 +60,23 @@ def parse_load(text: str) -> Load:
         if 0 < rate <= MAX_RATE:
             return Load(records_per_second=rate)
     raise InvalidQuestion(
-        "load", f"{text[:40]!r} is no load: write x2 for twice the present one (up to x1000), or 1200/s for records/s"
+        "load",
+        f"{text[:40]!r} is no load: write x2 for twice the present one (up to x1000), 1200/s for records/s, or forecast",
     )
+
+
+def parse_at(text: str) -> float:
+    """Return the seconds of `now` or `in 2h`. Raises `InvalidQuestion`."""
+    if text == "now":
+        return 0.0
+    begin, _, wait = text.partition(" ")
+    try:
+        if begin == "in":
+            return parse_duration(wait).total_seconds()
+        problem = "write in 2h, or now"
+    except ValueError as error:
+        problem = str(error)
+    raise InvalidQuestion("at", f"{text[:40]!r} is no time from now: {problem}")
 
 
 def parse_parallelism(texts: Sequence[str]) -> Parallelism:

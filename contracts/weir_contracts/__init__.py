@@ -74,8 +74,6 @@ from .forecast import PeakForecast as PeakForecast
 from .forecast import SourceForecast as SourceForecast
 from .groups import Group as Group
 from .groups import Instance as Instance
-from .judgement import JudgedArrivals as JudgedArrivals
-from .judgement import JudgedLoad as JudgedLoad
 from .judgement import Judgement as Judgement
 from .judgement import RestartCost as RestartCost
 from .limits import Bounds as Bounds
@@ -151,6 +149,8 @@ from .shadows import VirtualBacklog as VirtualBacklog
 from .shadows import VirtualReading as VirtualReading
 from .shadows import VirtualRescale as VirtualRescale
 from .topics import DeadLetter as DeadLetter
+from .what_if import JudgedArrivals as JudgedArrivals
+from .what_if import JudgedLoad as JudgedLoad
 from .what_if import Unknown as Unknown
 from .what_if import WhatIf as WhatIf
 from .what_if import WhatIfOperator as WhatIfOperator

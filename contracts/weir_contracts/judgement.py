@@ -1,17 +1,13 @@
 """Judgement of a proposed parallelism: what it costs, and how late it is under the expected load and its upper edge."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from .base import ApplicationId, Count, Derived, Message, Parallelism, Sentence, Share, Timestamp
-from .planning import Infeasible, Prediction
-from .what_if import Unknown
-
-JudgedArrivals = Literal["present", "expected", "upper-edge"]
-"""present: the arrivals of now, unchanged. expected: the middle of the forecast. upper-edge: the expected arrivals, raised
-to the bound under which 90 % of such peaks stay."""
+from .planning import Infeasible
+from .what_if import JudgedArrivals, JudgedLoad
 
 
 class RestartCost(Message):
@@ -25,31 +21,6 @@ class RestartCost(Message):
     """Time from the change until added capacity counts, in seconds."""
     measured: bool
     """Whether a rescale was measured; else the times are assumed."""
-
-
-class JudgedLoad(Message):
-    """Outcome of the proposal and of holding under one course of the arrivals."""
-
-    arrivals: JudgedArrivals
-    """The course of the arrivals."""
-    max_arrival_rate: Derived
-    """Highest records/s at all sources together within the horizon."""
-    keeps_up: bool | None = None
-    """Whether every operator sustains the highest arrivals. None: unknown."""
-    late_seconds: Derived | None = None
-    """Time above the objective in seconds, within the horizon and beyond it until the backlog is within the objective. With
-    an objective of utilization: the horizon times the load beyond it. None: unknown, or it does not end."""
-    recovers: bool | None = None
-    """Whether the time above the objective ends, if arrivals stay as at the end of the horizon; false also where the
-    application falls behind then but is not late yet. None: unknown."""
-    hold_late_seconds: Derived | None = None
-    """`late_seconds` of the present parallelism."""
-    hold_recovers: bool | None = None
-    """`recovers` of the present parallelism."""
-    prediction: Prediction | None = None
-    """Predicted course from now, the restart of the change included. None: unknown."""
-    unknown: Annotated[list[Unknown], Field(max_length=4000)] = Field(default_factory=list)
-    """Unknown inputs of the prediction."""
 
 
 class Judgement(Message):

@@ -44,6 +44,36 @@ class Unknown(Message):
     """Reason why it is unknown."""
 
 
+JudgedArrivals = Literal["present", "expected", "upper-edge"]
+"""present: the arrivals of now, unchanged. expected: the middle of the forecast. upper-edge: the expected arrivals, raised
+to the bound under which 90 % of such peaks stay."""
+
+
+class JudgedLoad(Message):
+    """Outcome of the proposal and of holding under one course of the arrivals."""
+
+    arrivals: JudgedArrivals
+    """The course of the arrivals."""
+    max_arrival_rate: Derived
+    """Highest records/s at all sources together within the horizon."""
+    keeps_up: bool | None = None
+    """Whether every operator sustains the highest arrivals. None: unknown."""
+    late_seconds: Derived | None = None
+    """Time above the objective in seconds, within the horizon and beyond it until the backlog is within the objective. With
+    an objective of utilization: the horizon times the load beyond it. None: unknown, or it does not end."""
+    recovers: bool | None = None
+    """Whether the time above the objective ends, if arrivals stay as at the end of the horizon; false also where the
+    application falls behind then but is not late yet. None: unknown."""
+    hold_late_seconds: Derived | None = None
+    """`late_seconds` of the present parallelism."""
+    hold_recovers: bool | None = None
+    """`recovers` of the present parallelism."""
+    prediction: Prediction | None = None
+    """Predicted course from now, the restart of the change included. None: unknown."""
+    unknown: Annotated[list[Unknown], Field(max_length=4000)] = Field(default_factory=list)
+    """Unknown inputs of the prediction."""
+
+
 class WhatIf(Message):
     """Prediction for a requested parallelism and load. None: depends on an unknown input, which `unknown` lists."""
 
@@ -69,7 +99,7 @@ class WhatIf(Message):
     arrival_rate_now: Derived
     """Records/s that arrive at all sources together now."""
     arrival_rate: Derived
-    """Requested records/s at all sources together."""
+    """Requested records/s at all sources together; the highest within the horizon if the load is the forecast."""
     load_factor: Derived | None = None
     """Requested arrival rate divided by the current one. None: nothing arrives now."""
     throughput: Derived | None = None
@@ -94,3 +124,9 @@ class WhatIf(Message):
     """Unknown inputs of the prediction."""
     notes: Annotated[list[Sentence], Field(max_length=100)] = Field(default_factory=list)
     """Caveats: extrapolation, skew, an assumed restart time."""
+    after_seconds: Derived = 0.0
+    """Time from the observation until the requested parallelism and load, in seconds; the prediction begins then."""
+    loads: Annotated[list[JudgedLoad], Field(max_length=2)] = Field(default_factory=list)
+    """Outcome under the forecast's middle and its upper edge. Empty: the load is not the forecast."""
+    explained: Annotated[list[Sentence], Field(max_length=1000)] = Field(default_factory=list)
+    """Where each figure of the forecast comes from. Empty: the load is not the forecast."""

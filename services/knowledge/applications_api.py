@@ -21,7 +21,7 @@ from weir_contracts import (
     parse_duration,
 )
 
-from predictor import InvalidQuestion, NotYet, parse_load, parse_parallelism, what_if
+from predictor import InvalidQuestion, NotYet, parse_at, parse_load, parse_parallelism, what_if
 from runtime.clock import Clock
 from runtime.problems import Problem
 
@@ -70,12 +70,20 @@ LoadText = Annotated[
     str,
     Query(
         max_length=40,
-        description="`x2` for twice the present load, or `1200/s` for records/s at all sources together",
+        description="`x2` for twice the load, `1200/s` for records/s at all sources together, `forecast` for the forecast",
         examples=["x2"],
     ),
 ]
 HorizonText = Annotated[
     str, Query(max_length=40, description="how far ahead: a duration between 10s and 1d", examples=["10m"])
+]
+AtText = Annotated[
+    str,
+    Query(
+        max_length=40,
+        description="when: `now`, or `in 30m`: from then on the load is the forecast, times the factor of `load`",
+        examples=["in 30m"],
+    ),
 ]
 _OUTSIDE = messages.outside(*_SINCE)
 _WRONG_SINCE = refuses(422, "The time is invalid", f"since: {_OUTSIDE}", ("query.since", _OUTSIDE))
@@ -237,8 +245,9 @@ def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
         summary="Predict another parallelism and load",
         description="From the learned capacities, with the planner's own predictor: throughput, utilization of each operator, the "
         "lag's trajectory, the load at which it breaks, and what forbids it. A value that depends on something unknown is null, and "
-        "`unknown` gives the reason. 404: the application is unknown. 409: no analysis yet, or it has no arrival rate or no capacity. "
-        "422: an invalid operator, load or horizon.",
+        "`unknown` gives the reason. With `at` or the load `forecast` the answer follows the forecast's middle, `loads` has its upper "
+        "edge as well, and `explained` where each figure comes from. 404: the application is unknown. 409: no analysis yet, or it has "
+        "no arrival rate, no capacity or no forecast. 422: an invalid operator, load, time or horizon, or one beyond the forecast.",
         **responds(WhatIf, ERRORS, _NO_PREDICTION),
     )
     async def get_what_if(
@@ -247,13 +256,14 @@ def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
         parallelism: Wanted = [],  # noqa: B006 - FastAPI copies it
         load: LoadText = "x1",
         horizon: HorizonText = "10m",
+        at: AtText = "now",
     ) -> WhatIf:
         try:
-            requested, under = parse_parallelism(parallelism), parse_load(load)
+            requested, under, after = parse_parallelism(parallelism), parse_load(load), parse_at(at)
             seconds = _duration("horizon", horizon, _HORIZON).total_seconds()
             analysis, outcomes = await _latest(store, application)
             # A large graph takes a while; other requests are answered meanwhile.
-            return await asyncio.to_thread(what_if, analysis, requested, under, seconds, outcomes)
+            return await asyncio.to_thread(what_if, analysis, requested, under, seconds, outcomes, after_seconds=after)
         except InvalidQuestion as wrong:
             raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:

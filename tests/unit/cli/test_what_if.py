@@ -45,7 +45,12 @@ def test_the_request_is_sent_unchanged() -> None:
         ("parallelism", "Window(a=1, b) & c=2"),
         ("load", "x2"),
         ("horizon", "5m"),
+        ("at", "now"),
     ]
+    server = Server(ANSWER)
+    run(server, "--load", "forecast", "--at", "in 30m")
+    query = dict(parse_qsl(urlsplit(str(server.requests[0].url)).query))
+    assert (query["load"], query["at"]) == ("forecast", "in 30m")
 
 
 def test_people_get_operators_a_curve_and_a_sentence() -> None:
@@ -58,6 +63,9 @@ def test_people_get_operators_a_curve_and_a_sentence() -> None:
     assert any(0x2800 < ord(character) <= 0x28FF for character in text)
     assert "It breaks beyond x2.35 (2,790 records/s), where enrich is full." in " ".join(text.split())
     assert "note: enrich was measured at 2 only" in text
+    edge = next(line for line in text.splitlines() if line.startswith("forecast's upper edge"))
+    assert edge.split()[3:6] == ["1,940", "yes", "0"]
+    assert "why: Source: orders: 2,380 records/s at the highest, 8m from now, by its daily profile" in text
 
 
 def test_what_is_unknown_is_shown_as_unknown() -> None:

@@ -16,6 +16,7 @@ from services.knowledge.core import HistoryLimits, State, remember
 from tests.unit.knowledge.builders import documents, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, analysis, operator
+from tests.unit.predictor.test_what_if_ahead import WAVE
 
 PATH = f"/v1/applications/{APP}/what-if"
 
@@ -68,6 +69,8 @@ async def test_without_a_question_it_predicts_the_present(http: httpx.AsyncClien
         ({"horizon": "600"}, "query.horizon", "duration with a unit"),
         ({"horizon": "9s"}, "query.horizon", "between 10s and 1d"),
         ({"horizon": "2d"}, "query.horizon", "between 10s and 1d"),
+        ({"at": "2h"}, "query.at", "write in 2h, or now"),
+        ({"at": "in 30m", "load": "1200/s"}, "query.load", "later than now the load is the forecast"),
         ({"load": "x" + "1" * 100}, "query.load", "at most 40 characters"),
     ],
 )
@@ -81,6 +84,23 @@ async def test_what_makes_no_sense(
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["errors"][0]["field"] == field
     assert reason in answer.json()["detail"]
+
+
+async def test_the_forecast_and_how_far_it_reaches(http: httpx.AsyncClient, store: MemoryStore) -> None:
+    """Middle and upper edge with where each figure comes from; 422 beyond the forecast, 409 without one."""
+    answer = await http.get(f"{PATH}?load=forecast")
+    assert answer.status_code == 404
+    await remembered(store)
+    answer = await http.get(f"{PATH}?load=forecast")
+    assert (answer.status_code, "no source has a forecast yet" in answer.json()["detail"]) == (409, True)
+    await remembered(store, forecasts=[WAVE], at=NOON + timedelta(seconds=1))
+    found = WhatIf.model_validate_json((await http.get(f"{PATH}?{urlencode({'at': 'in 30m'})}")).text)
+    assert (found.after_seconds, found.arrival_rate) == (1800.0, 1400.0)
+    assert [load.arrivals for load in found.loads] == ["expected", "upper-edge"]
+    assert found.explained
+    answer = await http.get(f"{PATH}?{urlencode({'at': 'in 2h'})}")
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "query.at")
+    assert answer.json()["detail"] == "the forecast reaches 1h ahead; 2h and the horizon of 10m are 2h10m"
 
 
 async def test_an_unknown_application(http: httpx.AsyncClient) -> None:
