@@ -1,6 +1,9 @@
 """Errors on a machine that cannot build or run images, and the settings of a build."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,29 @@ def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
         if "AS builder" in stage:
             assert stage.rindex("chmod -R a+rX /opt/weir") > max(stage.rindex("\nCOPY "), stage.rindex("compileall"))
     assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("service", images.SERVICES)
+def test_an_image_has_what_its_service_imports(service: str, tmp_path: Path) -> None:
+    """The service's modules and the files that they read are among those that its Dockerfile copies."""
+    text = (PROJECT / "services" / service / "Dockerfile").read_text()
+    for source, target in re.findall(r"^COPY (\S+) /opt/weir/app/(\S+)$", text, re.MULTILINE):
+        place = tmp_path / target
+        if (PROJECT / source).is_dir():
+            shutil.copytree(PROJECT / source, place, dirs_exist_ok=True)
+        else:
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / source, place)
+    project = [str(PROJECT / each) for each in ("", "contracts", "sdk")]
+    code = (
+        f"import sys; sys.path[:] = [{str(tmp_path)!r}, *(each for each in sys.path if each not in {project!r})]\n"
+        f"import services.{service}.__main__ as found; print(found.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path))
 
 
 def test_what_stands_in_for_official_images_is_everybodys(tmp_path: Path) -> None:
