@@ -162,7 +162,7 @@ def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
     configured = settings_of(deployments, by_kind.get("ConfigMap", {}))
     for account in RIGHTS:
         names = configured.get(f"WEIR_{account.upper()}_KUBERNETES_NAMESPACES", "").split(",")
-        yield from _rights(kubectl, account, [name for name in names if name], namespace)
+        yield from rights_findings(kubectl, account, [name for name in names if name], namespace)
     yield from _targets(kubectl)
 
 
@@ -292,7 +292,8 @@ def right_findings(account: str, namespaces: Sequence[str], answers: Sequence[Ma
         )
 
 
-def _rights(kubectl: Kubectl, account: str, namespaces: Sequence[str], installed_in: str) -> Iterator[Finding]:
+def rights_findings(kubectl: Kubectl, account: str, namespaces: Sequence[str], installed_in: str) -> Iterator[Finding]:
+    """Yield whether a service account has its rights in each namespace that it scales."""
     if not namespaces:
         sentence = f"WEIR_{account.upper()}_KUBERNETES_NAMESPACES is empty: it does not use the Kubernetes API"
         yield Finding(f"rights of {account}", True, sentence)
@@ -319,16 +320,18 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 def addresses(policies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the addresses that monitor and executor connect to, by the name of the service."""
-    flink: set[str] = set()
-    brokers: set[str] = set()
-    prometheus: set[str] = set()
+    monitor: set[str] = set()
+    executor: set[str] = set()
     for policy in policies:
         spec = policy["spec"]
-        signals, application = spec.get("signals") or {}, spec.get("application") or {}
-        brokers.update(filter(None, ((signals.get("kafka") or {}).get("bootstrapServers") or "").split(",")))
-        flink.update(_places((application.get("flink") or {}).get("url")))
-        prometheus.update(_places((signals.get("prometheus") or {}).get("url")))
-    return {"monitor": sorted(flink | brokers | prometheus)[:MAX_TARGETS], "executor": sorted(flink)[:MAX_TARGETS]}
+        signals, application, target = (spec.get(part) or {} for part in ("signals", "application", "target"))
+        brokers = set(filter(None, ((signals.get("kafka") or {}).get("bootstrapServers") or "").split(",")))
+        flink = _places((application.get("flink") or {}).get("url"))
+        monitor.update(brokers, flink, _places((signals.get("prometheus") or {}).get("url")))
+        executor.update(flink, _places((target.get("endpoint") or {}).get("url")))
+        if {"kafkaStreams", "consumerGroup"} & application.keys():
+            executor.update(brokers)  # it reads the group, and removes the members of stopped pods
+    return {"monitor": sorted(monitor)[:MAX_TARGETS], "executor": sorted(executor)[:MAX_TARGETS]}
 
 
 def _places(url: str | None) -> list[str]:

@@ -318,13 +318,14 @@ class FlinkCampaign(Campaign):
 
 
 def plan_of(kills: int, seed: int, victims: Sequence[str] = VICTIMS) -> list[tuple[str, str]]:
-    """Every victim at every moment in a random order, again and again until there are enough."""
+    """Every victim at every moment in a random order, again and again until there are enough; a short campaign kills
+    each victim as often as any other."""
     order = random.Random(seed)
     pairs: list[tuple[str, str]] = []
     while len(pairs) < kills:
-        again = list(itertools.product(victims, MOMENTS))
-        order.shuffle(again)
-        pairs += again
+        moments = {victim: order.sample(MOMENTS, len(MOMENTS)) for victim in victims}
+        for number in range(len(MOMENTS)):
+            pairs += [(victim, moments[victim][number]) for victim in order.sample(victims, len(victims))]
     return pairs[:kills]
 
 

@@ -10,7 +10,7 @@ import pytest
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.workloads import WorkloadRef
 
-from engines.kubernetes.api import Access, KubernetesApi
+from engines.kubernetes.api import Access, ApiFailed, KubernetesApi
 from engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
 from engines.kubernetes.watches import Pauses
 from runtime.clock import SystemClock
@@ -189,6 +189,56 @@ async def test_replicas_that_a_quota_denies_are_named(world: Any, kind: str) -> 
     world.cluster.kubectl("delete", "resourcequota", "few", "-n", world.namespace)
     world.cluster.kubectl("scale", f"{kind.lower()}/orders", "--replicas=2", "-n", world.namespace)
     await until(read, lambda reading: _ready(reading) == 2 and not reading.found["orders"].workload.status.reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "resource"),
+    [
+        ("StatefulSet", "list", "pods"),
+        ("StatefulSet", "watch", "pods"),
+        ("StatefulSet", "list", "statefulsets"),
+        ("StatefulSet", "watch", "statefulsets"),
+        ("StatefulSet", "list", "events"),
+        ("StatefulSet", "list", "pods.metrics.k8s.io"),
+        ("Deployment", "list", "deployments"),
+        ("Deployment", "watch", "deployments"),
+        ("Crew", "list", "crews"),
+        ("Crew", "watch", "crews"),
+        ("Crew", "get", "crews/scale"),
+    ],
+)
+async def test_each_right_that_lacks_is_named(world: Any, kind: str, verb: str, resource: str) -> None:
+    """With verb, resource and namespace. The StatefulSet lacks a pod, so that its events matter."""
+    name, _, group = resource.partition(".")
+
+    def without(rule: dict[str, Any]) -> list[str]:
+        is_meant = name in rule["resources"] and bool(group) == (rule["apiGroups"] == ["metrics.k8s.io"])
+        return [each for each in rule["verbs"] if not (is_meant and each == verb)]
+
+    rules = [{**rule, "verbs": verbs} for rule in READS if (verbs := without(rule))]
+    if kind == "StatefulSet":
+        world.cluster.apply(deployment("orders", 2, kind=kind, behaviour="never-ready"), namespace=world.namespace)
+    else:
+        await world.create(kind, "orders", 1)
+    reader = _reader(world.cluster.identity("less", rules, namespace=world.namespace))
+    world.readers.append(reader)
+
+    async def published() -> str:
+        try:
+            reading = await reader.read(world.namespace, [WorkloadRef(kind=kind, name="orders")], usage=True)
+        except ApiFailed as error:
+            return str(error)
+        reasons = [own.workload.status.reason for own in reading.found.values()]
+        return " ".join([reading.failure, reading.usage.failure, *reasons])
+
+    target = f" of orders in namespace {world.namespace}" if "/" in resource else f" in namespace {world.namespace}"
+    found = ""
+    try:
+        async with asyncio.timeout(30):
+            while f"may not {verb} {resource}{target}" not in (found := await published()):  # noqa: ASYNC110 - no event signals it
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        pytest.fail(f"not named: {found}")
 
 
 async def test_a_rollout_is_seen(world: Any) -> None:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from weir_contracts.workloads import WorkloadRef
 
-from cli.doctor import WEIR, Finding, Kubectl, examine
+from cli.doctor import RIGHTS, WEIR, Finding, Kubectl, examine, rights_findings
 from engines.kubernetes.api import Access, KubernetesApi
 from engines.kubernetes.cluster import KubernetesWorkloads
 from services.executor.adapters.kubernetes_api import ApiWorkloads
@@ -185,11 +185,8 @@ def test_no_account_may_do_anything_elsewhere(installed: KubernetesCluster, acco
 
 def rules(cluster: KubernetesCluster, account: str, namespace: str) -> list[dict[str, Any]]:
     """Return the rules of an account in a namespace without those of every user."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": namespace},
-    }
+    spec = {"namespace": namespace}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": spec}
     with cluster.service_account(account, namespace="weir").client() as client:
         answer = client.post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", json=review).json()
     return [
@@ -244,17 +241,9 @@ async def test_no_right_of_the_monitor_is_superfluous(installed: KubernetesClust
 async def test_no_right_of_the_executor_is_superfluous(installed: KubernetesCluster) -> None:
     """Nor one of its driver's, which writes the replicas that it has read."""
     installed.apply(deployment("stateful", 2, kind="StatefulSet", behaviour="never-ready"), namespace="demo")
-    await asyncio.to_thread(
-        installed.kubectl,
-        *(
-            "wait",
-            "statefulset/stateful",
-            "-n",
-            "demo",
-            "--for=jsonpath={.status.observedGeneration}=1",
-            "--timeout=30s",
-        ),
-    )
+    observed = "--for=jsonpath={.status.observedGeneration}=1"
+    wait = ("wait", "statefulset/stateful", "-n", "demo", observed, "--timeout=30s")
+    await asyncio.to_thread(installed.kubectl, *wait)
     access = installed.service_account("executor", namespace="weir")
     api = KubernetesApi(Access(access.url, access.ca_file, access.token_file), timeout_seconds=30.0)
     workloads = ApiWorkloads(api, sync_seconds=60.0)
@@ -269,11 +258,18 @@ async def test_no_right_of_the_executor_is_superfluous(installed: KubernetesClus
     assert requested(installed, "executor") == granted
 
 
-def diagnosed(cluster: KubernetesCluster) -> dict[str, Finding]:
-    """Return the findings of `weir doctor --kubernetes` by the name of the check."""
+@contextlib.contextmanager
+def as_user(cluster: KubernetesCluster) -> Iterator[Kubectl]:
+    """kubectl with the rights of the cluster's administrator, found on the PATH."""
     path = f"{Path(binary('kubectl')).parent}:{os.environ['PATH']}"
     with mock.patch.dict(os.environ, {"KUBECONFIG": str(cluster.admin.kubeconfig), "PATH": path}):
-        return {each.check: each for each in examine(Kubectl(None, "weir"), "weir")}
+        yield Kubectl(None, "weir")
+
+
+def diagnosed(cluster: KubernetesCluster) -> dict[str, Finding]:
+    """Return the findings of `weir doctor --kubernetes` by the name of the check."""
+    with as_user(cluster) as kubectl:
+        return {each.check: each for each in examine(kubectl, "weir")}
 
 
 def scaled(cluster: KubernetesCluster) -> httpx.Response:
@@ -283,28 +279,55 @@ def scaled(cluster: KubernetesCluster) -> httpx.Response:
         return client.put(path, json=cluster.request("GET", path))
 
 
-def test_the_doctor_finds_a_verb_that_was_taken_away(installed: KubernetesCluster) -> None:
-    """By name, as the API server's own refusal does; complete again once the role is applied again."""
+@contextlib.contextmanager
+def without(cluster: KubernetesCluster, account: str, *taken: tuple[str, str, str]) -> Iterator[None]:
+    """An account's role in the namespace demo without some rights: (group, resource, verb)."""
+    applied = named(DEMO, "Role", f"weir-{account}")
+    granted = [(g, r, verb) for (g, r), verbs in rights()[account].items() for verb in verbs]
+    rules = [{"apiGroups": [g], "resources": [r], "verbs": [v]} for g, r, v in granted if (g, r, v) not in taken]
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/demo/roles/weir-{account}"
+    cluster.request("PUT", path, {**applied, "rules": rules})
+    try:
+        yield
+    finally:
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(applied))
+
+
+def test_the_doctor_finds_an_installation_complete(installed: KubernetesCluster) -> None:
+    """All pods and rights; without the right to update the scale, the API server refuses the executor by name."""
     found = diagnosed(installed)
     assert all(found[f"pods of {name}"].ok for name in WEIR)
     assert found["rights of monitor in demo"].ok
     assert found["rights of executor in demo"].ok
     assert scaled(installed).status_code == 200
-    role = json.loads(installed.kubectl("get", "role", "weir-executor", "-n", "demo", "-o", "json"))
-    role["rules"] = [rule for rule in role["rules"] if "update" not in rule["verbs"]]
-    installed.request("PUT", "/apis/rbac.authorization.k8s.io/v1/namespaces/demo/roles/weir-executor", role)
-    try:
-        finding = wait_until(
-            lambda: None if (each := diagnosed(installed)["rights of executor in demo"]).ok else each,
-            timeout_seconds=DEADLINE_SECONDS,
-            what="a missing right",
+    with without(installed, "executor", ("apps", "deployments/scale", "update")):
+        wait_until(lambda: scaled(installed).status_code == 403, timeout_seconds=30, what="a refusal")
+        assert 'cannot update resource "deployments/scale"' in scaled(installed).json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("account", "group", "resource", "verb"),
+    [
+        (account, *each, verb)
+        for account, granted in RIGHTS.items()
+        for each, verbs in granted.items()
+        for verb in verbs
+    ],
+)
+def test_the_doctor_finds_each_verb_that_is_taken_away(
+    installed: KubernetesCluster, account: str, group: str, resource: str, verb: str
+) -> None:
+    """By name, and no other one."""
+    name = f"{resource}.{group}" if group else resource
+    with without(installed, account, (group, resource, verb)), as_user(installed) as kubectl:
+        wait_until(
+            lambda: (
+                [each.found for each in rights_findings(kubectl, account, ["demo"], "weir")]
+                == [f"missing: {verb} {name}"]
+            ),
+            timeout_seconds=30,
+            what=f"a finding that {account} may not {verb} {name}",
         )
-        assert finding.found == "missing: update deployments/scale.apps, update statefulsets/scale.apps"
-        refused = scaled(installed)
-        assert refused.status_code == 403
-        assert 'cannot update resource "deployments/scale"' in refused.json()["message"]
-    finally:
-        installed.kubectl("apply", "-f", "-", stdin=json.dumps(named(DEMO, "Role", "weir-executor")))
 
 
 def test_the_doctor_names_a_pod_that_does_not_start(installed: KubernetesCluster) -> None:
@@ -330,11 +353,7 @@ def test_the_doctor_names_a_pod_that_does_not_start(installed: KubernetesCluster
 def test_tokens_are_created_once(installed: KubernetesCluster, tmp_path: Path) -> None:
     """By the Job's own script and account, which can create the Secret and not read it."""
     access = installed.service_account("tokens", namespace="weir")
-    for name, text in {
-        "namespace": "weir",
-        "token": access.token,
-        "ca.crt": access.ca_file.read_text(),
-    }.items():
+    for name, text in {"namespace": "weir", "token": access.token, "ca.crt": access.ca_file.read_text()}.items():
         (tmp_path / name).write_text(text)
     create = runpy.run_path(str(FOLDER / "base" / "tokens.py"))["create"]
     assert create(access.url, tmp_path) == "made new tokens"

@@ -66,8 +66,8 @@ class ApiWorkloads:
         for workload in workloads:
             if workload is None:
                 continue
-            if workload.status.ready is None and watch.failure is not None:
-                raise watch.failure  # its ready replicas are counted from its pods
+            if watch.failure is not None and (workload.status.ready is None or watch.failure.is_denied):
+                raise watch.failure  # its ready replicas are counted from its pods, and a missing right is named
             own = join(workload, watch.objects.values(), named=len(refs) > 1)
             scaler = next((each.label for each in autoscalers if each.scales(workload)), "")
             found[workload.status.name] = Found(own, scaler)

@@ -1,5 +1,6 @@
 """The chaos campaign's accounts: what it calls lost, unended or done twice."""
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,13 @@ def test_a_campaign_strikes_everybody_at_every_moment() -> None:
     assert len(pairs) == 70
     assert {(victim, moment) for victim in VICTIMS for moment in MOMENTS} == set(pairs[:66])
     assert pairs == plan_of(70, seed=3) != plan_of(70, seed=4)
+
+
+def test_a_short_campaign_strikes_each_part_as_often_as_any_other() -> None:
+    """Twice here, at different moments."""
+    pairs = plan_of(2 * len(VICTIMS), seed=3)
+    assert len(set(pairs)) == len(pairs)
+    assert Counter(victim for victim, _ in pairs) == dict.fromkeys(VICTIMS, 2)
 
 
 def test_right_is_enough_and_little_more() -> None:

@@ -118,7 +118,8 @@ def test_output_of_kubectl_is_read_as_a_list_or_one_by_one() -> None:
 
 
 def test_addresses_come_from_policies() -> None:
-    """Flink's for both services, brokers and Prometheus for the monitor; a URL without a port has its scheme's."""
+    """Flink's for both services, brokers and Prometheus for the monitor; brokers of a group and an endpoint also for the
+    executor. A URL without a port has its scheme's."""
     policies = [
         {
             "spec": {
@@ -127,9 +128,19 @@ def test_addresses_come_from_policies() -> None:
             }
         },
         {"spec": {"application": {"flink": {"url": "http://[fd00::1]:8081"}}, "signals": None}},
+        {
+            "spec": {
+                "application": {"consumerGroup": {"groupId": "totals"}},
+                "target": {"endpoint": {"url": "http://scaler/"}},
+                "signals": {"kafka": {"bootstrapServers": "k3:9092"}},
+            }
+        },
     ]
     flink = ["[fd00::1]:8081", "jobmanager.shop.svc:8081"]
-    assert addresses(policies) == {"executor": flink, "monitor": sorted([*flink, "k1:9092", "k2:9092", "prom:443"])}
+    assert addresses(policies) == {
+        "executor": [*flink, "k3:9092", "scaler:80"],
+        "monitor": sorted([*flink, "k1:9092", "k2:9092", "k3:9092", "prom:443"]),
+    }
 
 
 def test_the_script_that_connects_says_why_not() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes import api as module
 from engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi
-from engines.kubernetes.discovery import PODS
+from engines.kubernetes.cluster import Kinds
+from engines.kubernetes.discovery import PODS, Kind
 from engines.kubernetes.pods import PodReading, pod_of
 from engines.kubernetes.watches import Pauses, Watch
 from tests.unit.engines.kubernetes_objects import pod
@@ -181,6 +183,40 @@ def test_access_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match="WEIR_KUBERNETES_CA_FILE: cannot read"):
         Access.of("https://kubernetes.example.org", tmp_path / "none", token)
     assert Access.of("https://a.example.org/", None, token).url == "https://a.example.org"
+
+
+@pytest.mark.parametrize("version", ["1.25", "1.26"])
+async def test_kinds_of_an_api_server_of_another_version(server: _Server, client: KubernetesApi, version: str) -> None:
+    """Up to 1.25 it lists its groups and then each group's resources; from 1.26 on all in one answer."""
+    resources = [
+        {"name": "deployments", "kind": "Deployment", "namespaced": True},
+        {"name": "deployments/scale", "kind": "Scale", "namespaced": True},
+    ]
+    groups = {"kind": "APIGroupList", "groups": [{"preferredVersion": {"groupVersion": "apps/v1"}}]}
+    answers: dict[str, Any] = {
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": groups,
+        "/api/v1": {"kind": "APIResourceList", "resources": []},
+        "/apis/apps/v1": {"kind": "APIResourceList", "resources": resources},
+    }
+    if version == "1.26":
+        resource = {
+            "resource": "deployments",
+            "responseKind": {"kind": "Deployment"},
+            "scope": "Namespaced",
+            "subresources": [{"subresource": "scale"}],
+        }
+        group = {"metadata": {"name": "apps"}, "versions": [{"version": "v1", "resources": [resource]}]}
+        answers = {"/api": {"kind": "APIGroupDiscoveryList", "items": []}, "/apis": {"kind": "APIGroupDiscoveryList"}}
+        answers["/apis"]["items"] = [group]
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(answers[request.path])
+
+    server.answer = answer
+    found = await Kinds(client).find(WorkloadRef(kind="Deployment", name="orders"))
+    assert found == Kind("apps", "v1", "Deployment", "deployments")
+    assert len(server.requests) == len(answers)
 
 
 class _Script:

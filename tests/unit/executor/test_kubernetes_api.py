@@ -42,6 +42,7 @@ class _Api:
         self.calls: list[str] = []
         self.failures: dict[str, tuple[int, str]] = {}
         self.silent = False
+        self.is_watch_denied = False
 
     async def get(self, call: Call, path: str, query: Mapping[str, Any] | None = None) -> Any:
         self.calls.append(path)
@@ -51,9 +52,17 @@ class _Api:
         if call.resource in self.failures:
             status, reason = self.failures[call.resource]
             raise ApiFailed(call, f"cannot {call} ({status})", status, reason)
+        if call.verb == "get":
+            return {
+                "metadata": {"name": call.name, "uid": "u"},
+                "spec": {"replicas": 1},
+                "status": {"readyReplicas": 1},
+            }
         return KINDS if call.verb == "discover" else {"metadata": {"resourceVersion": "1"}, "items": []}
 
-    async def watch(self, *_: Any) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+    async def watch(self, call: Call, *_: Any) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+        if self.is_watch_denied:
+            raise ApiFailed(call, f"may not {call} (403)", 403, "Forbidden")
         yield "OPENED", {}
         await asyncio.Event().wait()
 
@@ -80,6 +89,15 @@ async def test_a_proxys_404_does_not_mean_that_the_workload_is_gone(api: _Api, w
         await workloads.read("shop", [DEPLOYMENT])
     api.failures["deployments"] = (404, "NotFound")
     assert await workloads.read("shop", [DEPLOYMENT]) == {}
+
+
+async def test_pods_that_cannot_be_watched_are_unknown(api: _Api, workloads: ApiWorkloads) -> None:
+    """The first list of them would be out of date while an action waits for them: the missing right is named."""
+    api.is_watch_denied = True
+    with pytest.raises(ApiFailed, match="may not watch pods in namespace shop"):
+        async with asyncio.timeout(10):
+            while await workloads.read("shop", [DEPLOYMENT]):  # noqa: ASYNC110 - the watch signals nothing
+                await asyncio.sleep(0)
 
 
 async def test_many_readers_of_a_silent_api_server_wait_once(api: _Api, workloads: ApiWorkloads) -> None:

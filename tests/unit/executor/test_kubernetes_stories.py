@@ -334,13 +334,19 @@ async def test_an_outage_in_mid_action(house: KubernetesHouse) -> None:
     await house.until(house.ended("verified"))
 
 
-async def test_an_outage_that_lasts(house: KubernetesHouse) -> None:
-    """The action ends with the reason."""
+async def test_the_api_server_is_away_for_five_minutes(house: KubernetesHouse) -> None:
+    """The action ends with the reason, nothing is written meanwhile, and afterwards the next plan is verified."""
     await house.wants(4)
     await house.until(lambda: house.phases()[-1:] == ["verifying"])
     house.kubernetes.away = "connection refused"
-    await house.until(house.ended("failed"))
-    assert house.last()[1] == "unreachable" and "connection refused" in house.last()[2]
+    await house.quiet(300)
+    assert house.last()[:2] == ("failed", "unreachable") and "connection refused" in house.last()[2]
+    house.kubernetes.away = ""
+    await house.quiet(5)
+    assert house.kubernetes.writes == [("orders", 4)]
+    await house.wants(3)
+    await house.until(house.ended("verified"))
+    assert house.kubernetes.writes == [("orders", 4), ("orders", 3)]
 
 
 async def test_workloads_are_written_in_order(chain: KubernetesHouse) -> None:

@@ -1,6 +1,9 @@
 """Errors on a machine that cannot build or run images, and the settings of a build."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,23 @@ from testbed.process import TestbedError
 from tests.containers import images
 
 DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "workloads" / "Dockerfile"]
+
+
+IMPORT = """
+import sys
+from importlib import import_module, metadata
+_, service, image, locked, *project = sys.argv
+sys.path[:] = [image, *(each for each in sys.path if each not in project)]
+names = metadata.packages_distributions()
+class Locked:
+    def find_spec(self, name, path=None, target=None):
+        found = {each.lower().replace("_", "-").replace(".", "-") for each in names.get(name, [])}
+        if found and not found & set(locked.split()):
+            raise ModuleNotFoundError(f"{name} is of {found}, which requirements.lock does not have")
+sys.meta_path.insert(0, Locked())
+assert import_module(f"services.{service}.__main__").__file__.startswith(image)
+"""
+"""Imports a service from a folder alone, and of this environment's packages only those that are named."""
 
 
 def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +90,31 @@ def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
         if "AS builder" in stage:
             assert stage.rindex("chmod -R a+rX /opt/weir") > max(stage.rindex("\nCOPY "), stage.rindex("compileall"))
     assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("service", images.SERVICES)
+def test_an_image_has_what_its_service_imports(service: str, tmp_path: Path) -> None:
+    """Modules and files that its Dockerfile copies, and packages of its own requirements.lock."""
+    text = (PROJECT / "services" / service / "Dockerfile").read_text()
+    for source, target in re.findall(r"^COPY (\S+) /opt/weir/app/(\S+)$", text, re.MULTILINE):
+        place = tmp_path / target
+        if (PROJECT / source).is_dir():
+            shutil.copytree(PROJECT / source, place, dirs_exist_ok=True)
+        else:
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / source, place)
+    lock = (PROJECT / "services" / service / "requirements.lock").read_text()
+    locked = " ".join(re.sub(r"[-_.]+", "-", name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE))
+    project = [str(PROJECT / each) for each in ("", "contracts", "sdk")]
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, service, str(tmp_path), locked, *project],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_stands_in_for_official_images_is_everybodys(tmp_path: Path) -> None:
