@@ -74,6 +74,7 @@ from .forecast import PeakForecast as PeakForecast
 from .forecast import SourceForecast as SourceForecast
 from .groups import Group as Group
 from .groups import Instance as Instance
+from .groups import InstanceRef as InstanceRef
 from .judgement import JudgedArrivals as JudgedArrivals
 from .judgement import JudgedLoad as JudgedLoad
 from .judgement import Judgement as Judgement
@@ -118,6 +119,7 @@ from .planning import PlanRequest as PlanRequest
 from .planning import PlanState as PlanState
 from .planning import Prediction as Prediction
 from .planning import Recommendation as Recommendation
+from .planning import RestartInstanceAction as RestartInstanceAction
 from .planning import ScaleAction as ScaleAction
 from .planning import TrajectoryPoint as TrajectoryPoint
 from .planning import UsualArrivals as UsualArrivals

@@ -17,6 +17,7 @@ from tests.kubernetes.workloads import deployment
 from tests.unit.executor.driver_suite import OPEN
 from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import service_subject
+from tests.unit.executor.restart_suite import RestartSuite
 from tests.unit.executor.workload_suite import ServiceSuite
 
 
@@ -49,7 +50,7 @@ class TestServices(ServiceSuite):
             await controller.close()
 
 
-class TestConsumerGroup(GroupPodsSuite):
+class TestConsumerGroup(GroupPodsSuite, RestartSuite):
     @pytest.fixture(params=["Deployment", "StatefulSet"])
     async def rig(
         self, request: pytest.FixtureRequest, cluster: KubernetesCluster, shop: str, access: Access

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 import structlog
-from weir_contracts import KubernetesTarget, Parallelism, Subject
+from weir_contracts import InstanceRef, KubernetesTarget, Parallelism, Subject
 from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes.api import ApiFailed
@@ -20,7 +21,7 @@ from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.executor.core.messages import NO_CHECKPOINTS, NO_GROUP, changes
+from services.executor.core.messages import DISRUPTION_BUDGET, NO_CHECKPOINTS, NO_GROUP, changes
 from services.executor.core.observed import (
     Accepted,
     DepartedMember,
@@ -38,7 +39,7 @@ from . import group_target
 from . import kubernetes_state as state
 from .group_pods import GroupPods
 from .groups import Groups
-from .kubernetes_state import Found
+from .kubernetes_state import EVICTION, Found
 from .reactive import Cluster, ReactiveJob, unanswerable, unfit
 
 NAMESPACES = "WEIR_EXECUTOR_KUBERNETES_NAMESPACES"
@@ -46,7 +47,7 @@ MAX_REASON_LENGTH = 130
 """Characters of the API server's reason in a sentence."""
 MAX_OBSERVED = 10_000
 """Services whose last state is kept; a forgotten one is observed from its beginning again."""
-_CONFLICT, _NOT_FOUND = 409, 404
+_CONFLICT, _NOT_FOUND, _TOO_MANY = 409, 404, 429
 _REFUSED = frozenset({400, 403, 404, 405, 415, 422})
 """Statuses that a repeated request would get again."""
 
@@ -68,8 +69,12 @@ class Workloads(Protocol):
         """Mark a pod as the first to be deleted."""
         ...
 
-    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
-        """Return the names of which no pod exists now, or only one that has ended for good."""
+    async def evict_pod(self, namespace: str, pod: str, uid: str) -> None:
+        """Evict a pod, which its disruption budget may refuse with status 429; 409 if it has another uid."""
+        ...
+
+    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
+        """Return the names of which no pod exists now, only one that has ended for good, or one with another uid."""
         ...
 
     async def close(self) -> None: ...
@@ -276,6 +281,40 @@ class KubernetesDriver:
                 return None
         return None
 
+    async def restart(
+        self,
+        subject: Subject,
+        job_id: str,
+        instance: InstanceRef,
+        action_id: UUID,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Answer:
+        """Evict the pod of an instance, on the condition of its uid; its workload makes another one."""
+        forbidden = self._forbidden(subject)
+        if forbidden is not None:
+            return forbidden
+        try:
+            found = await self._read(subject)
+            if isinstance(found, str):
+                return Rejected(found)
+            pods = [each for each in found[0].pods if (each.pod.name, each.uid) == (instance.id, instance.uid)]
+            if not pods or not pods[0].counts:
+                return Accepted(self._clock.now())
+            held = state.refusal(found) or await fence.begin()
+            if held is not None:
+                return held
+            await self._workloads_api.evict_pod(subject.namespace, instance.id, pods[0].uid)
+        except KindUnknown as error:
+            return Rejected(str(error))
+        except ApiFailed as error:
+            if error.call.resource == EVICTION and error.status in (_CONFLICT, _NOT_FOUND):
+                return Accepted(self._clock.now())  # it has ended by itself
+            return Rejected(DISRUPTION_BUDGET) if _is_budget(error) else _failed(error)
+        self._log.info("pod-evicted", application=subject.id, pod=instance.id, uid=instance.uid)
+        return Accepted(self._clock.now())
+
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         if subject.application.flink is None:
             return NO_CHECKPOINTS
@@ -361,6 +400,11 @@ def _parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapsh
         return dict(replicas)
     level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
     return topology.uniform(min(MAX_REPLICAS, level))
+
+
+def _is_budget(error: ApiFailed) -> bool:
+    """Return whether a pod's disruption budget refuses its eviction; a busy API server has the same status."""
+    return error.status == _TOO_MANY and "disruption budget" in error.what
 
 
 def _reason(error: ApiFailed) -> str:

@@ -13,6 +13,7 @@ from services.executor.core.observed import PROGRESS_CODES, Progress, Refusal
 
 MANAGER = "weir"
 """Field manager of the executor's writes."""
+EVICTION = "pods/eviction"
 MAX_REASON_LENGTH = 50
 MAX_VICTIMS = 50
 """Pods that are marked one after another before a write; of the others, as without marks, the youngest go first."""

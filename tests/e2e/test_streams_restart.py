@@ -1,0 +1,63 @@
+"""The loop around real instances, one of which hangs: Weir restarts it, and it alone."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.streams.running import Running, running
+from testbed.process import free_port
+from testbed.trial.options import TrialOptions
+
+INSTANCES, RATE = 3, 120
+HELD_SECONDS = 10.0
+"""Lag below which the application keeps up."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Running]:
+    """Three instances of one thread, whose sessions outlast the test: the group never gives one up by itself."""
+    options = TrialOptions(
+        mode="act",
+        peak_rate=RATE,
+        port=free_port(),
+        workload="kafka-streams",
+        runs_folder=tmp_path,
+    )
+    spec = {
+        "target": {"endpoint": {"restartInstances": True}},
+        "bounds": {"min": INSTANCES, "max": INSTANCES},
+    }
+    supervisor = {"replicas": INSTANCES, "session-timeout-ms": 600_000}
+    with running(options, spec, supervisor=supervisor, partitions=6) as found:
+        found.set_rate(RATE)
+        yield found
+
+
+def _process(instance: str) -> psutil.Process:
+    """Return the Java process of an instance."""
+    (found,) = [each for each in psutil.process_iter(["cmdline"]) if instance in (each.info["cmdline"] or ())]
+    return found
+
+
+def test_an_instance_that_hangs_is_restarted_and_the_lag_falls(bench: Running) -> None:
+    """Stopped by SIGSTOP: nothing of it is processed, and the brokers keep its tasks for it. After a minute Weir ends it; its
+    member is evicted, another instance takes its place, and the two others go on as they are."""
+    assert bench.wait(lambda: bench.has(INSTANCES), 120, "all instances are ready")
+    assert bench.wait(lambda: (bench.lag_seconds() or 99.0) < HELD_SECONDS, 120, "the application keeps up")
+    before = [each.id for each in bench.endpoint().instances]
+    hangs = before[1]
+    _process(hangs).send_signal(signal.SIGSTOP)
+    assert bench.wait(lambda: (bench.lag_seconds() or 0.0) > 3 * HELD_SECONDS, 120, "the lag of its tasks grows")
+    assert bench.wait(lambda: any(each.phase == "verified" for each in bench.actions()), 180, "a verified action")
+    (action,) = bench.actions()
+    assert action.instance is not None and action.instance.id == hangs
+    assert action.before == action.wanted == {"orders": INSTANCES}
+    (plan,) = [each for each in bench.plans() if each.id == action.plan_id]
+    assert (plan.kind, plan.code) == ("restart_instance", "instance-stuck") and hangs in plan.sentence
+    after = [each.id for each in bench.endpoint().instances]
+    assert len(after) == INSTANCES and set(before) - set(after) == {hangs}
+    assert bench.wait(lambda: (bench.lag_seconds() or 99.0) < HELD_SECONDS, 120, "the application keeps up again")
+    assert len(bench.actions()) == 1
