@@ -50,6 +50,11 @@ def create_app(fleet: Fleet, name: str, max_replicas: int, tokens: Tokens | None
         except KeyError:
             raise Problem(404, "no such instance runs") from None
 
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        """Return that the API answers."""
+        return {"status": "ok"}
+
     return app
 
 
