@@ -61,8 +61,11 @@ class Brokers(Protocol):
         """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
         ...
 
-    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
-        """Return when the first record at or after each position was appended, without those that take too long."""
+    async def appended_at(
+        self, positions: Mapping[Place, int], isolation: Isolation
+    ) -> Mapping[Place, datetime | None]:
+        """Return when the first record at or after each position was appended, without those that take too long. None: no
+        record follows, only markers of transactions or, for readers of committed records, aborted ones."""
         ...
 
 
@@ -234,7 +237,8 @@ class PartitionCollector:
         chosen = {place: position for _, place, position in sorted(waiting, reverse=True)[:MAX_LOOKUPS]}
         found = await self._brokers.appended_at(chosen, self._signals.isolation) if chosen else {}
         for place, at in found.items():
-            self._histories[place].looked_up = (chosen[place], at)
+            if at is not None:
+                self._histories[place].looked_up = (chosen[place], at)
         return [(v, self._aged(p, positions.get((v, (p.topic, p.partition))))) for v, p in read]
 
     def _aged(self, partition: PartitionOffsets, position: int | None) -> PartitionOffsets:
