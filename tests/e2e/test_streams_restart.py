@@ -26,13 +26,11 @@ def bench(tmp_path: Path) -> Iterator[Running]:
         workload="kafka-streams",
         runs_folder=tmp_path,
     )
-    spec = {
-        "target": {"endpoint": {"restartInstances": True}},
-        "bounds": {"min": INSTANCES, "max": INSTANCES},
-    }
+    spec = {"bounds": {"min": INSTANCES, "max": INSTANCES}}
     supervisor = {"replicas": INSTANCES, "session-timeout-ms": 600_000}
     with running(options, spec, supervisor=supervisor, partitions=6) as found:
         found.set_rate(RATE)
+        found.change_policy(target={"endpoint": {"url": found.stack.endpoint_url, "restartInstances": True}})
         yield found
 
 
