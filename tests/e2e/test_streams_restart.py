@@ -7,9 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.streams.running import Running, running
+from bench.running import started, with_spec
+from bench.streams.running import StreamsRunning
 from testbed.process import free_port
 from testbed.trial.options import TrialOptions
+from testbed.trial.streams_stack import StreamsStack
 
 INSTANCES, RATE = 3, 120
 HELD_SECONDS = 10.0
@@ -17,7 +19,7 @@ HELD_SECONDS = 10.0
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Running]:
+def bench(tmp_path: Path) -> Iterator[StreamsRunning]:
     """Three instances of one thread, whose sessions outlast the test: the group never gives one up by itself."""
     options = TrialOptions(
         mode="act",
@@ -26,11 +28,15 @@ def bench(tmp_path: Path) -> Iterator[Running]:
         workload="kafka-streams",
         runs_folder=tmp_path,
     )
-    spec = {"bounds": {"min": INSTANCES, "max": INSTANCES}}
-    supervisor = {"replicas": INSTANCES, "session-timeout-ms": 600_000}
-    with running(options, spec, supervisor=supervisor, partitions=6) as found:
-        found.set_rate(RATE)
-        found.change_policy(target={"endpoint": {"url": found.stack.endpoint_url, "restartInstances": True}})
+    stack = StreamsStack(
+        options, tmp_path, partitions=6, supervisor={"replicas": INSTANCES, "session-timeout-ms": 600_000}
+    )
+    spec = {
+        "target": {"endpoint": {"url": stack.endpoint_url, "restartInstances": True}},
+        "bounds": {"min": INSTANCES, "max": INSTANCES},
+    }
+    with started(StreamsRunning(with_spec(stack, spec))) as found:
+        found.stack.set_load(rate=RATE)
         yield found
 
 
@@ -40,7 +46,7 @@ def _process(instance: str) -> psutil.Process:
     return found
 
 
-def test_an_instance_that_hangs_is_restarted_and_the_lag_falls(bench: Running) -> None:
+def test_an_instance_that_hangs_is_restarted_and_the_lag_falls(bench: StreamsRunning) -> None:
     """Stopped by SIGSTOP: nothing of it is processed, and the brokers keep its tasks for it. After a minute Weir ends it; its
     member is evicted, another instance takes its place, and the two others go on as they are."""
     assert bench.wait(lambda: bench.has(INSTANCES), 120, "all instances are ready")

@@ -67,6 +67,11 @@ class Elsewhere(KubernetesDriver):
     async def observe(self, subject: Subject) -> Snapshot:
         return await (self._other.observe(subject) if subject.namespace == "away" else super().observe(subject))
 
+    async def restart(self, subject: Subject, *given: Any, **named: Any) -> Answer:
+        if subject.namespace == "away":
+            return await self._other.restart(subject, *given, **named)
+        return await super().restart(subject, *given, **named)
+
     async def request(self, subject: Subject, *given: Any, **named: Any) -> Answer:
         if subject.namespace == "away":
             return await self._other.request(subject, *given, **named)

@@ -142,7 +142,8 @@ class GroupPods:
         """Remove those of the members whose pod is still gone, by the API server's word at this time."""
         try:
             read = await self._read(subject, found)
-            gone = [member for member in members if member in read.departed]
+            wanted = {member.id for member in members}  # a pod of the same name may have come since
+            gone = [member for member in read.departed if member.id in wanted]
             names = sorted({member.instance: member.uid for member in gone}.items())[:MAX_EVICTED_PODS]
             ended = await pods.ended(subject.namespace, dict(names)) if names else frozenset()
             gone = [member for member in gone if member.instance in ended]

@@ -80,6 +80,7 @@ class _PartitionHistory:
     """Readings of a partition in earlier scrapes."""
 
     ends: deque[tuple[datetime, int]] = field(default_factory=deque)
+    last_end: int = 0
     committed: int | None = None
     committed_at: datetime | None = None
     looked_up: tuple[int, datetime] | None = None
@@ -87,11 +88,12 @@ class _PartitionHistory:
     rewound_at: datetime | None = None
 
     def add_end(self, end: int, now: datetime) -> None:
-        if self.ends and end < self.ends[-1][1]:
+        if end < self.last_end:
             # the topic was created again: its offsets mean other records
             self.ends.clear()
             self.looked_up = None
             self.rewound_at = now
+        self.last_end = end
         if not self.ends or now - self.ends[-1][0] >= ENDS_STEP:
             self.ends.append((now, end))
         while now - self.ends[0][0] > ENDS_KEPT:

@@ -1,6 +1,7 @@
 """Symptoms of groups at a real broker: what happens to their topics and offsets, and groups that cannot be read."""
 
 import asyncio
+import gc
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -161,7 +162,7 @@ async def test_a_compacted_topic_is_as_late_as_its_oldest_record_that_is_left(
         producer.produce(group.rig.topic, b"x", key=str(number % 5).encode(), partition=0, timestamp=long_ago)
     producer.flush(20)
     await group.rig.commit(0, 0)
-    assert (await group.until(lambda a: (a.lag_seconds.value or 0) > 3000)).lag_records.value == 200
+    assert time.time() - await _appended_at(kafka, group) > 3000
 
     async def again() -> None:
         """Overwrite every key; the segment before it may be compacted once another one is active."""
@@ -173,16 +174,18 @@ async def test_a_compacted_topic_is_as_late_as_its_oldest_record_that_is_left(
         while await asyncio.to_thread(_first_offset, kafka, group.rig.topic) < 200:
             await again()
             await asyncio.sleep(1.0)
-    # A collector that has not cached the age of the deleted record.
-    fresh = GroupCollector(
-        subject({"consumerGroup": {"groupId": group.rig.group}}, kafka.bootstrap_servers),
-        group.rig.brokers,
-        SystemClock(),
-    )
-    readings = [of(await fresh.scrape(), 0) for _ in range(3)]
-    appended = [each.position_appended_at for each in readings if each.position_appended_at is not None]
-    assert appended and all(time.time() - at.timestamp() < SECONDS + 60 for at in appended)
-    assert readings[-1].committed_offset == 0 and (readings[-1].log_end_offset or 0) > 200
+    assert time.time() - await _appended_at(kafka, group) < 2 * SECONDS
+    assert (await group.until(lambda a: a.lag_records.value is not None)).lag_records.value >= 205
+
+
+async def _appended_at(kafka: KafkaBroker, group: Watched) -> float:
+    """Return the append time of the record that waits longest in partition 0, as a monitor that starts now finds it."""
+    plain = subject({"consumerGroup": {"groupId": group.rig.group}}, kafka.bootstrap_servers)
+    collector = GroupCollector(plain, group.rig.brokers, SystemClock())
+    async with asyncio.timeout(SECONDS):
+        while (at := of(await collector.scrape(), 0).position_appended_at) is None:  # noqa: ASYNC110 - no event signals it
+            await asyncio.sleep(0.2)
+    return at.timestamp()
 
 
 def _first_offset(kafka: KafkaBroker, topic: str) -> int:
@@ -320,6 +323,8 @@ async def test_without_rights_the_group_is_named_as_forbidden(run_folder: Path) 
         assert allowed.status == "not_found"
 
 
+# kafka-python leaves sockets that never connected to the garbage collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_broker_that_comes_back_is_read_again(run_folder: Path) -> None:
     """Killed and started while it is read every 50 ms, its coordinator loading in between: each scrape has a status and a
     sentence, and none ends the process."""
@@ -332,16 +337,21 @@ async def test_a_broker_that_comes_back_is_read_again(run_folder: Path) -> None:
             seen: list[Scrape] = []
             restarting = asyncio.create_task(asyncio.to_thread(_restart, broker))
             async with asyncio.timeout(2 * SECONDS):
-                while not (restarting.done() and seen and seen[-1].status in ("running", "not_running")):
+                while not (restarting.done() and seen and _commit(seen[-1]) == 5):
                     seen.append(await rig.collector.scrape())
                     await asyncio.sleep(0.05)
             await restarting
             away = [each for each in seen if each.status == "unreachable"]
             assert away and all(each.message for each in away)
             assert {each.status for each in seen} <= {"running", "not_running", "unreachable"}
-            assert of(seen[-1], 0).committed_offset == 5
         finally:
             await rig.close()
+            gc.collect()
+
+
+def _commit(scrape: Scrape) -> int | None:
+    """Return what is committed in partition 0."""
+    return next((each.committed_offset for each in scrape.partitions if each.partition == 0), None)
 
 
 def _restart(broker: KafkaBroker) -> None:
