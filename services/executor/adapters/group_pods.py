@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from weir_contracts import KubernetesTarget, Subject
+from weir_contracts import Subject
 
 from engines.kubernetes.pods import PodReading
 from engines.kubernetes.service import merged
@@ -116,7 +116,7 @@ class GroupPods:
             progress=waits,
             refusal=read.refusal(slots),
             departed=read.departed,
-            can_restart_instances=_target(subject).restart_instances,
+            can_restart_instances=state.target_of(subject).restart_instances,
             instances=running_instances(read.processes, read.group),
         )
 
@@ -126,7 +126,7 @@ class GroupPods:
         memory = self._memory(subject)
         memory.restarts = state.Restarts.of([found], found.reading.status.uid, memory.restarts)
         scrape = Scrape("running", "", deployment=own, topology=topology_of(subject))
-        deployment = merged(scrape, state.as_reading([found]), _target(subject), subject.namespace).deployment
+        deployment = merged(scrape, state.as_reading([found]), state.target_of(subject), subject.namespace).deployment
         writers = {} if found.writer is None else {group_of(subject): found.writer}
         return Snapshot(
             at=self._clock.now(),
@@ -208,9 +208,3 @@ def _with_pods(group: GroupReading, addresses: Mapping[str, str]) -> GroupReadin
     """Return the group with the pod of each member that has the address of one."""
     members = tuple(replace(each, instance=addresses.get(each.host, "")) for each in group.members)
     return replace(group, members=members)
-
-
-def _target(subject: Subject) -> KubernetesTarget:
-    if subject.target.kubernetes is None:
-        raise ValueError(f"{subject.id} has no kubernetes target")
-    return subject.target.kubernetes

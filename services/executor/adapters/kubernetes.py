@@ -13,12 +13,12 @@ from typing import Protocol
 from uuid import UUID
 
 import structlog
-from weir_contracts import InstanceRef, KubernetesTarget, Parallelism, Subject
+from weir_contracts import InstanceRef, Parallelism, Subject
 from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes.api import ApiFailed
 from engines.kubernetes.discovery import KindUnknown
-from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
+from engines.kubernetes.service import merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
 from services.executor.core.messages import DISRUPTION_BUDGET, NO_CHECKPOINTS, NO_GROUP, changes
@@ -35,12 +35,11 @@ from services.executor.core.observed import (
 )
 from services.executor.driver import Fence
 
-from . import group_target
 from . import kubernetes_state as state
 from .group_pods import GroupPods
 from .groups import Groups
 from .kubernetes_state import EVICTION, Found
-from .reactive import Cluster, ReactiveJob, unanswerable, unfit
+from .reactive import Cluster, ReactiveJob, unanswerable
 
 NAMESPACES = "WEIR_EXECUTOR_KUBERNETES_NAMESPACES"
 MAX_REASON_LENGTH = 130
@@ -148,11 +147,11 @@ class KubernetesDriver:
         """Return the job's snapshot, in which the pods are the request."""
         (pods,) = found
         observed = await self._job.observe(subject)
-        unit = _target(subject).unit
+        unit = state.target_of(subject).unit
         if observed.deployment is None or observed.topology is None or unit is None:
             return observed
         scrape = Scrape("running", "", deployment=observed.deployment, topology=observed.topology)
-        deployment = merged(scrape, state.as_reading(found), _target(subject), subject.namespace).deployment
+        deployment = merged(scrape, state.as_reading(found), state.target_of(subject), subject.namespace).deployment
         if deployment is None:
             return observed
         deployment = deployment.model_copy(update={"requested_lower": observed.deployment.requested_lower})
@@ -168,7 +167,7 @@ class KubernetesDriver:
 
     def _service(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
         now = self._clock.now()
-        scrape = scrape_of(state.as_reading(found), _target(subject), subject.namespace)
+        scrape = scrape_of(state.as_reading(found), state.target_of(subject), subject.namespace)
         if scrape.deployment is None:
             return Snapshot(now, reachable=True, reason=scrape.message)
         running = all(each.is_settled for each in found)
@@ -218,15 +217,15 @@ class KubernetesDriver:
         missing = unanswerable(job_id, observed)
         if missing is not None:
             return missing
-        problem = _unfit(subject, parallelism, observed)
+        problem = state.unfit(subject, parallelism, observed)
         if problem:
             return Rejected(problem)
-        before, replicas = (_replicas(subject, vector, observed) for vector in (expected, parallelism))
+        before, replicas = (state.replicas(subject, vector, observed) for vector in (expected, parallelism))
         there = state.wanted(found)
         if there == replicas:
             return Accepted(self._clock.now())
         foreign = {name: p for name, p in there.items() if p not in (before[name], replicas[name])}
-        if foreign and _parallelism(subject, there, observed) not in (expected, parallelism):
+        if foreign and state.parallelism(subject, there, observed) not in (expected, parallelism):
             by = next(each.writer for each in found if each.name in foreign)
             return contested(changes(before, there), by or "")
         if version is not None and version != state.version(found):
@@ -346,7 +345,7 @@ class KubernetesDriver:
 
     async def _read(self, subject: Subject) -> list[Found] | str:
         """Return all workloads in topological order, or which one is missing."""
-        refs, namespace = _target(subject).refs, subject.namespace
+        refs, namespace = state.target_of(subject).refs, subject.namespace
         read = await self._workloads_api.read(namespace, refs)
         for ref in refs:
             if ref.name not in read:
@@ -362,44 +361,6 @@ class KubernetesDriver:
         if namespace not in self._namespaces:
             return Refusal("namespace-forbidden", f"namespace {namespace!r} is not among those of {NAMESPACES}")
         return None
-
-
-def _target(subject: Subject) -> KubernetesTarget:
-    if subject.target.kubernetes is None:
-        raise ValueError("target: the kubernetes driver was given a target without kubernetes")
-    return subject.target.kubernetes
-
-
-def _unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
-    """Return why no number of replicas gives this parallelism; empty if one does."""
-    unit, topology = _target(subject).unit, observed.topology
-    if subject.application.group_id is not None:
-        return group_target.unfit(subject, parallelism)
-    if subject.application.flink is not None and unit is not None:
-        return unfit(parallelism, unit, observed)
-    names = [] if topology is None else topology.names
-    odd = sorted(set(parallelism) ^ set(names))
-    if odd:
-        return f"workloads and request differ in: {', '.join(odd[:5])}"
-    highest = max(parallelism.values())
-    return f"{highest} replicas are more than {MAX_REPLICAS}" if highest > MAX_REPLICAS else ""
-
-
-def _replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
-    """Return the replicas of each workload for a parallelism."""
-    target, topology = _target(subject), observed.topology
-    if subject.application.service is not None or topology is None or target.unit is None:
-        return dict(parallelism)
-    return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
-
-
-def _parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
-    """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
-    target, topology = _target(subject), observed.topology
-    if subject.application.service is not None or topology is None or target.unit is None:
-        return dict(replicas)
-    level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
-    return topology.uniform(min(MAX_REPLICAS, level))
 
 
 def _is_budget(error: ApiFailed) -> bool:
