@@ -15,7 +15,7 @@ from engines.kubernetes.workloads import WorkloadReading
 from services.executor.adapters.kubernetes import KubernetesDriver
 from services.executor.adapters.kubernetes_state import Found, Restarts, progress
 from services.executor.core.deadlines import rescale_limit, successive_starts
-from services.executor.core.observed import Accepted, Refusal, Rejected
+from services.executor.core.observed import Accepted, Evicted, Refusal, Rejected
 from services.executor.core.rules import Rules
 from tests.unit.executor.builders import NOON, TOPOLOGY
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
@@ -106,7 +106,7 @@ async def test_the_new_process_of_a_pod_that_has_its_name_again_is_never_evicted
         assert {member.id for member in found.departed} == set(instance.members)
         living = {id for id, each in rig.group.members.items() if each.dies_at is None}
         assert len(living) == 2 and not living & {member.id for member in found.departed}
-        await rig.driver.evict(letting(rig.subject), found.departed)
+        assert isinstance(await rig.driver.evict(letting(rig.subject), found.departed), Evicted)
         found, instance = await RestartSuite.settled(rig)
 
 
