@@ -128,6 +128,7 @@ lock: environment  ## resolves pyproject.toml into requirements.lock again, and 
 	@for each in $(SERVICES); do \
 	  $(LOCK) --extra $$each --constraint requirements.lock -o services/$$each/requirements.lock || exit 1; done
 	@$(LOCK) --extra workloads --constraint requirements.lock -o workloads/requirements.lock
+	@$(LOCK) --extra supervisor --constraint requirements.lock -o testbed/supervisor/requirements.lock
 
 IMAGE_TAG ?= dev
 BUILD_ARGS ?=
@@ -138,7 +139,7 @@ BUILD = docker build -q $(BUILD_ARGS) --build-arg VERSION=$(VERSION) --build-arg
 images:  ## the containers' images, weir-monitor:dev and so on (needs Docker alone; IMAGE_TAG, BUILD_ARGS)
 	@set -e; for each in $(SERVICES); do \
 	  echo "images: weir-$$each:$(IMAGE_TAG)"; $(BUILD) -f services/$$each/Dockerfile -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
-	@set -e; for each in load sample-job sample-streams; do \
+	@set -e; for each in load sample-job sample-streams streams-supervisor; do \
 	  echo "images: weir-$$each:$(IMAGE_TAG)"; \
 	  $(BUILD) -f workloads/Dockerfile --target $$each -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
 

@@ -211,7 +211,7 @@ def cycle_panel(cycle: Mapping[str, Any], *, verbose: bool = False) -> Renderabl
 def _cycle_title(cycle: Mapping[str, Any], plan: Mapping[str, Any]) -> Text:
     if not plan:
         return Text(f"no plan yet · correlation {cycle['correlation_id']}")
-    decision = Text(f"{plan.get('kind')} · {plan.get('code')}", "bold green" if plan.get("kind") == "scale" else "cyan")
+    decision = Text(f"{plan.get('kind')} · {plan.get('code')}", "cyan" if plan.get("kind") == "hold" else "bold green")
     return Text.assemble(f"{moment(plan.get('created_at'))} · ", decision, f" · planner {plan.get('planner') or '–'}")
 
 

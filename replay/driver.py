@@ -1,15 +1,12 @@
 """The executor's driver for simulated jobs: plans reach a simulation as they reach a cluster."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism, Subject
 
 from runtime.clock import Clock
 from services.executor.core import (
-    NO_GROUP,
     Accepted,
-    DepartedMember,
     Refusal,
     Rejected,
     Snapshot,
@@ -17,12 +14,12 @@ from services.executor.core import (
     changes,
     contested,
 )
-from services.executor.driver import Fence
+from services.executor.driver import Fence, WithoutGroups
 from simulator import Simulation
 from simulator.observe import deployment_of
 
 
-class SimulatedDriver:
+class SimulatedDriver(WithoutGroups):
     """Simulations by the URL of their cluster and the name of their job, advanced to the clock's time when they are
     used.
 
@@ -95,9 +92,6 @@ class SimulatedDriver:
         if isinstance(found, Snapshot):
             return found.reason
         return found.trigger_checkpoint() if found.job_id == job_id else f"the cluster has no job {job_id}"
-
-    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
-        return Unanswered(NO_GROUP)
 
     async def close(self) -> None:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 from weir_contracts import KafkaSignals, Observation, ScalingPolicy, Subject
-from weir_contracts.endpoint import EndpointRequest
+from weir_contracts.endpoint import EndpointRequest, EndpointRestart
 
 from engines.kafka_streams.group import DescribedGroup, DescribedMember
 from engines.kafka_streams.metrics import InstanceMetrics, ThreadMetrics
@@ -284,13 +284,15 @@ class SimulatedEndpoints(httpx.AsyncBaseTransport):
         self.applications: dict[str, SimulatedGroup] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.path
+        path, _, instance = request.url.path.removesuffix("/restart").partition("/instances/")
         application = self.applications.get(path)
         if application is None:
             return httpx.Response(404, json={})
         simulation = application.now()
         if simulation.conditions.away is not None:
             raise httpx.ConnectError(simulation.conditions.away)
+        if instance:
+            return _restart(simulation, instance, await request.aread())
         if request.method == "GET":
             return httpx.Response(200, json=_state(simulation))
         return _put(simulation, await request.aread())
@@ -312,6 +314,19 @@ def _put(simulation: StreamsSimulation, content: bytes) -> httpx.Response:
     return httpx.Response(200, json=_state(simulation))
 
 
+def _restart(simulation: StreamsSimulation, instance: str, content: bytes) -> httpx.Response:
+    try:
+        request = EndpointRestart.model_validate_json(content)
+    except ValidationError:
+        return httpx.Response(422, json={})
+    if request.version != f"v{simulation.version}":
+        return httpx.Response(409, json={})
+    if simulation.restart(instance) is not None:
+        # Names are not used twice: one that has ended was restarted by an earlier try.
+        return httpx.Response(200 if instance in simulation.group.ended else 404, json=_state(simulation))
+    return httpx.Response(200, json=_state(simulation))
+
+
 def _state(simulation: StreamsSimulation) -> dict[str, Any]:
     processes = simulation.group.processes
     return {
@@ -319,5 +334,6 @@ def _state(simulation: StreamsSimulation) -> dict[str, Any]:
         "ready": sum(p.joined and p.ends_at is None for p in processes.values()),
         "instances": [{"id": each, "metricsUrl": f"http://127.0.0.1:9404/{each}"} for each in processes],
         "ended": simulation.group.ended[-_MAX_ENDED:],
+        "restarts": True,
         "version": f"v{simulation.version}",
     }

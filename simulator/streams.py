@@ -22,7 +22,7 @@ class StreamsConditions(Conditions):
     """Condition of the application and its endpoint; mutable, healthy by default."""
 
     stuck: set[str] = field(default_factory=set)
-    """Instances whose threads wait for ever, while their heartbeats go on."""
+    """Instances whose threads hang in the application's own code, which counts as busy, while their heartbeats go on."""
 
 
 class _Input:
@@ -167,6 +167,8 @@ class StreamsSimulation:
             if thread.member is None:
                 continue
             thread.alive_seconds += seconds
+            if process.id in self.conditions.stuck:
+                thread.busy_seconds += seconds
             if process.id in self.conditions.stuck or process.ends_at is not None:
                 continue
             tasks = [task for task in thread.tasks if self.group.runs(process, task)]

@@ -56,6 +56,11 @@ listener.name.tls.ssl.keystore.location={keystore}
 """
 """Replace or follow the properties of a broker without TLS: of a property that occurs twice the last counts."""
 
+_AUTHORIZER_PROPERTIES = """\
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+
 SASL_USER = "reader"
 
 
@@ -64,7 +69,8 @@ class KafkaBroker(Server):
     SASL/PLAIN of the user `SASL_USER` with the password `sasl_password`.
 
     `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker. With `tls` a third
-    listener, `tls_servers`, demands the same over TLS; clients trust `tls_authority` (needs openssl).
+    listener, `tls_servers`, demands the same over TLS; clients trust `tls_authority` (needs openssl). With `authorizer` the
+    user `SASL_USER` has no right until it is given one; clients of the first listener have all.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class KafkaBroker(Server):
         advertised_port: int | None = None,
         heap_megabytes: int = 512,
         tls: bool = False,
+        authorizer: bool = False,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
@@ -82,6 +89,7 @@ class KafkaBroker(Server):
         self._controller_port = free_port()
         self._sasl_port = free_port()
         self._tls_port = free_port() if tls else None
+        self._authorizer = authorizer
         self._authority = Authority(folder / "authority")
         self.sasl_password = secrets.token_hex(16)
         self._heap_megabytes = heap_megabytes
@@ -126,6 +134,8 @@ class KafkaBroker(Server):
             keystore = self.folder / "broker.pem"
             write_keystore(self._authority.issue("kafka", names=["IP:127.0.0.1", "DNS:localhost"]), keystore)
             text += _TLS_PROPERTIES.format(**values, tls_port=self._tls_port, keystore=keystore.resolve())
+        if self._authorizer:
+            text += _AUTHORIZER_PROPERTIES
         config.write_text(text)
         if not (data / "meta.properties").exists():
             self._format(config)

@@ -20,6 +20,14 @@ GRACE_SECONDS = 12.0
 """More than the instance takes to close its tasks."""
 
 
+LOOPBACK = "127.0.0.1"
+
+
+def listening(host: str) -> str:
+    """Return the address to listen at for clients that connect to `host`."""
+    return LOOPBACK if host == LOOPBACK else "0.0.0.0"
+
+
 @dataclass(frozen=True)
 class StreamsSettings:
     """Settings that all instances share. See workloads/README.md."""
@@ -66,11 +74,12 @@ class StreamsInstance(Server):
     """Instance of an ordinal. Each start has its own id, which begins its consumers' client id; the state folder
     is the ordinal's, so that a later instance need not restore all of it."""
 
-    def __init__(self, settings: StreamsSettings, ordinal: int, folder: Path) -> None:
+    def __init__(self, settings: StreamsSettings, ordinal: int, folder: Path, host: str = LOOPBACK) -> None:
+        """`host` is where others reach the metrics; other than the loopback address it has them listen everywhere."""
         self.id = f"{settings.application_id}-{ordinal}-{secrets.token_hex(3)}"
         self._ready_url = f"http://127.0.0.1:{(port := free_port())}/ready"
         metrics_port = free_port()
-        self.metrics_url: str | None = f"http://127.0.0.1:{metrics_port}/metrics"
+        self.metrics_url: str | None = f"http://{host}:{metrics_port}/metrics"
         command = [
             java(),
             f"-Xmx{settings.heap_megabytes}m",
@@ -80,7 +89,7 @@ class StreamsInstance(Server):
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.log.dev.weir=info",
-            f"-javaagent:{jmx_exporter_jar()}=127.0.0.1:{metrics_port}:{EXPORTER_SETTINGS}",
+            f"-javaagent:{jmx_exporter_jar()}={listening(host)}:{metrics_port}:{EXPORTER_SETTINGS}",
             *("-cp", class_path("kafka-streams"), MAIN),
             *("--client-id", self.id),
             *("--state-dir", str((folder / "state" / str(ordinal)).resolve())),

@@ -74,6 +74,7 @@ from .forecast import PeakForecast as PeakForecast
 from .forecast import SourceForecast as SourceForecast
 from .groups import Group as Group
 from .groups import Instance as Instance
+from .groups import InstanceRef as InstanceRef
 from .judgement import Judgement as Judgement
 from .judgement import RestartCost as RestartCost
 from .limits import Bounds as Bounds
@@ -117,6 +118,7 @@ from .planning import Plan as Plan
 from .planning import PlanReply as PlanReply
 from .planning import PlanRequest as PlanRequest
 from .planning import Prediction as Prediction
+from .planning import RestartInstanceAction as RestartInstanceAction
 from .planning import ScaleAction as ScaleAction
 from .planning import TrajectoryPoint as TrajectoryPoint
 from .plugins import MAX_JSON_DEPTH as MAX_JSON_DEPTH

@@ -50,6 +50,7 @@ SymptomCode = Literal[
     "offsets-reset",
     "records-expired",
     "brokers-bound",
+    "instance-stuck",
     "ended",
 ]
 """Codes that the analyzer of this version publishes."""
@@ -62,6 +63,8 @@ class Symptom(Message):
     """One of `SymptomCode`, or a code of a newer version or of another engine, which readers pass on."""
     operator: OperatorName | None = None
     """Operator that has the symptom. None: the application."""
+    instance: Annotated[str | None, Field(max_length=300)] = None
+    """Instance of the deployment that has the symptom, by its id. None: the operator or the application."""
     evidence: Sentence
     """Sentence with the numbers that show the symptom."""
     numbers: Annotated[dict[str, float | None], Field(fail_fast=True)] = Field(default_factory=dict)

@@ -182,6 +182,8 @@ class EndpointTarget(Document):
     origin only. Default: none, no token. The policy never contains a secret."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of one instance, each a member of the group: `num.stream.threads` of Kafka Streams. Default 1."""
+    restart_instances: bool = False
+    """Whether an instance that is stuck while others are not is restarted, at most one an hour. Default false."""
 
     @property
     def unit(self) -> Unit:
@@ -227,6 +229,12 @@ class Target(Document):
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
         instances = self.docker or self.kubernetes or self.endpoint
         return None if instances is None else instances.unit
+
+    @property
+    def restarts_instances(self) -> bool:
+        """Whether the policy lets Weir restart single instances."""
+        instances = self.kubernetes or self.endpoint
+        return instances is not None and instances.restart_instances
 
 
 class KafkaSignals(Document):

@@ -2,6 +2,7 @@
 keeps to."""
 
 from typing import Annotated, Self
+from uuid import UUID
 
 from pydantic import Field, model_validator
 
@@ -27,6 +28,9 @@ ENDPOINT_OBLIGATIONS = (
     "answered with 409.",
     "A PUT of the present `replicas` changes nothing, so a repeated one is harmless. A PUT is answered at once: GET shows "
     "when instances are ready.",
+    "`restarts` is true only where the server restarts single instances. POST of `instances/{id}/restart` then ends the "
+    "process of this instance, by force if it must, and starts another one under another id in its place; `replicas` and "
+    "`version` stay. It is answered at once. A repeated POST with the same `action` restarts nothing again.",
     "Answers are JSON without compression, at most 1 MB, and come within WEIR_EXECUTOR_TARGET_TIMEOUT_SECONDS. Redirects "
     "are not followed.",
 )
@@ -52,6 +56,8 @@ class EndpointState(Document):
     """Instances whose process has not ended."""
     ended: Annotated[list[InstanceId], Field(max_length=MAX_INSTANCES, fail_fast=True)] = Field(default_factory=list)
     """Ids of instances whose process has ended, for an executor that did not see them before. Default: none."""
+    restarts: bool = False
+    """Whether the server restarts single instances on request. Default false."""
     version: TargetVersion
     """Version of `replicas`, for the next PUT."""
 
@@ -72,5 +78,14 @@ class EndpointRequest(Document):
 
     replicas: Annotated[int, Field(strict=True, ge=1, le=MAX_REQUESTED)]
     """Number of instances requested."""
+    version: TargetVersion
+    """Version that the last GET returned."""
+
+
+class EndpointRestart(Document):
+    """Restart of one instance, on the condition that the endpoint still has this version."""
+
+    action: UUID
+    """Id of the action; with a known one nothing is restarted again."""
     version: TargetVersion
     """Version that the last GET returned."""

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from .analysis import Analysis
 from .base import VERSION, format_duration
-from .endpoint import ENDPOINT_OBLIGATIONS, EndpointRequest, EndpointState
+from .endpoint import ENDPOINT_OBLIGATIONS, EndpointRequest, EndpointRestart, EndpointState
 from .judgement import Judgement
 from .observation import Observation
 from .outcome import ActionState, Outcome
@@ -132,9 +132,10 @@ def plugin_openapi() -> Schema:
 
 
 def endpoint_openapi() -> Schema:
-    """Return the OpenAPI 3.1 document of a server that `spec.target.endpoint` names: `GET` and `PUT` of its URL."""
+    """Return the OpenAPI 3.1 document of a server that `spec.target.endpoint` names: `GET` and `PUT` of its URL, and
+    `POST` of an instance below it."""
     _, definitions = models_json_schema(
-        [(EndpointState, "validation"), (EndpointRequest, "validation")],
+        [(EndpointState, "validation"), (EndpointRequest, "validation"), (EndpointRestart, "validation")],
         ref_template="#/components/schemas/{model}",
         schema_generator=JsonSchema,
     )
@@ -173,7 +174,22 @@ def endpoint_openapi() -> Schema:
                         "422": {"description": "A number of instances that the server does not run"},
                     },
                 },
-            }
+            },
+            "/instances/{id}/restart": {
+                "post": {
+                    "operationId": "restart",
+                    "summary": "Restart one instance; only servers with `restarts` serve it",
+                    "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}],
+                    "requestBody": {"required": True, **_content("EndpointRestart")},
+                    "responses": {
+                        "200": state,
+                        "401": no_token,
+                        "403": no_token,
+                        "404": {"description": "The server does not know the application, or lists no such instance"},
+                        "409": {"description": "Another version, or a change is under way: nothing was restarted"},
+                    },
+                }
+            },
         },
         "components": {
             "schemas": definitions["$defs"],

@@ -39,6 +39,24 @@ class Instance(Message):
     memory_bytes: Count | None = None
     """Memory in use, in bytes. None: unknown."""
 
+    @property
+    def name(self) -> str:
+        """Beginning of its threads' ids in Kafka Streams, which is its `client.id`; else its id."""
+        first, found, _ = (self.members[0] if self.members else "").partition("-StreamThread-")
+        return first if first and found else self.id
+
+
+class InstanceRef(Message):
+    """Instance that an action restarts. The executor restarts the one whose threads these members are, and none if they
+    have left the group."""
+
+    id: Annotated[str, Field(max_length=300)]
+    """Id of the instance at its target; in a plan the common part of its members' client ids."""
+    members: Annotated[list[Annotated[str, Field(max_length=400)]], Field(min_length=1, max_length=1000)]
+    """Ids of its members, as the group's coordinator knew them when the plan was made."""
+    uid: Annotated[str | None, Field(max_length=100)] = None
+    """Identity of what runs it, such as a pod's uid. None: its id belongs to one process only, or it is not found yet."""
+
 
 class Group(Message):
     """Consumer group at its coordinator."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import ApplicationId, Code, Count, Message, NonNegative, OperatorName, Parallelism, Sentence, Timestamp
 from .deployment import DeploymentRef
+from .groups import InstanceRef
 
 Phase = Literal[
     "intended",
@@ -92,6 +93,8 @@ class ActionState(_Transition):
     """Parallelism before the action, in subtasks by operator."""
     wanted: Parallelism
     """Parallelism that the action requests, in subtasks by operator."""
+    instance: InstanceRef | None = None
+    """Instance that the action restarts, while `wanted` is what is requested already. None: it changes the parallelism."""
     started_at: Timestamp
     """Time at which the action was recorded."""
     requested_at: Timestamp | None = None
@@ -129,6 +132,8 @@ class Outcome(_Transition):
     """Parallelism before the action, in subtasks by operator."""
     wanted: Parallelism = Field(default_factory=dict)
     """Parallelism that the action requests, in subtasks by operator."""
+    instance: InstanceRef | None = None
+    """Instance that the action restarts, or was to restart. None: it changes the parallelism."""
     observed: Parallelism | None = None
     """Parallelism observed at the transition, in subtasks by operator. None: unknown."""
     restart_seconds: NonNegative | None = None
@@ -145,6 +150,8 @@ class Outcome(_Transition):
     """Times of the application's last rescales from request to running, in seconds, newest first."""
     original: Parallelism | None = None
     """Requirements of the newest action's job before Weir first changed them. None: unknown."""
+    instance_restarted_at: Timestamp | None = None
+    """Time at which the target accepted the application's last restart of an instance. None: none, or unknown."""
     contested_since: Timestamp | None = None
     """Time since which the engine has requirements that Weir did not write. None: it has Weir's."""
     epoch: Count | None = None

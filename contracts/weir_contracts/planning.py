@@ -23,6 +23,7 @@ from .base import (
     Timestamp,
 )
 from .deployment import Deployment, DeploymentRef, Topology
+from .groups import InstanceRef
 from .observation import Observation
 from .outcome import ActionState, Outcome, QuarantinedVector
 from .plan_state import PlannerMemory, PlanState
@@ -44,8 +45,15 @@ class ScaleAction(Message):
     """Parallelism by operator, in subtasks."""
 
 
-Action = ScaleAction
-"""Change of an application; a union by `kind` once there is a second one."""
+class RestartInstanceAction(Message):
+    """Ends one instance of a consumer group, in whose place its target starts another; the parallelism stays."""
+
+    kind: Literal["restart_instance"] = "restart_instance"
+    instance: InstanceRef
+
+
+Action = ScaleAction | RestartInstanceAction
+"""Change of an application, by `kind`."""
 
 
 class TrajectoryPoint(Message):
@@ -137,14 +145,14 @@ class LoopResult(Message):
     at: Timestamp
     """Time of the plan."""
     plan_id: UUID
-    kind: Literal["scale", "hold"]
-    """Whether the plan was a change or a hold."""
+    kind: Literal["scale", "restart_instance", "hold"]
+    """Whether the plan was a change of the parallelism, the restart of an instance or a hold."""
     code: Code
     """Reason of the plan, for programs."""
     current: Parallelism
     """Observed parallelism when the plan was made, in subtasks by operator."""
     approved: Parallelism | None = None
-    """Vector that the guards approved, in subtasks by operator. None: a hold."""
+    """Vector that the guards approved, in subtasks by operator. None: a hold, or the restart of an instance."""
     lag_seconds: NonNegative | None = None
     """Lag when the plan was made, in seconds. None: unknown."""
     arrival_rate: NonNegative | None = None
@@ -198,10 +206,8 @@ class PlanRequest(Message):
 
 
 class _Decision(Message):
-    """Vector for all operators, or a hold, with its reason."""
+    """Decision with its reason."""
 
-    kind: Literal["scale", "hold"]
-    """`scale` changes the parallelism, `hold` does not."""
     code: Code
     """Reason, for programs."""
     sentence: Sentence
@@ -224,6 +230,8 @@ class _Decision(Message):
 class PlanReply(_Decision):
     """Reply of a planner: a vector for all operators, or a hold, with its reason."""
 
+    kind: Literal["scale", "hold"]
+    """`scale` changes the parallelism, `hold` does not."""
     parallelism: Parallelism | None = None
     """Proposed parallelism of every operator, in subtasks. None for a hold."""
     confidence: Share | None = None
@@ -269,6 +277,8 @@ class Plan(_Decision):
     """Decision of one cycle of the loop; a hold is a plan as well."""
 
     id: UUID
+    kind: Literal["scale", "restart_instance", "hold"]
+    """`scale` changes the parallelism, `restart_instance` restarts an instance, `hold` does neither."""
     application: ApplicationId
     analysis_id: UUID
     """Id of the analysis that the plan rests on."""
@@ -304,17 +314,22 @@ class Plan(_Decision):
     """State for the next plan of the application."""
 
     @model_validator(mode="after")
-    def _scale_acts(self) -> Self:
-        if (self.kind == "scale") != (self.action is not None):
-            raise ValueError("action: a scale plan has one, a hold has none")
+    def _acts_as_its_kind(self) -> Self:
+        if self.kind != ("hold" if self.action is None else self.action.kind):
+            raise ValueError("action: a plan has the action of its kind, a hold has none")
         if self.expires_at < self.created_at - timedelta(seconds=1):
             raise ValueError("expires_at: lies before created_at")
         return self
 
     @property
     def approved(self) -> Parallelism | None:
-        """Vector to apply; None for a hold."""
-        return self.action.parallelism if self.action else None
+        """Vector to apply; None for a hold and for a restart."""
+        return self.action.parallelism if isinstance(self.action, ScaleAction) else None
+
+    @property
+    def restarts(self) -> InstanceRef | None:
+        """Instance to restart; None for every other plan."""
+        return self.action.instance if isinstance(self.action, RestartInstanceAction) else None
 
     def in_short(self, lag_seconds: float | None, arrival_rate: float | None) -> LoopResult:
         """Return a summary of this cycle, with lag (s) and arrival rate (records/s) when the plan was made."""

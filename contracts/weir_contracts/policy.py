@@ -138,6 +138,10 @@ class PolicySpec(Document):
             return self._one_group(application)
         if target.endpoint is not None:
             raise ValueError("target.endpoint: needs an application that is a consumer group, such as kafkaStreams")
+        if target.restarts_instances:
+            raise ValueError(
+                "target.kubernetes.restartInstances: only an application that is a consumer group has instances"
+            )
         if target.kubernetes is None:
             if application is not None and application.flink is None:
                 raise ValueError(f"application.{application.engine}: needs a kubernetes target")

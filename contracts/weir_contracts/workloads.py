@@ -100,6 +100,9 @@ class KubernetesTarget(Document):
     instance (`num.stream.threads`). Default 1."""
     workloads: Annotated[list[Workload], Field(min_length=1, max_length=50)] | None = None
     """Workloads in topological order, each an operator that is scaled on its own; not with `kind` and `name`."""
+    restart_instances: bool = False
+    """Whether the pod of a consumer group's instance that is stuck while others are not is evicted, so that another takes its
+    place, at most one an hour. It needs the right to create `pods/eviction`. Default false."""
 
     @model_validator(mode="after")
     def _one_or_several(self) -> Self:

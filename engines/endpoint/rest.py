@@ -6,11 +6,13 @@ No text of a response is passed on in errors: a policy's author chooses the addr
 import asyncio
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
+from uuid import UUID
 
 import httpx
 from pydantic import ValidationError
 from weir_contracts.document import sentence_of
-from weir_contracts.endpoint import EndpointRequest, EndpointState
+from weir_contracts.endpoint import EndpointRequest, EndpointRestart, EndpointState
 
 MAX_ANSWER_BYTES = 1_000_000
 _CONFLICT, _NOT_FOUND = 409, 404
@@ -74,11 +76,17 @@ class Endpoint:
         body = EndpointRequest(replicas=replicas, version=version)
         await self._send("PUT", json=body.model_dump(mode="json", by_alias=True), timeout=timeout)
 
-    async def _send(self, method: str, **arguments: Any) -> bytes:
+    async def restart(self, instance: str, action: UUID, version: str, timeout: httpx.Timeout) -> None:
+        """Restart one instance if the endpoint still has this version. Raises `EndpointFailed`."""
+        body = EndpointRestart(action=action, version=version).model_dump(mode="json", by_alias=True)
+        await self._send("POST", f"/instances/{quote(instance, safe='')}/restart", json=body, timeout=timeout)
+
+    async def _send(self, method: str, path: str = "", **arguments: Any) -> bytes:
         try:
             # httpx limits each wait for bytes: without this limit of the call a slow response would block the caller.
             async with asyncio.timeout(self._answer_seconds):
-                response = await self._client.request(method, self._url, headers=self._headers, **arguments)
+                url = f"{self._url.rstrip('/')}{path}" if path else self._url
+                response = await self._client.request(method, url, headers=self._headers, **arguments)
         except (httpx.TimeoutException, TimeoutError):
             raise EndpointFailed(f"the endpoint did not answer {method} within {self._answer_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:

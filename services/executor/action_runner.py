@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from weir_contracts import ActionState, Outcome, Parallelism, Plan, ScalingPolicy, Subject
+from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy, Subject
 
 from runtime.bus import Bus
 from runtime.clock import Clock
@@ -33,6 +33,7 @@ from .core.observed import (
     Record,
     Refusal,
     Request,
+    Restart,
     Snapshot,
     Step,
     TargetChanged,
@@ -334,8 +335,8 @@ class ActionRunner:
         subject = self._subject(app)
         if subject is None:
             return Unanswered("the target is unknown")
-        if isinstance(instruction, Request):
-            return await self._request(app, subject, action, instruction.parallelism, snapshot.version)
+        if isinstance(instruction, Request | Restart):
+            return await self._request(app, subject, action, instruction, snapshot.version)
         if isinstance(instruction, Evict):
             return await self._evict(app, subject, instruction)
         if isinstance(instruction, TriggerCheckpoint):
@@ -343,16 +344,27 @@ class ActionRunner:
         return None
 
     async def _request(
-        self, app: Application, subject: Subject, action: ActionState, parallelism: Parallelism, version: str | None
+        self,
+        app: Application,
+        subject: Subject,
+        action: ActionState,
+        instruction: Request | Restart,
+        version: str | None,
     ) -> Answer:
         fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
-        answer = await self._driver(subject).request(
-            subject, action.deployment.job_id, parallelism, expected(action), fence, version=version
-        )
+        driver, job_id = self._driver(subject), action.deployment.job_id
+        answer: Answer
+        if isinstance(instruction, Request):
+            answer = await driver.request(
+                subject, job_id, instruction.parallelism, expected(action), fence, version=version
+            )
+        else:
+            answer = await driver.restart(subject, job_id, instruction.instance, action.id, fence, version=version)
         self._log_of(app).info(
             "requested",
             action_id=str(action.id),
-            parallelism=parallelism,
+            parallelism=instruction.parallelism if isinstance(instruction, Request) else None,
+            instance=instruction.instance.id if isinstance(instruction, Restart) else None,
             answer=type(answer).__name__.lower(),
             reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
         )

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
-from weir_contracts import ActionState, Outcome, Parallelism, Subject
+from weir_contracts import ActionState, InstanceRef, Outcome, Parallelism, Subject
 
+from .core.messages import NO_GROUP
 from .core.observed import (
     Accepted,
     Conflict,
@@ -35,6 +37,16 @@ class Fence(Protocol):
         ...
 
 
+class WithoutGroups:
+    """Part of a driver whose targets are no consumer groups: it evicts no member and restarts no instance."""
+
+    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
+        return Unanswered(NO_GROUP)
+
+    async def restart(self, subject: Subject, job_id: str, instance: InstanceRef, *_: object, **__: object) -> Rejected:
+        return Rejected(NO_GROUP)
+
+
 class Unfenced:
     """Fence of a process that is the only one to act on its targets, such as a simulation's."""
 
@@ -48,7 +60,8 @@ class Unfenced:
 class Driver(Protocol):
     """One kind of target. An error or outage of the target is a response, not an exception.
 
-    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`), and the core asks for nothing else.
+    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`, `can_restart_instances`), and the core asks
+    for nothing else.
     """
 
     async def observe(self, subject: Subject) -> Snapshot:
@@ -77,6 +90,23 @@ class Driver(Protocol):
         """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure.
 
         Called only if the snapshot says `can_trigger_checkpoint`.
+        """
+        ...
+
+    async def restart(
+        self,
+        subject: Subject,
+        job_id: str,
+        instance: InstanceRef,
+        action_id: UUID,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
+        """End the process of an instance, in whose place the target starts another one; idempotent by the action's id.
+
+        Called only if the snapshot says `can_restart_instances`. A process that has ended already is an accepted restart.
+        `version` is as in `request`.
         """
         ...
 

@@ -13,6 +13,7 @@ from runtime.clock import Clock
 
 from .core.contest import ContenderRequest, best_of, candidate_requests, for_planner, own_request, planned
 from .core.decide import INVALID, NO_REPLY, precheck
+from .core.restarts import with_restart
 from .core.schemas import Problems, parameter_problems
 from .failures import no_reply
 from .registrations import Registrations
@@ -119,7 +120,8 @@ def reads_observations(planners: CallsPlanners, policy: ScalingPolicy) -> bool:
 async def plan_for(
     planners: CallsPlanners, request: PlanRequest, clock: Clock, *, created_at: datetime | None = None
 ) -> Plan:
-    """Make a plan by the policy's planner, its candidates and the guards; `created_at` is now by default."""
+    """Make a plan by the policy's planner, its candidates and the guards, or to restart a stuck instance; `created_at` is now
+    by default."""
     began, held = clock.monotonic(), precheck(request)
     own = own_request(request)
     candidates = candidate_requests(request) if held is None else []
@@ -133,7 +135,7 @@ async def plan_for(
     at, seconds = created_at or clock.now(), round(clock.monotonic() - began, 4)
     replies = zip([own, *candidates], [reply, *others], strict=True)
     plans = [planned(each, answer, created_at=at, planning_seconds=seconds) for each, answer in replies]
-    return best_of(request, list(zip([own, *candidates], plans, strict=True)))
+    return with_restart(best_of(request, list(zip([own, *candidates], plans, strict=True))), request)
 
 
 async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:

@@ -1,6 +1,6 @@
 """`python -m testbed.supervisor --bootstrap HOST:PORT --replicas 2 --port 8070`: instances of the Kafka Streams sample.
 
-`GET` and `PUT /scale/orders` on 127.0.0.1 read and set their number. SIGTERM ends all of them.
+`GET` and `PUT /scale/orders` read and set their number. SIGTERM ends all of them.
 """
 
 import argparse
@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from runtime.auth import Tokens, read_tokens
+from fastapi import FastAPI
+
+from runtime.auth import read_tokens
 from runtime.http import PortInUse, listen, serve
 from runtime.loop import Stop
 from testbed.jars import class_path, jmx_exporter_jar
 from testbed.process import TestbedError
-from testbed.streams import StreamsInstance, StreamsSettings
+from testbed.streams import LOOPBACK, StreamsInstance, StreamsSettings, listening
 
 from .api import create_app
 from .fleet import Fleet
@@ -35,7 +37,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bootstrap", dest="bootstrap_servers", required=True, help="Kafka's bootstrap servers")
     parser.add_argument("--replicas", type=int, default=1, help="number of instances to begin with")
     parser.add_argument("--max-replicas", type=int, default=12, help="most instances that this machine is to run")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API, on 127.0.0.1")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API")
+    parser.add_argument(
+        "--host",
+        default=LOOPBACK,
+        help="name by which others reach this machine; any other than the default has API and metrics listen everywhere, which "
+        "is for a network of its own",
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/supervisor"), help="for logs and state")
     parser.add_argument("--tokens-file", type=Path, help="who may read and scale, as WEIR_TOKENS_FILE of the services")
     for name, kind, text in (
@@ -67,6 +75,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("argument --replicas: must lie between 0 and --max-replicas")
     if not 1 <= options.port <= 65_535:
         parser.error("argument --port: must lie between 1 and 65535")
+    if re.fullmatch(r"[a-zA-Z0-9.-]{1,253}", options.host) is None:
+        parser.error("argument --host: must be a name or an IPv4 address")
     if re.fullmatch(r"[a-zA-Z0-9._-]{1,100}", options.application_id) is None:
         parser.error("argument --application-id: must be 1 to 100 letters, digits, dots, dashes or underscores")
     try:
@@ -84,26 +94,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         class_path("kafka-streams")
         jmx_exporter_jar()
-        bound = listen("127.0.0.1", options.port)
+        bound = listen(listening(options.host), options.port)
     except (TestbedError, PortInUse) as error:
         sys.stderr.write(f"supervisor: {str(error).replace('WEIR_HTTP_PORT', '--port')}\n")
         return 2 if isinstance(error, PortInUse) else 1
 
     def make(ordinal: int) -> StreamsInstance:
-        return StreamsInstance(settings, ordinal, options.folder)
+        return StreamsInstance(settings, ordinal, options.folder, options.host)
 
     fleet = Fleet(make, options.replicas, report=_print)
-    asyncio.run(_serve(fleet, bound, settings.application_id, options.max_replicas, options.tokens))
+    app = create_app(fleet, settings.application_id, options.max_replicas, options.tokens)
+    asyncio.run(_serve(fleet, app, bound, options.host))
     return 0
 
 
-async def _serve(fleet: Fleet, bound: socket.socket, name: str, max_replicas: int, tokens: Tokens) -> None:
+async def _serve(fleet: Fleet, app: FastAPI, bound: socket.socket, host: str) -> None:
     stop, ended = Stop(), threading.Event()
     stop.on_signals()
     running = asyncio.create_task(asyncio.to_thread(fleet.run, ended))
     running.add_done_callback(lambda _: stop.request("the supervisor's thread has ended"))
     try:
-        await serve(create_app(fleet, name, max_replicas, tokens), bound, stop)
+        await serve(app, bound, stop, allowed_hosts=[host])
     finally:
         ended.set()
         await running

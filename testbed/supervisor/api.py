@@ -1,7 +1,7 @@
 """HTTP API of the supervisor: the contract of `spec.target.endpoint`, so that Weir can scale the application."""
 
 from fastapi import Depends, FastAPI
-from weir_contracts.endpoint import EndpointInstance, EndpointRequest, EndpointState
+from weir_contracts.endpoint import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
 
 from runtime.auth import Tokens, requires
 from runtime.http import application
@@ -40,6 +40,21 @@ def create_app(fleet: Fleet, name: str, max_replicas: int, tokens: Tokens | None
         except StaleVersion as error:
             raise Problem(409, str(error)) from None
 
+    @app.post(f"/scale/{name}/instances/{{instance}}/restart", dependencies=[Depends(requires("write"))])
+    def restart(instance: str, request: EndpointRestart) -> EndpointState:
+        """End an instance and start another one in its place, once for an action. Responds at once."""
+        try:
+            return _document(fleet.restart(instance, request.action, request.version))
+        except StaleVersion as error:
+            raise Problem(409, str(error)) from None
+        except KeyError:
+            raise Problem(404, "no such instance runs") from None
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        """Return that the API answers."""
+        return {"status": "ok"}
+
     return app
 
 
@@ -52,5 +67,6 @@ def _document(state: FleetState) -> EndpointState:
             for each in state.instances
         ],
         ended=list(state.ended),
+        restarts=True,
         version=state.scale.version,
     )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 
 from testbed.process import TestbedError
 
@@ -60,6 +61,11 @@ class _Member:
     retry_at_seconds: float = 0.0
     ending: threading.Thread | None = field(default=None, repr=False)
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether its process may run."""
+        return self.phase is not Phase.FAILED
+
 
 class Fleet:
     """Keeps the requested number of instances running. `tick` may be called by one thread, the rest by any."""
@@ -79,11 +85,13 @@ class Fleet:
         self._scale = Scale(replicas, secrets.token_hex(4))
         self._members: dict[int, _Member] = {}
         self._ended: deque[str] = deque(maxlen=MAX_ENDED)
+        self._restarted: deque[UUID] = deque(maxlen=MAX_ENDED)
+        """Actions that restarted an instance."""
 
     def state(self) -> FleetState:
         """Return the requested and actual instances."""
         with self._lock:
-            living = [member for _, member in sorted(self._members.items()) if member.phase is not Phase.FAILED]
+            living = [member for _, member in sorted(self._members.items()) if member.is_listed]
             ready = sum(member.ready and member.phase is Phase.RUNNING for member in living)
             return FleetState(self._scale, tuple(m.instance for m in living), ready, tuple(self._ended))
 
@@ -93,6 +101,23 @@ class Fleet:
             before, self._scale = self._scale, self._scale.changed(replicas, version)
             if self._scale != before:
                 self._report(f"{before.replicas} -> {replicas} instances requested")
+        return self.state()
+
+    def restart(self, instance: str, action: UUID, version: str) -> FleetState:
+        """End an instance, so that `tick` starts another one in its place; once for an action.
+
+        Raises `StaleVersion`, and `KeyError` for an instance that is not listed.
+        """
+        with self._lock:
+            if action not in self._restarted:
+                self._scale.check(version)
+                ordinal = next((o for o, m in self._members.items() if m.instance.id == instance and m.is_listed), None)
+                if ordinal is None:
+                    raise KeyError(instance)
+                self._restarted.append(action)
+                self._report(f"{instance} is to be restarted")
+                if self._members[ordinal].phase is Phase.RUNNING:
+                    self._end(ordinal)
         return self.state()
 
     def run(self, stop: threading.Event) -> None:
@@ -165,13 +190,19 @@ class Fleet:
                 self._start(ordinal)
             case End(ordinal):
                 with self._lock:
-                    member = self._members[ordinal]
-                    member.phase = Phase.ENDING
-                    member.ending = threading.Thread(target=member.instance.stop, name=f"end-{ordinal}", daemon=True)
-                    member.ending.start()
+                    self._end(ordinal)
             case Forget(ordinal):
                 with self._lock:
                     del self._members[ordinal]
+
+    def _end(self, ordinal: int) -> None:
+        """End an instance on a thread of its own; under the lock."""
+        member = self._members[ordinal]
+        if member.phase is Phase.ENDING:
+            return
+        member.phase = Phase.ENDING
+        member.ending = threading.Thread(target=member.instance.stop, name=f"end-{ordinal}", daemon=True)
+        member.ending.start()
 
     def _start(self, ordinal: int) -> None:
         earlier = self._members.get(ordinal)

@@ -26,10 +26,14 @@ class Scale:
     def version(self) -> str:
         return f"{self.start_token}.{self.number}"
 
-    def changed(self, replicas: int, version: str) -> "Scale":
-        """Return the scale with `replicas`, the same if it has them; raises `StaleVersion`."""
+    def check(self, version: str) -> None:
+        """Raise `StaleVersion` unless this is the present version."""
         if version != self.version:
             raise StaleVersion(f"the version is {self.version}, the request has {version}: read the state again")
+
+    def changed(self, replicas: int, version: str) -> "Scale":
+        """Return the scale with `replicas`, the same if it has them; raises `StaleVersion`."""
+        self.check(version)
         return self if replicas == self.replicas else replace(self, replicas=replicas, number=self.number + 1)
 
 

@@ -27,7 +27,10 @@ RECIPES = PROJECT / "tests" / "containers" / "recipes"
 RECIPE_LABEL = "dev.weir.recipe"
 BUILD_SECONDS = 2400
 SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
-OWN = (*(f"weir-{name}" for name in SERVICES), "weir-sample-job", "weir-sample-streams", "weir-load")
+OWN = (
+    *(f"weir-{name}" for name in SERVICES),
+    *("weir-sample-job", "weir-sample-streams", "weir-streams-supervisor", "weir-load"),
+)
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _JAVA_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
 _UNUSED = (

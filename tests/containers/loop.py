@@ -18,8 +18,17 @@ class Loop:
     `operator_token`.
     """
 
-    def __init__(self, stack: Any, port: int, application: str = "demo/orders", host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        stack: Any,
+        port: int,
+        application: str = "demo/orders",
+        host: str = "127.0.0.1",
+        *,
+        load: str = "load",
+    ) -> None:
         self.stack = stack
+        self._load = load
         self.application = application
         self.url = f"http://{host}:{port}"
         token = stack.operator_token()
@@ -39,7 +48,7 @@ class Loop:
     def set_load(self, **load: float | None) -> None:
         """Change the load from inside its container; the generator is unreachable from outside."""
         settings = [f"{name}={json.dumps(value)}" for name, value in load.items()]
-        self.stack.exec("load", "python", "-m", "workloads.loadgen.set_load", *settings)
+        self.stack.exec(self._load, "python", "-m", "workloads.loadgen.set_load", *settings)
 
     def set_objective(self, max_lag: str) -> None:
         """Store the application's policy again with another objective."""

@@ -214,6 +214,15 @@ def test_the_streams_sample_names_its_arguments(run: Run, image_settings: Mappin
     assert code == 2 and "kafka-streams: --help: unknown; arguments are [application-id" in text, (code, text)
 
 
+def test_the_streams_supervisor_prints_its_options(run: Run, image_settings: Mapping[str, str]) -> None:
+    """Its modules and their libraries are inside; without brokers it names the missing argument."""
+    image = image_of("streams-supervisor", image_settings)
+    code, text = run_to_end(run, image, "--help")
+    assert code == 0 and "usage: python -m testbed.supervisor" in text, (code, text)
+    code, text = run_to_end(run, image, "--replicas", "1")
+    assert code == 2 and "--bootstrap" in text, (code, text)
+
+
 def test_the_analyzers_image_is_a_spark_cluster_too(run: Run, image_settings: Mapping[str, str]) -> None:
     """`master` and `worker` are commands of the same image, so that a cluster has the driver's Python, code and jars."""
     # Without a network a container's own name has no address.

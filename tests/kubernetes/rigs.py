@@ -8,7 +8,7 @@ from typing import Any
 
 from weir_contracts import Parallelism, Subject
 
-from engines.kubernetes.api import Access, KubernetesApi
+from engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
 from runtime.clock import SystemClock
 from services.executor.adapters.kubernetes import Answer, KubernetesDriver
 from services.executor.adapters.kubernetes_api import ApiWorkloads
@@ -32,6 +32,7 @@ RULES: list[dict[str, Any]] = [
     {"apiGroups": [GROUP], "resources": ["workers"], "verbs": ["get"]},
     {"apiGroups": [GROUP], "resources": ["workers/scale"], "verbs": ["get", "update"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     {"apiGroups": ["keda.sh"], "resources": ["scaledobjects"], "verbs": ["list"]},
@@ -65,6 +66,11 @@ class Elsewhere(KubernetesDriver):
 
     async def observe(self, subject: Subject) -> Snapshot:
         return await (self._other.observe(subject) if subject.namespace == "away" else super().observe(subject))
+
+    async def restart(self, subject: Subject, *given: Any, **named: Any) -> Answer:
+        if subject.namespace == "away":
+            return await self._other.restart(subject, *given, **named)
+        return await super().restart(subject, *given, **named)
 
     async def request(self, subject: Subject, *given: Any, **named: Any) -> Answer:
         if subject.namespace == "away":
@@ -192,6 +198,29 @@ class GroupApiRig(ApiRig):
     async def restart(self, name: str) -> None:
         """Delete a pod; its controller makes another one."""
         await asyncio.to_thread(self.kubectl, "delete", "pod", name)
+
+    def restarts(self) -> int:
+        """Return the number of accepted evictions."""
+        user = f"system:serviceaccount:{self.namespace}:weir-executor"
+        return sum(
+            event.resource == "pods/eviction" and event.code == 201 and event.name.startswith(f"{self.names[0]}-")
+            for event in self.cluster.audit(user)
+        )
+
+    def present(self) -> set[str]:
+        return set(self.group.members)
+
+    def lose_an_answer(self) -> None:
+        """Lose the answer to the next eviction, which the API server has carried out."""
+        api = self.driver._workloads_api
+        evict_pod = api.evict_pod
+
+        async def losing(namespace: str, pod: str, uid: str) -> None:
+            api.evict_pod = evict_pod  # type: ignore[method-assign]
+            await evict_pod(namespace, pod, uid)
+            raise ApiFailed(Call("create", "pods/eviction", namespace, pod), "no answer within 5 s")
+
+        api.evict_pod = losing  # type: ignore[method-assign]
 
     async def _processes(self) -> list[PodProcess]:
         """Return the processes of the ready pods."""

@@ -17,6 +17,7 @@ from tests.kubernetes.workloads import deployment
 from tests.unit.executor.driver_suite import OPEN
 from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import service_subject
+from tests.unit.executor.restart_suite import RestartSuite, letting
 from tests.unit.executor.workload_suite import ServiceSuite
 
 
@@ -49,7 +50,7 @@ class TestServices(ServiceSuite):
             await controller.close()
 
 
-class TestConsumerGroup(GroupPodsSuite):
+class TestConsumerGroup(GroupPodsSuite, RestartSuite):
     @pytest.fixture(params=["Deployment", "StatefulSet"])
     async def rig(
         self, request: pytest.FixtureRequest, cluster: KubernetesCluster, shop: str, access: Access
@@ -284,6 +285,43 @@ async def test_without_the_right_to_scale_nothing_changes(cluster: KubernetesClu
     finally:
         await driver.close()
     assert (await rig.until(lambda s: s.runs(rig.before))).reachable
+
+
+@pytest.fixture
+async def instances(cluster: KubernetesCluster, shop: str, access: Access) -> AsyncIterator[GroupApiRig]:
+    rig = GroupApiRig(cluster, access, shop, "StatefulSet")
+    await rig.begin()
+    yield rig
+    await rig.driver.close()
+
+
+async def test_a_disruption_budget_keeps_the_pod(instances: GroupApiRig) -> None:
+    """The eviction is refused with the reason, and carried out once the budget is gone."""
+    (name,) = instances.names
+    found, instance = await RestartSuite.settled(instances)
+    arguments = "create", "poddisruptionbudget", name, f"--selector=app={name}", "--min-available=2"
+    await asyncio.to_thread(instances.kubectl, *arguments)
+    answer = await RestartSuite.ask(instances, instance, uuid4(), found)
+    assert isinstance(answer, Rejected) and "disruption budget" in answer.reason
+    assert not (await instances.driver.observe(instances.subject)).is_replaced(instance)
+    await asyncio.to_thread(instances.kubectl, "delete", "poddisruptionbudget", name)
+    assert isinstance(await RestartSuite.ask(instances, instance, uuid4(), found), Accepted)
+
+
+async def test_without_the_component_no_pod_is_evicted(cluster: KubernetesCluster, instances: GroupApiRig) -> None:
+    """The right is opt-in: the refusal names it."""
+    found, instance = await RestartSuite.settled(instances)
+    without = [rule for rule in RULES if rule["resources"] != ["pods/eviction"]]
+    user = f"without-{uuid4().hex[:6]}"
+    less = await asyncio.to_thread(lambda: cluster.identity(user, without, namespace=instances.namespace))
+    driver = Elsewhere(less, instances.namespace, groups=instances.group)
+    try:
+        answer = await driver.restart(letting(instances.subject), instances.job_id, instance, uuid4(), OPEN)
+    finally:
+        await driver.close()
+    assert isinstance(answer, Rejected)
+    assert f"may not create pods/eviction of {instance.id} in namespace {instances.namespace}" in answer.reason
+    assert found.instance_of(instance.members) is not None
 
 
 async def test_a_namespace_must_be_listed(rig: ApiRig) -> None:

@@ -32,16 +32,19 @@ class StreamsWorld(World):
         self._migrating: set[UUID] = set()
         return StreamsSimulation(application or streams(commit_interval_seconds=1.0), self._arriving)
 
-    def default_policy(self, *, with_metrics: bool = True, threads: int = 1, **spec: Any) -> ScalingPolicy:
+    def default_policy(
+        self, *, with_metrics: bool = True, threads: int = 1, restarts: bool = False, **spec: Any
+    ) -> ScalingPolicy:
         """Return the stories' policy of a group."""
         queries = {"url": "http://127.0.0.1:9090", "queries": {"records_lag": RECORDS_LAG}}
         described: dict[str, Any] = {"applicationId": GROUP}
+        target = {"url": f"http://supervisor.test/scale/{GROUP}", "slots": threads, "restartInstances": restarts}
         if with_metrics:
             described["metrics"] = {"port": 9404}
         return flink_policy(
             **{
                 "application": {"kafkaStreams": described},
-                "target": {"endpoint": {"url": f"http://supervisor.test/scale/{GROUP}", "slots": threads}},
+                "target": {"endpoint": target},
                 "signals": {"kafka": {"bootstrapServers": "kafka.test:9092"}, "prometheus": queries},
                 **spec,
             }
@@ -68,6 +71,16 @@ class StreamsWorld(World):
         if group is not None and group.probing_rebalance_at is not None:
             self._migrating.add(message.id)
         return super()._carried(message)
+
+    def hang(self) -> str:
+        """Let the threads of the oldest instance hang; returns its id."""
+        stuck = next(iter(self.simulation.group.processes))
+        self.simulation.conditions.stuck.add(stuck)
+        return str(stuck)
+
+    def restarted(self) -> list[str]:
+        """Return the instances whose restart the endpoint accepted, in order."""
+        return [each.instance.id for each in self.outcomes if each.instance is not None and each.code == "accepted"]
 
     def asked(self) -> list[int]:
         """Return the threads that plans asked for, in order."""

@@ -13,6 +13,7 @@ from simulator import StreamsApplication, stateful, streams
 from tests.loop.streams_world import StreamsWorld, lag_rule, no_guards
 
 OBJECTIVE_SECONDS = 30.0
+THREE = {"min": 3, "max": 3}
 USEFUL = {1, 2, 3, 4, 6, 12}
 """ceil(12 / k): between them a thread more takes no task from the one that has the most."""
 
@@ -60,6 +61,41 @@ def test_without_a_metrics_endpoint_capacity_is_known_only_while_records_wait() 
     (point,) = [p for p in world.analysis.operators[0].capacities if p.parallelism == 2]
     assert point.saturated
     assert point.records_per_second == pytest.approx(1000, rel=0.1)
+
+
+def test_an_instance_that_hangs_is_restarted_and_the_lag_falls() -> None:
+    """Its heartbeats go on, so its tasks stay with it, however many others there are. Weir names it after a minute, restarts it
+    alone, evicts the old member and verifies; the number of instances stays."""
+    world = StreamsWorld(app(3), 700.0, restarts=True, bounds=THREE).live(120)
+    before = set(world.simulation.group.processes)
+    stuck = world.hang()
+    world.live(300)
+    (plan,) = [each for each in world.plans if each.kind == "restart_instance"]
+    assert plan.code == "instance-stuck" and stuck in plan.sentence
+    assert world.restarted() == [stuck]
+    codes = [each.code for each in world.outcomes if each.plan_id == plan.id]
+    assert codes == ["admitted", "recorded", "accepted", "evicted", "running", "verified"]
+    assert len(set(world.simulation.group.processes) & before) == 2 and world.simulation.replicas == 3
+    assert 60 <= world.worst() < 100
+    assert world.lag < 5
+
+
+def test_a_stuck_instance_is_left_alone_without_permission_and_after_a_restart_within_the_hour() -> None:
+    """The symptom is shown all the same. A second instance that hangs half an hour later is restarted only after the hour."""
+    world = StreamsWorld(app(3), 700.0, bounds=THREE).live(120)
+    world.hang()
+    world.live(120)
+    assert world.analysis is not None and world.analysis.has("instance-stuck")
+    assert world.restarted() == [] and world.worst() > OBJECTIVE_SECONDS
+    world = StreamsWorld(app(3), 700.0, restarts=True, bounds=THREE, interval="10s").live(120)
+    first = world.hang()
+    world.live(1800)
+    second = world.hang()
+    world.live(900)
+    assert world.restarted() == [first]
+    world.live(1500)
+    assert world.restarted() == [first, second]
+    assert world.lag < world.worst()
 
 
 # -- slow ones: the rule beside Weir --------------------------------------------------------------------------------------

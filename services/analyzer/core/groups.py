@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from weir_contracts import Deployment, Group, Observation, PartitionReading, Symptom
+from weir_contracts import Deployment, Group, Instance, Observation, PartitionReading, Symptom
 
 from . import history, messages
 from .context import AnalysisContext, OperatorContext, SourceContext
@@ -17,6 +17,8 @@ _BLOCKED_SHARE = 0.5
 _HOT_LAG_SHARE = 0.5
 """Share of the application's lag, from which a partition may be hot."""
 _QUIET = ("Stable", "Empty", "Dead")
+_STUCK_SECONDS = 20.0
+"""Minimum time without a commit after which an instance is said to be stuck."""
 
 
 def group_symptoms(context: AnalysisContext, logs: LogHistory, settings: AnalysisSettings) -> Iterator[Symptom]:
@@ -29,8 +31,12 @@ def group_symptoms(context: AnalysisContext, logs: LogHistory, settings: Analysi
     for source in context.sources.values():
         operator = context.operators.get(source.name)
         if context.run is not None and operator is not None:
-            yield from _brokers_bound(deployment, source, operator)
-            yield from _hot_partitions(context, logs, source, operator, settings)
+            stuck = _stuck(context, deployment, source, settings)
+            if stuck is not None:  # the lag that grows is its own
+                yield stuck
+            else:
+                yield from _brokers_bound(deployment, source, operator)
+                yield from _hot_partitions(context, logs, source, operator, settings)
             yield from _stalled(context, source, settings)
 
 
@@ -148,6 +154,50 @@ def _stalled(context: AnalysisContext, source: SourceContext, settings: Analysis
         seconds, first = max(still, key=lambda each: each[0])
         sentence = messages.partitions_stalled(source.name, first.topic, first.partition, len(still), seconds)
         yield symptom("stalled", sentence, source.name, partitions=len(still), seconds=seconds)
+
+
+def _stuck(
+    context: AnalysisContext, deployment: Deployment, source: SourceContext, settings: AnalysisSettings
+) -> Symptom | None:
+    """Return the one instance that commits nothing while records wait for it, although others go forward.
+
+    None while tasks move, or while the time of a commit is unknown.
+    """
+    interval = context.observation.policy.spec.interval.total_seconds()
+    limit = max(_STUCK_SECONDS, COMMITS_PER_WINDOW * settings.commit_seconds, 2 * interval)
+    if not settings.commit_seconds or context.run is None or moves(deployment):
+        return None
+    by_owner: dict[str, list[PartitionReading]] = {}
+    for p in context.observation.partitions:
+        if p.operator == source.name:
+            by_owner.setdefault(p.owner, []).append(p)
+    stuck: list[tuple[Instance, float]] = []
+    forward = doubtful = 0
+    for instance in deployment.instances:
+        still = _still_seconds(context, by_owner.get(instance.id, ()))
+        if still is not None and still <= limit / 2:
+            forward += 1
+        elif still is None or not any(_waiting(p) for p in by_owner[instance.id]):
+            continue  # it has nothing to do, or its commits are unknown
+        elif still > limit and context.at - context.run.started_at > limit:
+            stuck.append((instance, still))
+        else:
+            doubtful += 1
+    if len(stuck) != 1 or doubtful or not forward:
+        return None
+    instance, seconds = stuck[0]
+    records = sum(_waiting(p) or 0 for p in by_owner[instance.id])
+    sentence = messages.instance_stuck(instance.name, seconds, records, forward, instance.state)
+    found = symptom("instance-stuck", sentence, source.name, seconds=seconds, waiting_records=records)
+    return found.model_copy(update={"instance": instance.id})
+
+
+def _still_seconds(context: AnalysisContext, partitions: Sequence[PartitionReading]) -> float | None:
+    """Return how long none of these partitions has had a new commit; None if that of one with waiting records is unknown."""
+    if any(_waiting(p) is None or (_waiting(p) and p.committed_at is None) for p in partitions):
+        return None
+    times = [p.committed_at.timestamp() for p in partitions if p.committed_at is not None]
+    return context.at - max(times) if times else None
 
 
 def _waiting(p: PartitionReading) -> int | None:

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from weir_contracts import bounded
+
 
 def unreachable(message: str) -> str:
     return f"The application cannot be reached{_reason(message)}."
@@ -144,6 +146,15 @@ def hot_partition(source: str, topic: str, partition: int, rate: float, thread_r
     return (
         f"{_short(topic)}/{partition} gets {formatted(rate)} records/s and a thread of {_short(source)} processes "
         f"{formatted(thread_rate)}: more threads do not help."
+    )
+
+
+def instance_stuck(instance: str, seconds: float, records: int, forward: int, state: str) -> str:
+    others = "1 other instance goes" if forward == 1 else f"{forward} other instances go"
+    reported = f" (client {state})" if state else ""
+    return (
+        f"{bounded(instance, 30)}{reported} has committed nothing for {seconds:.0f} s while {records} records wait for it, and "
+        f"{others} forward"
     )
 
 

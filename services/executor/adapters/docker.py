@@ -5,16 +5,15 @@ new one is a copy of its siblings with the next number, labels included, and the
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
 from weir_contracts import DockerTarget, Parallelism, Subject
 
 from runtime.clock import Clock
-from services.executor.core.messages import NO_GROUP
-from services.executor.core.observed import Accepted, DepartedMember, Refusal, Rejected, Snapshot, Unanswered
-from services.executor.driver import Fence
+from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from services.executor.driver import Fence, WithoutGroups
 
 from .docker_scaling import Container, Containers, Daemon, DockerAway, DockerRefused, Held, no_containers
 from .reactive import Cluster, ReactiveJob, unanswerable, unfit
@@ -22,7 +21,7 @@ from .reactive import Cluster, ReactiveJob, unanswerable, unfit
 PROJECTS = "WEIR_EXECUTOR_DOCKER_PROJECTS"
 
 
-class DockerDriver:
+class DockerDriver(WithoutGroups):
     """Driver for compose services. Without a daemon, or for an unlisted project, every call reports the reason."""
 
     def __init__(
@@ -111,9 +110,6 @@ class DockerDriver:
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         return await self._job.trigger_checkpoint(subject, job_id)
-
-    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
-        return Unanswered(NO_GROUP)
 
     async def _list(self, docker: DockerTarget) -> list[Container] | DockerAway | DockerRefused:
         """Return the service's containers sorted by number, or the error."""

@@ -6,10 +6,11 @@ a member of an instance that it does not list any more has ended before the grou
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import httpx
 import structlog
-from weir_contracts import Parallelism, Subject, Unit
+from weir_contracts import InstanceRef, Parallelism, Subject, Unit
 from weir_contracts.endpoint import EndpointState
 
 from engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
@@ -33,7 +34,7 @@ from services.executor.core.observed import (
 from services.executor.credentials import Credential, CredentialRefused, token_for
 from services.executor.driver import Fence
 
-from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress
+from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress, running_instances
 from .group_target import deployment_of, group_of, kafka_of, topology_of, unfit, unit_of
 from .groups import Groups, GroupUnread
 from .steadiness import MAX_OBSERVED, Steadiness
@@ -149,6 +150,8 @@ class EndpointDriver:
             progress=progress,
             version=there.version,
             departed=found.departed,
+            can_restart_instances=there.restarts and subject.target.restarts_instances,
+            instances=running_instances(dict.fromkeys(found.ids), found.group),
         )
 
     async def request(
@@ -192,6 +195,36 @@ class EndpointDriver:
         self._log.info("endpoint-scaled", application=subject.id, before=there.replicas, replicas=replicas)
         return Accepted(self._clock.now())
 
+    async def restart(
+        self,
+        subject: Subject,
+        job_id: str,
+        instance: InstanceRef,
+        action_id: UUID,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Answer:
+        try:
+            endpoint = self._endpoint(subject)
+            there = await endpoint.read()
+            if all(each.id != instance.id for each in there.instances):
+                return Accepted(self._clock.now())
+            if version is not None and version != there.version:
+                return TargetChanged("the endpoint's version changed since it was observed")
+            held = await fence.begin()
+            if held is not None:
+                return held
+            await endpoint.restart(instance.id, action_id, there.version, self._leaving)
+        except CredentialRefused as error:
+            return Rejected(str(error))
+        except EndpointFailed as error:
+            if error.is_conflict:
+                return TargetChanged("the endpoint's version changed since it was read")
+            return Rejected(str(error)) if error.is_final else Unanswered(str(error))
+        self._log.info("endpoint-restarted", application=subject.id, instance=instance.id)
+        return Accepted(self._clock.now())
+
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         return messages.NO_CHECKPOINTS
 
@@ -212,7 +245,7 @@ class EndpointDriver:
         if subject.id not in self._instances and len(self._instances) >= MAX_OBSERVED:
             self._instances.clear()
         memory = self._instances.setdefault(subject.id, InstanceMemory())
-        departed = memory.departed([each.id for each in instances.instances], instances.ended, group)
+        departed = memory.departed(dict.fromkeys(each.id for each in instances.instances), instances.ended, group)
         return _Found(instances, group, departed)
 
     def _endpoint(self, subject: Subject) -> Endpoint:

@@ -1,7 +1,7 @@
 """Flink through its REST API: resource requirements in place, a checkpoint to get them applied."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -19,17 +19,16 @@ from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.http_client import async_client
-from services.executor.core.messages import NO_GROUP, changes
+from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
-    DepartedMember,
     Refusal,
     Rejected,
     Snapshot,
     Unanswered,
     contested,
 )
-from services.executor.driver import Fence
+from services.executor.driver import Fence, WithoutGroups
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ class _Settings:
     rescale: RescaleSettings
 
 
-class FlinkDriver:
+class FlinkDriver(WithoutGroups):
     """All Flink clusters. One connection pool; every call has a timeout and every response a size limit."""
 
     def __init__(
@@ -133,9 +132,6 @@ class FlinkDriver:
         except CallFailed as error:
             return str(error)
         return None
-
-    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
-        return Unanswered(NO_GROUP)
 
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots of the cluster, or None if unknown."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from weir_contracts import KubernetesTarget, Subject
+from weir_contracts import Subject
 
 from engines.kubernetes.pods import PodReading
 from engines.kubernetes.service import merged
@@ -19,7 +19,7 @@ from services.executor.core import messages
 from services.executor.core.observed import DepartedMember, Evicted, Progress, Refusal, Snapshot, Unanswered
 
 from . import kubernetes_state as state
-from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress
+from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress, running_instances
 from .group_target import deployment_of, group_of, kafka_of, topology_of, unit_of
 from .groups import Groups, GroupUnread
 from .kubernetes_state import Found
@@ -34,8 +34,8 @@ _UNREAD = GroupReading("Unknown")
 class Pods(Protocol):
     """Pods as they are at the time of the call. It raises `ApiFailed`."""
 
-    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
-        """Return the names of which no pod exists, or only one that has ended for good."""
+    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
+        """Return the names of which no pod exists, only one that has ended for good, or one with another uid than this one."""
         ...
 
 
@@ -61,6 +61,11 @@ class _Read:
     def pods(self) -> list[str]:
         """Names of the pods that are to stay."""
         return [each.pod.name for each in self.found.replicas]
+
+    @property
+    def processes(self) -> dict[str, str | None]:
+        """Uids of the pods whose process may run, by name."""
+        return _processes(self.found)
 
     def progress(self, threads: int) -> Progress | None:
         """Return why the requested pods do not process everything yet, or None. `threads` are those of all pods."""
@@ -111,6 +116,8 @@ class GroupPods:
             progress=waits,
             refusal=read.refusal(slots),
             departed=read.departed,
+            can_restart_instances=state.target_of(subject).restart_instances,
+            instances=running_instances(read.processes, read.group),
         )
 
     def requested(self, subject: Subject, found: Found, group: GroupReading = _UNREAD) -> Snapshot:
@@ -119,7 +126,7 @@ class GroupPods:
         memory = self._memory(subject)
         memory.restarts = state.Restarts.of([found], found.reading.status.uid, memory.restarts)
         scrape = Scrape("running", "", deployment=own, topology=topology_of(subject))
-        deployment = merged(scrape, state.as_reading([found]), _target(subject), subject.namespace).deployment
+        deployment = merged(scrape, state.as_reading([found]), state.target_of(subject), subject.namespace).deployment
         writers = {} if found.writer is None else {group_of(subject): found.writer}
         return Snapshot(
             at=self._clock.now(),
@@ -135,9 +142,10 @@ class GroupPods:
         """Remove those of the members whose pod is still gone, by the API server's word at this time."""
         try:
             read = await self._read(subject, found)
-            gone = [member for member in members if member in read.departed]
-            names = sorted({member.instance for member in gone})[:MAX_EVICTED_PODS]
-            ended = await pods.ended(subject.namespace, names) if names else frozenset()
+            wanted = {member.id for member in members}  # a pod of the same name may have come since
+            gone = [member for member in read.departed if member.id in wanted]
+            names = sorted({member.instance: member.uid for member in gone}.items())[:MAX_EVICTED_PODS]
+            ended = await pods.ended(subject.namespace, dict(names)) if names else frozenset()
             gone = [member for member in gone if member.instance in ended]
             if not gone:
                 return Unanswered("no member is left whose pod is gone")
@@ -150,16 +158,25 @@ class GroupPods:
         group = await self._groups.read(kafka_of(subject), group_of(subject))
         memory = self._memory(subject)
         group = _with_pods(group, _addresses(memory.addresses, found.pods))
-        living = [each.pod.name for each in found.pods if not each.is_final]
+        living = _processes(found)
         ended = [each.pod.name for each in found.pods if each.is_final]
         if found.reading.kind.kind == "StatefulSet" and found.reading.kind.group == "apps":
             ended += sorted(ordinals(found.name, group) - {*living, *ended})
-        return _Read(found, group, memory.instances.departed(living, ended, group))
+        own = {address for each in found.pods if not each.is_final for address in each.addresses}
+        hosts = {member.id: member.host for member in group.members}
+        departed = memory.instances.departed(living, ended, group)
+        # A member at the address of a pod that exists is of that pod's process, whichever had the name before.
+        departed = tuple(each for each in departed if each.uid is None or hosts[each.id] not in own)
+        return _Read(found, group, departed)
 
     def _memory(self, subject: Subject) -> _Memory:
         if subject.id not in self._memories and len(self._memories) >= MAX_OBSERVED:
             self._memories.clear()
         return self._memories.setdefault(subject.id, _Memory())
+
+
+def _processes(found: Found) -> dict[str, str | None]:
+    return {each.pod.name: each.uid for each in found.pods if not each.is_final}
 
 
 def ordinals(name: str, group: GroupReading) -> frozenset[str]:
@@ -191,9 +208,3 @@ def _with_pods(group: GroupReading, addresses: Mapping[str, str]) -> GroupReadin
     """Return the group with the pod of each member that has the address of one."""
     members = tuple(replace(each, instance=addresses.get(each.host, "")) for each in group.members)
     return replace(group, members=members)
-
-
-def _target(subject: Subject) -> KubernetesTarget:
-    if subject.target.kubernetes is None:
-        raise ValueError(f"{subject.id} has no kubernetes target")
-    return subject.target.kubernetes

@@ -1,11 +1,11 @@
 """Consumer group as an action sees it: which instance each member belongs to, who is missing, who has departed. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.executor.core import messages
-from services.executor.core.observed import DepartedMember, Progress
+from services.executor.core.observed import DepartedMember, Progress, RunningInstance
 
 STABLE = "Stable"
 MAX_REMEMBERED = 2_000
@@ -47,6 +47,17 @@ def owner_of(member: GroupMember, instances: Iterable[str]) -> str | None:
     return max(owners, key=len, default=None)
 
 
+@dataclass(frozen=True)
+class _Process:
+    """Process of a listed instance, and its members by the readings of the group."""
+
+    uid: str | None
+    last: frozenset[str] = frozenset()
+    """Members of the last reading: the process may have been replaced between the two readings of it."""
+    earlier: frozenset[str] = frozenset()
+    """Members of the readings before, after which the process was listed again."""
+
+
 @dataclass
 class InstanceMemory:
     """Instances of one application that were listed in earlier readings, by this process."""
@@ -54,32 +65,66 @@ class InstanceMemory:
     _listed: dict[str, None] = field(default_factory=dict)
     _ended: dict[str, frozenset[str]] = field(default_factory=dict)
     """Members of each ended instance in the first reading of the group after its end."""
+    _processes: dict[str, _Process] = field(default_factory=dict)
+    _replaced: dict[str, _Process] = field(default_factory=dict)
+    """Earlier process of each instance whose id another process has now."""
 
     def departed(
-        self, living: Collection[str], ended: Collection[str], group: GroupReading
+        self, living: Mapping[str, str | None], ended: Collection[str], group: GroupReading
     ) -> tuple[DepartedMember, ...]:
-        """Return the members whose instance has ended. `group` was read after the instances.
+        """Return the members whose instance has ended. `group` was read after the instances, which are by id with the uid
+        of what runs them.
 
-        A member that joined after its instance was said to have ended is of a living process, whatever is said.
+        A member that joined after its instance was said to have ended is of a living process, whatever is said. Of an
+        instance with another uid by now only members count that it had before its last reading.
         """
         self._listed.update(dict.fromkeys((*ended, *living)))
         for instance in living:
             self._ended.pop(instance, None)
         gone = self._listed.keys() - set(living)
         owners = {member: owner_of(member, self._listed) for member in group.members}
+        members: dict[str, set[str]] = {}
+        for member, owner in owners.items():
+            members.setdefault(owner or "", set()).add(member.id)
         for instance in sorted(gone - self._ended.keys()):
-            self._ended[instance] = frozenset(member.id for member, owner in owners.items() if owner == instance)
+            self._ended[instance] = frozenset(members.get(instance, ()))
+        for instance, uid in living.items():
+            self._note(instance, uid, frozenset(members.get(instance, ())))
         self._forget()
-        return tuple(
-            DepartedMember(member.id, owner, member.static_id)
-            for member, owner in owners.items()
-            if owner is not None and owner in gone and member.id in self._ended.get(owner, ())
-        )
+        found = []
+        for member, owner in owners.items():
+            if owner is None:
+                continue
+            earlier = self._replaced.get(owner)
+            if owner in gone and member.id in self._ended.get(owner, ()):
+                found.append(DepartedMember(member.id, owner, member.static_id))
+            elif owner in living and earlier is not None and member.id in earlier.earlier:
+                found.append(DepartedMember(member.id, owner, member.static_id, earlier.uid))
+        return tuple(found)
+
+    def _note(self, instance: str, uid: str | None, members: frozenset[str]) -> None:
+        before = self._processes.get(instance, _Process(uid))
+        if before.uid == uid:
+            self._processes[instance] = _Process(uid, members, (before.earlier | before.last) & members)
+        else:
+            self._replaced[instance] = before
+            self._processes[instance] = _Process(uid, members - before.earlier)
 
     def _forget(self) -> None:
         for instance in list(self._listed)[: max(0, len(self._listed) - MAX_REMEMBERED)]:
             del self._listed[instance]
-            self._ended.pop(instance, None)
+            for remembered in (self._ended, self._processes, self._replaced):
+                remembered.pop(instance, None)
+
+
+def running_instances(living: Mapping[str, str | None], group: GroupReading) -> tuple[RunningInstance, ...]:
+    """Return the instances that run, by id with the uid of what runs them, with their members."""
+    members: dict[str, list[str]] = {instance: [] for instance in living}
+    for member in group.members:
+        owner = owner_of(member, living)
+        if owner is not None:
+            members[owner].append(member.id)
+    return tuple(RunningInstance(instance, tuple(members[instance]), uid) for instance, uid in living.items())
 
 
 def without_members(living: Collection[str], group: GroupReading) -> int:

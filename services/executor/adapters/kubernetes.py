@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 import structlog
-from weir_contracts import KubernetesTarget, Parallelism, Subject
+from weir_contracts import InstanceRef, Parallelism, Subject
 from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes.api import ApiFailed
 from engines.kubernetes.discovery import KindUnknown
-from engines.kubernetes.service import MAX_REPLICAS, merged, scrape_of
+from engines.kubernetes.service import merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.executor.core.messages import NO_CHECKPOINTS, NO_GROUP, changes
+from services.executor.core.messages import DISRUPTION_BUDGET, NO_CHECKPOINTS, NO_GROUP, changes
 from services.executor.core.observed import (
     Accepted,
     DepartedMember,
@@ -34,19 +35,18 @@ from services.executor.core.observed import (
 )
 from services.executor.driver import Fence
 
-from . import group_target
 from . import kubernetes_state as state
 from .group_pods import GroupPods
 from .groups import Groups
-from .kubernetes_state import Found
-from .reactive import Cluster, ReactiveJob, unanswerable, unfit
+from .kubernetes_state import EVICTION, Found
+from .reactive import Cluster, ReactiveJob, unanswerable
 
 NAMESPACES = "WEIR_EXECUTOR_KUBERNETES_NAMESPACES"
 MAX_REASON_LENGTH = 130
 """Characters of the API server's reason in a sentence."""
 MAX_OBSERVED = 10_000
 """Services whose last state is kept; a forgotten one is observed from its beginning again."""
-_CONFLICT, _NOT_FOUND = 409, 404
+_CONFLICT, _NOT_FOUND, _TOO_MANY = 409, 404, 429
 _REFUSED = frozenset({400, 403, 404, 405, 415, 422})
 """Statuses that a repeated request would get again."""
 
@@ -68,8 +68,12 @@ class Workloads(Protocol):
         """Mark a pod as the first to be deleted."""
         ...
 
-    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
-        """Return the names of which no pod exists now, or only one that has ended for good."""
+    async def evict_pod(self, namespace: str, pod: str, uid: str) -> None:
+        """Evict a pod, which its disruption budget may refuse with status 429; 409 if it has another uid."""
+        ...
+
+    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
+        """Return the names of which no pod exists now, only one that has ended for good, or one with another uid."""
         ...
 
     async def close(self) -> None: ...
@@ -143,11 +147,11 @@ class KubernetesDriver:
         """Return the job's snapshot, in which the pods are the request."""
         (pods,) = found
         observed = await self._job.observe(subject)
-        unit = _target(subject).unit
+        unit = state.target_of(subject).unit
         if observed.deployment is None or observed.topology is None or unit is None:
             return observed
         scrape = Scrape("running", "", deployment=observed.deployment, topology=observed.topology)
-        deployment = merged(scrape, state.as_reading(found), _target(subject), subject.namespace).deployment
+        deployment = merged(scrape, state.as_reading(found), state.target_of(subject), subject.namespace).deployment
         if deployment is None:
             return observed
         deployment = deployment.model_copy(update={"requested_lower": observed.deployment.requested_lower})
@@ -163,7 +167,7 @@ class KubernetesDriver:
 
     def _service(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
         now = self._clock.now()
-        scrape = scrape_of(state.as_reading(found), _target(subject), subject.namespace)
+        scrape = scrape_of(state.as_reading(found), state.target_of(subject), subject.namespace)
         if scrape.deployment is None:
             return Snapshot(now, reachable=True, reason=scrape.message)
         running = all(each.is_settled for each in found)
@@ -213,15 +217,15 @@ class KubernetesDriver:
         missing = unanswerable(job_id, observed)
         if missing is not None:
             return missing
-        problem = _unfit(subject, parallelism, observed)
+        problem = state.unfit(subject, parallelism, observed)
         if problem:
             return Rejected(problem)
-        before, replicas = (_replicas(subject, vector, observed) for vector in (expected, parallelism))
+        before, replicas = (state.replicas(subject, vector, observed) for vector in (expected, parallelism))
         there = state.wanted(found)
         if there == replicas:
             return Accepted(self._clock.now())
         foreign = {name: p for name, p in there.items() if p not in (before[name], replicas[name])}
-        if foreign and _parallelism(subject, there, observed) not in (expected, parallelism):
+        if foreign and state.parallelism(subject, there, observed) not in (expected, parallelism):
             by = next(each.writer for each in found if each.name in foreign)
             return contested(changes(before, there), by or "")
         if version is not None and version != state.version(found):
@@ -276,6 +280,40 @@ class KubernetesDriver:
                 return None
         return None
 
+    async def restart(
+        self,
+        subject: Subject,
+        job_id: str,
+        instance: InstanceRef,
+        action_id: UUID,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Answer:
+        """Evict the pod of an instance, on the condition of its uid; its workload makes another one."""
+        forbidden = self._forbidden(subject)
+        if forbidden is not None:
+            return forbidden
+        try:
+            found = await self._read(subject)
+            if isinstance(found, str):
+                return Rejected(found)
+            pods = [each for each in found[0].pods if (each.pod.name, each.uid) == (instance.id, instance.uid)]
+            if not pods or not pods[0].counts:
+                return Accepted(self._clock.now())
+            held = state.refusal(found) or await fence.begin()
+            if held is not None:
+                return held
+            await self._workloads_api.evict_pod(subject.namespace, instance.id, pods[0].uid)
+        except KindUnknown as error:
+            return Rejected(str(error))
+        except ApiFailed as error:
+            if error.call.resource == EVICTION and error.status in (_CONFLICT, _NOT_FOUND):
+                return Accepted(self._clock.now())  # it has ended by itself
+            return Rejected(DISRUPTION_BUDGET) if _is_budget(error) else _failed(error)
+        self._log.info("pod-evicted", application=subject.id, pod=instance.id, uid=instance.uid)
+        return Accepted(self._clock.now())
+
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         if subject.application.flink is None:
             return NO_CHECKPOINTS
@@ -307,7 +345,7 @@ class KubernetesDriver:
 
     async def _read(self, subject: Subject) -> list[Found] | str:
         """Return all workloads in topological order, or which one is missing."""
-        refs, namespace = _target(subject).refs, subject.namespace
+        refs, namespace = state.target_of(subject).refs, subject.namespace
         read = await self._workloads_api.read(namespace, refs)
         for ref in refs:
             if ref.name not in read:
@@ -325,42 +363,9 @@ class KubernetesDriver:
         return None
 
 
-def _target(subject: Subject) -> KubernetesTarget:
-    if subject.target.kubernetes is None:
-        raise ValueError("target: the kubernetes driver was given a target without kubernetes")
-    return subject.target.kubernetes
-
-
-def _unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
-    """Return why no number of replicas gives this parallelism; empty if one does."""
-    unit, topology = _target(subject).unit, observed.topology
-    if subject.application.group_id is not None:
-        return group_target.unfit(subject, parallelism)
-    if subject.application.flink is not None and unit is not None:
-        return unfit(parallelism, unit, observed)
-    names = [] if topology is None else topology.names
-    odd = sorted(set(parallelism) ^ set(names))
-    if odd:
-        return f"workloads and request differ in: {', '.join(odd[:5])}"
-    highest = max(parallelism.values())
-    return f"{highest} replicas are more than {MAX_REPLICAS}" if highest > MAX_REPLICAS else ""
-
-
-def _replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
-    """Return the replicas of each workload for a parallelism."""
-    target, topology = _target(subject), observed.topology
-    if subject.application.service is not None or topology is None or target.unit is None:
-        return dict(parallelism)
-    return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
-
-
-def _parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
-    """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
-    target, topology = _target(subject), observed.topology
-    if subject.application.service is not None or topology is None or target.unit is None:
-        return dict(replicas)
-    level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
-    return topology.uniform(min(MAX_REPLICAS, level))
+def _is_budget(error: ApiFailed) -> bool:
+    """Return whether a pod's disruption budget refuses its eviction; a busy API server has the same status."""
+    return error.status == _TOO_MANY and "disruption budget" in error.what
 
 
 def _reason(error: ApiFailed) -> str:

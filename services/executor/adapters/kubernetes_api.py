@@ -20,7 +20,7 @@ from engines.kubernetes.values import mapping, name, sequence
 from engines.kubernetes.watches import Watch
 from engines.kubernetes.workloads import WorkloadReading, has_own_replicas, workload_of
 
-from .kubernetes_state import MANAGER, Found
+from .kubernetes_state import EVICTION, MANAGER, Found
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 HPA = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", is_scalable=False)
@@ -97,20 +97,31 @@ class ApiWorkloads:
             content_type=MERGE_PATCH,
         )
 
-    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
-        """Return the names of which no pod exists, or only one that has ended for good; the watch may lag behind."""
+    async def evict_pod(self, namespace: str, pod: str, uid: str) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        call = Call("create", EVICTION, namespace, pod)
+        await self._api.send("POST", call, PODS.path(namespace, pod, "eviction"), body, query={"fieldManager": MANAGER})
 
-        async def is_ended(called: str) -> bool:
+    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
+        """Return the names of which no pod exists, only one that has ended for good, or one with another uid; the watch may
+        lag behind."""
+
+        async def is_ended(called: str, uid: str | None) -> bool:
             query = {"fieldSelector": f"metadata.name={called}"}
             document = await self._api.get(Call("list", "pods", namespace, called), PODS.path(namespace), query=query)
             listed = mapping(document).get("items")
             if not isinstance(listed, list):
                 return False  # no list of pods, so nothing is known
             found = [pod_of(each) for each in listed]
-            return all(pod is not None and pod.is_final for pod in found)
+            return all(pod is not None and (pod.is_final or (uid is not None and pod.uid != uid)) for pod in found)
 
-        answers = await asyncio.gather(*(is_ended(called) for called in names))
-        return frozenset(called for called, ended in zip(names, answers, strict=True) if ended)
+        answers = await asyncio.gather(*(is_ended(called, uid) for called, uid in pods.items()))
+        return frozenset(called for called, ended in zip(pods, answers, strict=True) if ended)
 
     async def _workload(self, namespace: str, ref: WorkloadRef) -> WorkloadReading | None:
         """Return a workload with its replicas and selector; None if it does not exist."""

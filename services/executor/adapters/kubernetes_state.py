@@ -4,15 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from weir_contracts import Parallelism
+from weir_contracts import KubernetesTarget, Parallelism, Subject
 
 from engines.kubernetes.cluster import Replicas, WorkloadsReading
 from engines.kubernetes.pods import PodReading
+from engines.kubernetes.service import MAX_REPLICAS
 from engines.kubernetes.workloads import WorkloadReading
-from services.executor.core.observed import PROGRESS_CODES, Progress, Refusal
+from services.executor.core.observed import PROGRESS_CODES, Progress, Refusal, Snapshot
+
+from . import group_target, reactive
 
 MANAGER = "weir"
 """Field manager of the executor's writes."""
+EVICTION = "pods/eviction"
 MAX_REASON_LENGTH = 50
 MAX_VICTIMS = 50
 """Pods that are marked one after another before a write; of the others, as without marks, the youngest go first."""
@@ -197,3 +201,42 @@ def victims(found: Found, replicas: int) -> Sequence[str]:
 def as_reading(found: Iterable[Found]) -> WorkloadsReading:
     """Return the workloads in the form of the monitor's readings, so that both describe a deployment in the same way."""
     return WorkloadsReading({each.name: each.own for each in found})
+
+
+def target_of(subject: Subject) -> KubernetesTarget:
+    """Return the workloads that a policy names."""
+    if subject.target.kubernetes is None:
+        raise ValueError("target: the kubernetes driver was given a target without kubernetes")
+    return subject.target.kubernetes
+
+
+def unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
+    """Return why no number of replicas gives this parallelism; empty if one does."""
+    unit, topology = target_of(subject).unit, observed.topology
+    if subject.application.group_id is not None:
+        return group_target.unfit(subject, parallelism)
+    if subject.application.flink is not None and unit is not None:
+        return reactive.unfit(parallelism, unit, observed)
+    names = [] if topology is None else topology.names
+    odd = sorted(set(parallelism) ^ set(names))
+    if odd:
+        return f"workloads and request differ in: {', '.join(odd[:5])}"
+    highest = max(parallelism.values())
+    return f"{highest} replicas are more than {MAX_REPLICAS}" if highest > MAX_REPLICAS else ""
+
+
+def replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
+    """Return the replicas of each workload for a parallelism."""
+    target, topology = target_of(subject), observed.topology
+    if subject.application.service is not None or topology is None or target.unit is None:
+        return dict(parallelism)
+    return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
+
+
+def parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
+    """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
+    target, topology = target_of(subject), observed.topology
+    if subject.application.service is not None or topology is None or target.unit is None:
+        return dict(replicas)
+    level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
+    return topology.uniform(min(MAX_REPLICAS, level))

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Analysis, Deployment, Parallelism, Plan, ScalingPolicy, derive_id
+from weir_contracts import ActionState, Analysis, Deployment, InstanceRef, Parallelism, Plan, ScalingPolicy, derive_id
 
 from . import messages
 from .bounds import out_of_bounds
@@ -32,8 +32,8 @@ class Context:
 
 
 def is_for_us(plan: Plan, history: ActionHistory) -> bool:
-    """Return whether the plan is a scale that was not answered before."""
-    return plan.kind == "scale" and plan.id not in history.answered
+    """Return whether the plan is a change that was not answered before."""
+    return plan.kind != "hold" and plan.id not in history.answered
 
 
 def precheck(plan: Plan, history: ActionHistory, fleet: Fleet, now: datetime, rules: Rules) -> Refusal | None:
@@ -62,12 +62,36 @@ def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
         or _by_policy(plan, context)
         or _by_target(plan, context)
         or _by_requirements(plan, context)
-        or _by_bounds(plan, context)
     )
-    deployment, wanted = context.snapshot.deployment, plan.approved
-    if refusal is not None or deployment is None or wanted is None:
-        return refusal
-    return _intend(plan, wanted, deployment, context)
+    if refusal is None and context.snapshot.deployment is not None:
+        decide = _scale if plan.restarts is None else _restart
+        return decide(plan, context.snapshot.deployment, context)
+    return refusal
+
+
+def _scale(plan: Plan, there: Deployment, context: Context) -> Refusal | ActionState | None:
+    wanted = plan.approved
+    if wanted is None:
+        return None
+    refusal = _by_operators(wanted, there, context) or _by_bounds(plan, context)
+    return refusal or _intend(plan, wanted, there, context)
+
+
+def _restart(plan: Plan, there: Deployment, context: Context) -> Refusal | ActionState | None:
+    """Restart an instance only while all else is settled, and if it still has the members that the plan names."""
+    snapshot, last_at = context.snapshot, context.history.instance_restarted_at
+    until = None if last_at is None else last_at + timedelta(seconds=context.rules.restart_pause_seconds)
+    instance = snapshot.instance_of(plan.restarts.members if plan.restarts is not None else ())
+    if not snapshot.can_restart_instances:
+        return Refusal("unsupported", messages.NO_RESTARTS)
+    if last_at is not None and until is not None and context.now < until:
+        return Refusal("restarted-recently", messages.restarted_recently(last_at, until))
+    if there.health != "running" or snapshot.departed or there.requested not in (None, there.observed):
+        return Refusal("tasks-move", messages.moving(there.state))
+    if instance is None:
+        return Refusal("other-deployment", messages.INSTANCE_CHANGED)
+    ref = InstanceRef(id=instance.id, members=list(instance.members), uid=instance.uid)
+    return _intend(plan, there.observed, there, context, ref)
 
 
 def _by_policy(plan: Plan, context: Context) -> Refusal | None:
@@ -115,8 +139,8 @@ def _by_scheduler(scheduler: str | None, policy: ScalingPolicy | None) -> Refusa
 
 
 def _by_requirements(plan: Plan, context: Context) -> Refusal | None:
-    there, planned, wanted = context.snapshot.deployment, plan.deployment, plan.approved
-    if there is None or planned is None or wanted is None:
+    there, planned = context.snapshot.deployment, plan.deployment
+    if there is None or planned is None:
         return None
     foreign = _contested(there, context)
     if foreign is not None:
@@ -131,6 +155,10 @@ def _by_requirements(plan: Plan, context: Context) -> Refusal | None:
             "other-deployment",
             messages.changed_since_plan("the parallelism", planned.observed, there.observed),
         )
+    return None
+
+
+def _by_operators(wanted: Parallelism, there: Deployment, context: Context) -> Refusal | None:
     if set(wanted) != set(there.observed):
         odd = sorted(set(wanted) ^ set(there.observed))
         return Refusal("other-deployment", messages.operators_differ(odd))
@@ -177,7 +205,9 @@ def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
     return None
 
 
-def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Context) -> ActionState:
+def _intend(
+    plan: Plan, wanted: Parallelism, deployment: Deployment, context: Context, instance: InstanceRef | None = None
+) -> ActionState:
     before = deployment.observed
     last = context.history.action
     # Ending an action that is still watched takes one version.
@@ -194,13 +224,14 @@ def _intend(plan: Plan, wanted: Parallelism, deployment: Deployment, context: Co
         deployment=deployment.ref(),
         before=before,
         wanted=wanted,
+        instance=instance,
         started_at=context.now,
         checked_at=context.now,
         deadline_at=plan.expires_at,
         restarts_before=deployment.restarts,
         baselines=baselines(before, wanted, context.analysis, context.rules),
         code="admitted",
-        sentence=messages.will_set(before, wanted),
+        sentence=messages.will_do(before, wanted, instance),
     )
 
 

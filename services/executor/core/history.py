@@ -43,6 +43,8 @@ class ActionHistory:
     quarantine: tuple[QuarantinedVector, ...] = ()
     restarts_seconds: tuple[float, ...] = ()
     """Seconds from request to RUNNING of the last rescales, newest first."""
+    instance_restarted_at: datetime | None = None
+    """When the target accepted the last restart of an instance."""
     contested_since: datetime | None = None
     answered: tuple[UUID, ...] = ()
     """Ids of the plans that were answered last."""
@@ -105,6 +107,7 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
         original=_original(history, action) if outcome.original is None else outcome.original,
         quarantine=tuple(outcome.quarantine),
         restarts_seconds=tuple(outcome.restarts_seconds),
+        instance_restarted_at=outcome.instance_restarted_at,
         contested_since=outcome.contested_since or (outcome.at if outcome.code == "contested" else None),
         answered=answered,
         newest=outcome.order,
@@ -128,6 +131,7 @@ def record_transition(
         quarantine=_quarantine(history, step, snapshot, now, rules),
         restarts_seconds=_restarts(history, action),
         original=_original(history, action),
+        instance_restarted_at=_instance_restarted_at(history, step),
         contested_since=_contested_since(history, action.phase, action.code, now),
     )
     outcome = Outcome(
@@ -141,6 +145,7 @@ def record_transition(
         sentence=action.sentence,
         before=action.before,
         wanted=action.wanted,
+        instance=action.instance,
         observed=_observed(snapshot),
         restart_seconds=action.restart_seconds,
         action=None if step.name == "lost" else action,
@@ -166,6 +171,7 @@ def record_refusal(
         sentence=short(refusal.sentence),
         before=plan.current,
         wanted=plan.approved or {},
+        instance=plan.restarts,
         observed=_observed(snapshot),
         last_action=history.action,
         **_carried(after),
@@ -180,6 +186,7 @@ def _carried(history: ActionHistory) -> dict[str, Any]:
         "quarantine": list(history.quarantine),
         "restarts_seconds": list(history.restarts_seconds),
         "original": history.original,
+        "instance_restarted_at": history.instance_restarted_at,
         "contested_since": history.contested_since,
         "epoch": history.epoch,
         "sequence": history.sequence,
@@ -200,6 +207,12 @@ def _contested_since(history: ActionHistory, phase: str, code: str, now: datetim
     return None if phase == "applying" else history.contested_since
 
 
+def _instance_restarted_at(history: ActionHistory, step: Step) -> datetime | None:
+    if isinstance(step.event, RequestAccepted) and step.action.instance is not None:
+        return step.event.at
+    return history.instance_restarted_at
+
+
 def _observed(snapshot: Snapshot | None) -> Parallelism | None:
     return snapshot.deployment.observed if snapshot is not None and snapshot.deployment is not None else None
 
@@ -209,7 +222,7 @@ def _written(history: ActionHistory, step: Step) -> Parallelism | None:
     last = history.action
     if last is not None and last.deployment.job_id != action.deployment.job_id:
         return None  # requirements went with their job
-    if isinstance(step.event, RequestAccepted):
+    if isinstance(step.event, RequestAccepted) and action.instance is None:
         return action.wanted if action.phase == "verifying" else rollback_target(action)
     return history.last_written
 
@@ -217,6 +230,8 @@ def _written(history: ActionHistory, step: Step) -> Parallelism | None:
 def _restarts(history: ActionHistory, action: ActionState) -> tuple[float, ...]:
     """Return the restart times; each action counts once, when its time is first measured."""
     took, before = action.restart_seconds, history.action
+    if action.instance is not None:
+        return history.restarts_seconds  # the others have run on
     if took is None or (before is not None and before.id == action.id and before.restart_seconds is not None):
         return history.restarts_seconds
     return (took, *history.restarts_seconds)[:MAX_RESTARTS]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from weir_contracts import Parallelism
+from weir_contracts import InstanceRef, Parallelism
 
 MAX_OPERATORS = 4
 MAX_NAME_LENGTH = 40
@@ -22,6 +22,9 @@ ENDPOINT_WITHOUT_APPLICATION = "the endpoint does not know the application (404)
 NO_CHECKPOINTS = "the application has no checkpoints"
 NO_INSTANCES = "the endpoint has 0 replicas: scale it to 1 by hand"
 NO_GROUP = "the application is not a consumer group"
+NO_RESTARTS = "this target cannot restart a single instance, or the policy does not let it (restartInstances)"
+DISRUPTION_BUDGET = "the disruption budget of its pod allows no eviction now"
+INSTANCE_CHANGED = "the instance has other members than the plan names: it was restarted, or its tasks have moved"
 REACTIVE_WITHOUT_INSTANCES = (
     "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker or "
     "kubernetes target"
@@ -134,6 +137,14 @@ def unfinished(sentence: str, before: Parallelism, there: Parallelism) -> str:
     return sentence if before == there else f"{sentence}; {changes(before, there)} was written before"
 
 
+def moving(state: str) -> str:
+    return f"nothing is restarted while tasks move: the group is {_cut(state, MAX_NAME_LENGTH)}"
+
+
+def restarted_recently(at: datetime, until: datetime) -> str:
+    return f"an instance was restarted at {at:%H:%M:%S}, the next restart may be at {until:%H:%M:%S}"
+
+
 def quarantined(wanted: Parallelism, until: datetime) -> str:
     return f"{vector(wanted)} was rolled back and is quarantined until {until:%H:%M:%S}"
 
@@ -168,16 +179,41 @@ def fleet_shrinking(count: int, total: int, window_seconds: float, until: dateti
 # -- actions -------------------------------------------------------------------------------------------------------
 
 
-def will_set(before: Parallelism, wanted: Parallelism) -> str:
-    return f"will set {changes(before, wanted)}"
+def change(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    """Format what an action changes: `enrich 1 → 4` or `a restart of orders-2`."""
+    return changes(before, wanted) if instance is None else f"a restart of {_cut(instance.id, MAX_NAME_LENGTH)}"
 
 
-def taken_over(before: Parallelism, wanted: Parallelism) -> str:
-    return f"taken over: {will_set(before, wanted)}"
+def will_do(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    verb = "restart" if instance is not None else "set"
+    return f"will {verb} {_object(before, wanted, instance)}"
 
 
-def setting(before: Parallelism, wanted: Parallelism) -> str:
-    return f"setting {changes(before, wanted)}"
+def taken_over(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    return f"taken over: {will_do(before, wanted, instance)}"
+
+
+def doing(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    verb = "restarting" if instance is not None else "setting"
+    return f"{verb} {_object(before, wanted, instance)}"
+
+
+def _object(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    return changes(before, wanted) if instance is None else _cut(instance.id, MAX_NAME_LENGTH)
+
+
+def running_again(wanted: Parallelism, instance: InstanceRef | None) -> str:
+    """Format what runs after an action: `enrich 4`, or `the instance in place of orders-2`."""
+    return vector(wanted) if instance is None else f"the instance in place of {_cut(instance.id, MAX_NAME_LENGTH)}"
+
+
+def restarted(instance: InstanceRef, took_seconds: float) -> str:
+    return f"{running_again({}, instance)} settled, {took_seconds:.1f} s from request to running"
+
+
+def restart_failed(instance: InstanceRef, progress: str) -> str:
+    reason = progress or "its process still runs"
+    return f"past the deadline the restart of {_cut(instance.id, MAX_NAME_LENGTH)} is not complete: {reason}"
 
 
 def superseded(wanted: Parallelism, took_seconds: float | None) -> str:
@@ -256,8 +292,8 @@ def more_threads(threads: int, slots: int) -> str:
     return f"each instance has {threads} members of the group or more, and the target's slots say {slots}: correct them"
 
 
-def running(wanted: Parallelism, took_seconds: float) -> str:
-    return f"{vector(wanted)} runs, {took_seconds:.1f} s after the request"
+def running(subject: str, took_seconds: float) -> str:
+    return f"{subject} runs, {took_seconds:.1f} s after the request"
 
 
 def verified(wanted: Parallelism, took_seconds: float, capacity_is_fine: bool, comparison: str) -> str:

@@ -1,10 +1,10 @@
 """Observed state that an action is judged by: the target, and the response to the last instruction."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from weir_contracts import ActionState, Analysis, Deployment, Parallelism, ScalingPolicy, Topology
+from weir_contracts import ActionState, Analysis, Deployment, InstanceRef, Parallelism, ScalingPolicy, Topology
 
 from .messages import contested_now
 from .table import Event, EventName
@@ -55,6 +55,19 @@ class DepartedMember:
     """Instance that it belonged to."""
     static_id: str | None = None
     """`group.instance.id`; None for a dynamic member."""
+    uid: str | None = None
+    """Identity of what ran its process, which has another one by now; None: nothing has the instance's id."""
+
+
+@dataclass(frozen=True)
+class RunningInstance:
+    """Instance of a consumer group whose process has not ended."""
+
+    id: str
+    members: tuple[str, ...] = ()
+    """Ids of its members at the group's coordinator."""
+    uid: str | None = None
+    """Identity of what runs it; None: its id belongs to one process only."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,18 @@ class Snapshot:
 
     departed: tuple[DepartedMember, ...] = ()
     """Members of the application's group to evict, so that their tasks move at once."""
+    can_restart_instances: bool = False
+    """Whether the driver can restart one of `instances`, and the policy lets it."""
+    instances: tuple[RunningInstance, ...] = ()
+    """Instances of a consumer group; empty for another application."""
+
+    def instance_of(self, members: Collection[str]) -> RunningInstance | None:
+        """Return the instance that has all of these members, or None."""
+        return next((each for each in self.instances if members and set(members) <= set(each.members)), None)
+
+    def is_replaced(self, instance: InstanceRef) -> bool:
+        """Return whether the process of an instance runs no more, by the target's word."""
+        return all((each.id, each.uid) != (instance.id, instance.uid) for each in self.instances)
 
     def runs(self, wanted: Parallelism) -> bool:
         """Return whether exactly this parallelism runs, with every subtask."""
@@ -125,6 +150,13 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """Restart this instance."""
+
+    instance: InstanceRef
+
+
+@dataclass(frozen=True)
 class TriggerCheckpoint:
     """Trigger a checkpoint, since a rescale waits for one to complete."""
 
@@ -136,7 +168,7 @@ class Evict:
     members: tuple[DepartedMember, ...]
 
 
-Instruction = Record | Request | TriggerCheckpoint | Evict
+Instruction = Record | Request | Restart | TriggerCheckpoint | Evict
 
 
 @dataclass(frozen=True)
@@ -213,8 +245,8 @@ class Observed:
 class Step:
     """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping.
 
-    Invariants: a parallelism is requested in the phases `applying` and `rolling-back` only, and members are evicted in
-    `verifying` and `rolling-back` only.
+    Invariants: a parallelism is requested in the phases `applying` and `rolling-back` only, an instance is restarted in
+    `applying` only, and members are evicted in `verifying` and `rolling-back` only.
     """
 
     action: ActionState
@@ -224,6 +256,8 @@ class Step:
     def __post_init__(self) -> None:
         if isinstance(self.instruction, Request) and self.action.phase not in ("applying", "rolling-back"):
             raise ValueError(f"{self.action.application}: a request in phase {self.action.phase!r}")
+        if isinstance(self.instruction, Restart) and self.action.phase != "applying":
+            raise ValueError(f"{self.action.application}: a restart in phase {self.action.phase!r}")
         if isinstance(self.instruction, Evict) and self.action.phase not in ("verifying", "rolling-back"):
             raise ValueError(f"{self.action.application}: an eviction in phase {self.action.phase!r}")
 

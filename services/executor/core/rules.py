@@ -99,5 +99,7 @@ class Rules(RuleSettings):
     """Demand may differ by this share from before for two capacities to be compared."""
     min_confidence: float = 0.5
     """Estimates below this confidence are not compared."""
+    restart_pause_seconds: float = 3600.0
+    """Minimum time between two restarts of instances of one application."""
     min_utilization: float = 0.5
     """Operators below this utilization are not compared, since their capacity is extrapolated."""

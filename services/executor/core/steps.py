@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Deployment, Parallelism, derive_id
+from weir_contracts import ActionState, Deployment, InstanceRef, Parallelism, derive_id
 
 from . import messages
 from .capacity import judge
@@ -31,6 +31,7 @@ from .observed import (
     Refusal,
     Rejected,
     Request,
+    Restart,
     Snapshot,
     Step,
     TriggerCheckpoint,
@@ -57,7 +58,8 @@ def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
     """
     if action.phase != "intended" or action.attempt_id == attempt_id:
         return Step(action)
-    event = TakenOver("resumed", messages.taken_over(action.before, action.wanted), attempt_id)
+    sentence = messages.taken_over(action.before, action.wanted, action.instance)
+    event = TakenOver("resumed", sentence, attempt_id)
     return Step(move(action, event, now), event)
 
 
@@ -235,8 +237,8 @@ def _intended(case: _Situation) -> Step:
     if isinstance(answer, Recorded):
         deadline_at = case.now + timedelta(seconds=case.rules.request_retry_seconds)
         deadline_at = min(deadline_at, action.deadline_at or deadline_at)
-        sentence = messages.setting(action.before, action.wanted)
-        return case.go(Timed("recorded", sentence, deadline_at), Request(action.wanted))
+        sentence = messages.doing(action.before, action.wanted, action.instance)
+        return case.go(Timed("recorded", sentence, deadline_at), _change(action))
     if isinstance(answer, Conflict):
         return case.go(Lost("lost", messages.ACTION_ELSEWHERE, answer.current, code="in-flight"))
     policy = observed.policy or PolicyReading(False, reason="not read")
@@ -248,14 +250,20 @@ def _intended(case: _Situation) -> Step:
     return case.stay(Record())
 
 
+def _change(action: ActionState) -> Request | Restart:
+    """Return the instruction that an action is for."""
+    return Request(action.wanted) if action.instance is None else Restart(action.instance)
+
+
 def _applying(case: _Situation) -> Step:
     action, snapshot = case.action, case.snapshot
-    change = changes(action.before, action.wanted)
+    change = messages.change(action.before, action.wanted, action.instance)
     match case.observed.answer:
         case Accepted(at):
             return case.accepted("accepted", at, change)
         case Rejected(reason):
-            return case.end("rejected", messages.refused_by_engine(vector(action.wanted), reason))
+            request = vector(action.wanted) if action.instance is None else change
+            return case.end("rejected", messages.refused_by_engine(request, reason))
         case Refusal(code, sentence):
             return case.end("contested" if code == "contested" else "outdated", sentence, code)
     lost = case.job_lost()
@@ -263,7 +271,7 @@ def _applying(case: _Situation) -> Step:
         return lost
     if snapshot.reachable and snapshot.deployment is not None:
         requested = snapshot.deployment.requested
-        if requested == action.wanted:
+        if requested == action.wanted and (action.instance is None or snapshot.is_replaced(action.instance)):
             # The request went out right after this phase began, so that is nearer to its acceptance than now is.
             return case.accepted("found-requested", action.checked_at or case.now, change)
         target = rollback_target(action)
@@ -273,7 +281,7 @@ def _applying(case: _Situation) -> Step:
             sentence = messages.unfinished(snapshot.refusal.sentence, target, requested or target)
             return case.end("outdated", sentence, snapshot.refusal.code)
         if not case.is_late:
-            return case.stay(Request(action.wanted))
+            return case.stay(_change(action))
     if not case.is_late:
         return case.stay()
     reason = "" if snapshot.reachable else snapshot.reason
@@ -293,6 +301,8 @@ def _verifying(case: _Situation) -> Step:
     eviction = case.eviction()
     if eviction is not None:
         return eviction
+    if action.instance is not None:
+        return _restarting(case, action.instance)
     extra = _extra_restarts(action, deployment) or 0
     if extra >= case.rules.restart_loop and _is_looping(case):
         return case.roll_back("restart-loop", messages.restart_loop(extra))
@@ -313,11 +323,24 @@ def _verifying(case: _Situation) -> Step:
     return case.stay(checkpoint)
 
 
+def _restarting(case: _Situation, instance: InstanceRef) -> Step:
+    """Wait until another process has the instance's place. Nothing else was changed, so there is nothing to roll back."""
+    action, snapshot = case.action, case.snapshot
+    is_replaced = snapshot.is_replaced(instance)
+    if is_replaced and snapshot.runs(action.wanted):
+        return _began_to_run(case) if action.running_at is None else _settling(case, action.running_at)
+    if not case.is_late:
+        return case.stay()
+    progress = snapshot.progress.sentence if is_replaced and snapshot.progress else ""
+    return case.end("stuck", messages.restart_failed(instance, progress), "restart-failed")
+
+
 def _began_to_run(case: _Situation) -> Step:
     """Record when the wanted parallelism began to run."""
     requested_at = case.action.requested_at
     began = min(max(case.snapshot.steady_since or case.now, requested_at or case.now), case.now)
-    sentence = messages.running(case.action.wanted, (began - (requested_at or began)).total_seconds())
+    took = (began - (requested_at or began)).total_seconds()
+    sentence = messages.running(messages.running_again(case.action.wanted, case.action.instance), took)
     return case.go(Running("running", sentence, case.now + case.limit(), began))
 
 
@@ -331,7 +354,9 @@ def _settling(case: _Situation, running_at: datetime) -> Step:
     steady_since = max(running_at, case.snapshot.steady_since or case.now)
     if case.now - steady_since < timedelta(seconds=case.rules.settle_seconds):
         return case.stay()
-    took = case.action.restart_seconds or 0.0
+    took, instance = case.action.restart_seconds or 0.0, case.action.instance
+    if instance is not None:
+        return case.end("healthy", messages.restarted(instance, took), code="verified")
     sentence = messages.verified(case.action.wanted, took, comparison.kind == "fine", comparison.sentence)
     return case.end("healthy", sentence, code="verified")
 

@@ -112,6 +112,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("verifying", "restart-loop"): "rolling-back",
     ("verifying", "worse"): "rolling-back",
     ("verifying", "contested"): "failed",
+    ("verifying", "stuck"): "failed",  # a restarted instance does not run: there is nothing to go back to
     ("verifying", "unreachable"): "failed",
     ("verifying", "gone"): "failed",
     # back to what was requested before

@@ -21,6 +21,7 @@ from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -232,7 +233,9 @@ class KafkaBrokers:
     async def _settled(self, future: "Future[Any]") -> Any:
         return await _response(asyncio.wrap_future(future), self._timeout_seconds)
 
-    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+    async def appended_at(
+        self, positions: Mapping[Place, int], isolation: Isolation
+    ) -> Mapping[Place, datetime | None]:
         if self._looking.locked():
             return {}  # another application's lookup runs; the next scrape tries again
         async with self._looking:
@@ -241,17 +244,23 @@ class KafkaBrokers:
             except BusError:
                 return {}
 
-    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime | None]:
         consumer = self._readers.get(isolation) or self._new_consumer(isolation)
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
-        found: dict[Place, datetime] = {}
+        found: dict[Place, datetime | None] = {}
         done: set[Place] = set()
         until = self._clock.monotonic() + LOOKUP_SECONDS
         while len(done) < len(positions) and (left := until - self._clock.monotonic()) > 0:
             message = consumer.poll(left)
-            if message is None or message.error() is not None:
+            if message is None:
                 continue
             place = (message.topic(), message.partition())
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF and place in positions and place not in done:
+                    done.add(place)
+                    found[place] = None
+                continue
             if place in positions and place not in done and message.offset() >= positions[place]:
                 done.add(place)
                 if (at := _timestamp(message)) is not None:
@@ -269,6 +278,8 @@ class KafkaBrokers:
                 "isolation.level": isolation,
                 # Where retention has deleted the position, the oldest record there is waits longest.
                 "auto.offset.reset": "earliest",
+                # The end shows that no record follows, only markers of transactions or aborted records.
+                "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
                 # One record of each partition is needed; brokers send batches.
                 "max.partition.fetch.bytes": 16_384,

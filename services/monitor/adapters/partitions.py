@@ -61,8 +61,11 @@ class Brokers(Protocol):
         """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
         ...
 
-    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
-        """Return when the first record at or after each position was appended, without those that take too long."""
+    async def appended_at(
+        self, positions: Mapping[Place, int], isolation: Isolation
+    ) -> Mapping[Place, datetime | None]:
+        """Return when the first record at or after each position was appended, without those that take too long. None: no
+        record follows, only markers of transactions or, for readers of committed records, aborted ones."""
         ...
 
 
@@ -77,6 +80,7 @@ class _PartitionHistory:
     """Readings of a partition in earlier scrapes."""
 
     ends: deque[tuple[datetime, int]] = field(default_factory=deque)
+    last_end: int = 0
     committed: int | None = None
     committed_at: datetime | None = None
     looked_up: tuple[int, datetime] | None = None
@@ -84,11 +88,12 @@ class _PartitionHistory:
     rewound_at: datetime | None = None
 
     def add_end(self, end: int, now: datetime) -> None:
-        if self.ends and end < self.ends[-1][1]:
+        if end < self.last_end:
             # the topic was created again: its offsets mean other records
             self.ends.clear()
             self.looked_up = None
             self.rewound_at = now
+        self.last_end = end
         if not self.ends or now - self.ends[-1][0] >= ENDS_STEP:
             self.ends.append((now, end))
         while now - self.ends[0][0] > ENDS_KEPT:
@@ -234,7 +239,8 @@ class PartitionCollector:
         chosen = {place: position for _, place, position in sorted(waiting, reverse=True)[:MAX_LOOKUPS]}
         found = await self._brokers.appended_at(chosen, self._signals.isolation) if chosen else {}
         for place, at in found.items():
-            self._histories[place].looked_up = (chosen[place], at)
+            if at is not None:
+                self._histories[place].looked_up = (chosen[place], at)
         return [(v, self._aged(p, positions.get((v, (p.topic, p.partition))))) for v, p in read]
 
     def _aged(self, partition: PartitionOffsets, position: int | None) -> PartitionOffsets:

@@ -97,6 +97,14 @@ def _vector(proposed: Parallelism, approved: Parallelism) -> str:
     return _joined([f"{_short(name)} {p}" for name, p in differ.items()])
 
 
+def restart_of(evidence: str) -> str:
+    return f"restart one instance: {evidence}"
+
+
+def restart_is_near(evidence: str, seconds: float) -> str:
+    return f"no change of size before the instance goes on or is restarted, after {seconds:.0f} s: {evidence}"
+
+
 def out_of_bounds(name: str, parallelism: int, low: int, high: int) -> str:
     return f"{_short(name)} runs at {parallelism}, the policy allows {low} to {high}"
 

@@ -82,14 +82,16 @@ class Members:
 
 class RealRig:
     def __init__(self, broker: KafkaBroker, protocol: str) -> None:
-        servers = broker.bootstrap_servers
+        self.servers = servers = broker.bootstrap_servers
         self.topic = self.group = f"groups-{uuid.uuid4().hex[:8]}"
         broker.create_topic(self.topic, PARTITIONS)
         self._members = Members(servers, self.group, self.topic, protocol)
         self._producer = Producer({"bootstrap.servers": servers})
+        self._transactional: Producer | None = None
         self._admin = AdminClient({"bootstrap.servers": servers})
         clock = SystemClock()
-        self._opened = KafkaBrokers(servers, 5.0, clock), KafkaBrokers(f"127.0.0.1:{free_port()}", 1.0, clock)
+        self.brokers = KafkaBrokers(servers, 5.0, clock)
+        self._opened = self.brokers, KafkaBrokers(f"127.0.0.1:{free_port()}", 1.0, clock)
         plain = subject({"consumerGroup": {"groupId": self.group}}, servers)
         self.collector, self.away = (GroupCollector(plain, brokers, clock) for brokers in self._opened)
 
@@ -111,6 +113,19 @@ class RealRig:
         for _ in range(records):
             self._producer.produce(self.topic, b"x", partition=partition)
         assert await asyncio.to_thread(self._producer.flush, 10) == 0
+
+    async def transact(self, partition: int, records: int) -> None:
+        await asyncio.to_thread(self._transact, partition, records)
+
+    def _transact(self, partition: int, records: int) -> None:
+        if self._transactional is None:
+            settings = {"bootstrap.servers": self.servers, "transactional.id": self.group}
+            self._transactional = Producer(settings)
+            self._transactional.init_transactions(30)
+        self._transactional.begin_transaction()
+        for _ in range(records):
+            self._transactional.produce(self.topic, b"x", partition=partition)
+        self._transactional.commit_transaction(30)
 
     async def commit(self, partition: int, offset: int, metadata: str = "") -> None:
         wanted = TopicPartition(self.topic, partition, offset, metadata=metadata)

@@ -64,6 +64,7 @@ class App:
     """Partitions that are not processed any more."""
     expired: int = 0
     rewound_at: datetime | None = None
+    run_began: datetime = NOON
 
     def __post_init__(self) -> None:
         self.ends = [0.0] * len(self.rates)
@@ -90,7 +91,7 @@ class App:
                 take = 0.0 if i in self.stuck else min(left, self.ends[i] - self.done[i])
                 self.done[i] += take
                 left -= take
-        if self.seconds % self.commit_seconds == 0:
+        if self.commit_seconds and self.seconds % self.commit_seconds == 0:
             for i, done in enumerate(self.done):
                 if int(done) != self.committed[i]:
                     self.committed[i], self.committed_at[i] = int(done), self.now
@@ -111,6 +112,7 @@ class App:
                 committed_offset=self.committed[i],
                 committed_at=self.committed_at[i],
                 rewound_at=self.rewound_at if i == 0 else None,
+                owner=self.instances[i % len(self.instances)].id if self.instances else "",
             )
             for i in range(len(self.rates))
         ]
@@ -125,7 +127,7 @@ class App:
             observed={NAME: self.threads},
             instances=self.instances,
             group=group,
-            commit_interval_seconds=self.commit_seconds,
+            commit_interval_seconds=self.commit_seconds or None,
         )
         counted = sum(self.committed)
         reading = OperatorReading(
@@ -143,7 +145,7 @@ class App:
             observed_at=self.now,
             policy=self.policy,
             status="running",
-            run=Run(key=f"group {self.threads}", running_since=NOON),
+            run=Run(key=f"group {self.threads} {self.run_began}", running_since=self.run_began),
             deployment=deployment,
             topology=Topology(operators=[Operator(name=NAME, id=NAME, source_partitions=PARTITIONS)]),
             operators=[reading],
@@ -211,6 +213,85 @@ def test_one_partition_that_stalls_is_named() -> None:
     app.stuck = {2}
     symptom = found(app.run_for(180), "stalled")
     assert symptom.evidence.startswith("app committed nothing of orders/2 for 1")
+
+
+def two_instances(state: str = "RUNNING") -> list[Instance]:
+    return [
+        Instance(
+            id=f"p{n}", threads=1, members=[f"app-{n}-StreamThread-1-consumer-a"], state=state if n == 2 else "RUNNING"
+        )
+        for n in (1, 2)
+    ]
+
+
+def stuck(**changes: Any) -> App:
+    """The second of two instances, partitions 1 and 3, stands still after 300 s."""
+    app = App([25.0] * PARTITIONS, instances=changes.pop("instances", two_instances()), **changes)
+    app.run_for(300)
+    app.stuck = {1, 3}
+    return app
+
+
+@pytest.mark.parametrize(("commit_seconds", "limit"), [(1.0, 20), (5.0, 20), (30.0, 120)])
+def test_an_instance_that_stands_still_while_others_go_forward_is_named(commit_seconds: float, limit: int) -> None:
+    """After 20 s and four commit intervals, by the id of its process; with what waits for it. The lag that grows is neither the
+    brokers' nor a hot partition's."""
+    app = stuck(commit_seconds=commit_seconds)
+    assert not app.run_for(limit - 10).has("instance-stuck")
+    app.instances = [each.model_copy(update={"blocked_share": 0.9}) for each in app.instances]
+    analysis = app.run_for(50)
+    assert not analysis.has("brokers-bound") and not analysis.has("hot-partition")
+    symptom = found(analysis, "instance-stuck")
+    assert symptom.instance == "p2" and symptom.operator == NAME
+    assert symptom.evidence.startswith("app-2 (client RUNNING) has committed nothing for ")
+    assert symptom.evidence.endswith(" records wait for it, and 1 other instance goes forward")
+    assert (symptom.numbers["waiting_records"] or 0) > 40 * limit
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "rebalancing",
+        "migrating",
+        "restoring",
+        "all stand still",
+        "one partition goes on",
+        "nothing waits",
+        "unknown commit",
+        "new run",
+        "no commit interval",
+        "alone",
+    ],
+)
+def test_no_instance_is_stuck_while(case: str) -> None:
+    """Tasks move; all stand still; a part of it goes on; nothing waits for it; something is unknown; there is no other."""
+    app = stuck(commit_seconds=5.0)
+    app.run_for(100)
+    assert app.analysis is not None and app.analysis.has("instance-stuck")
+    match case:
+        case "rebalancing":
+            app.group = {"state": "PreparingRebalance"}
+        case "migrating":
+            app.group = {"probing_rebalance_at": app.now + timedelta(seconds=60)}
+        case "restoring":
+            app.instances[0] = app.instances[0].model_copy(update={"restore_remaining_records": 9})
+        case "all stand still":
+            app.stuck = {0, 1, 2, 3}
+            app.run_for(60)
+        case "one partition goes on":
+            app.stuck = {1}
+        case "nothing waits":
+            app.rates[1] = app.rates[3] = 0.0
+            app.ends[1], app.ends[3] = app.committed[1], app.committed[3]
+        case "unknown commit":
+            app.committed_at[1] = None  # type: ignore[call-overload]
+        case "new run":
+            app.run_began = app.now
+        case "no commit interval":
+            app.commit_seconds = 0.0
+        case "alone":
+            app.instances = app.instances[1:]
+    assert not app.run_for(10).has("instance-stuck")
 
 
 def test_a_hot_partition_is_named() -> None:

@@ -17,6 +17,7 @@ from services.executor.settings import Settings as ExecutorSettings
 from services.knowledge.settings import KnowledgeSettings
 from services.monitor.settings import MonitorSettings
 from services.planner.settings import PlannerSettings
+from testbed.supervisor.__main__ import main as supervisor
 from workloads import sample_job
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -31,10 +32,18 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "knowledge": KnowledgeSettings,
     "topics": TopicsSettings,
     "sample-topics": TopicsSettings,
+    "streams-topics": TopicsSettings,
 }
-OURS = [*SETTINGS, "load", "sample-job", "prepare", "policy", "docker-gate", "reactive-jar", "reactive-policy"]
+OURS = [
+    *SETTINGS,
+    *("load", "sample-job", "prepare", "policy", "docker-gate", "reactive-jar", "reactive-policy"),
+    *("streams-load", "streams-supervisor", "streams-policy"),
+]
 GIVES_FILES_AWAY = ("prepare", "docker-gate")
-JOBS = ("prepare", "topics", "sample-topics", "policy", "reactive-jar", "reactive-policy")
+JOBS = (
+    *("prepare", "topics", "sample-topics", "policy", "reactive-jar", "reactive-policy"),
+    *("streams-topics", "streams-policy"),
+)
 WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
 
 
@@ -88,11 +97,11 @@ def test_the_readme_has_the_memory_limits() -> None:
     """The sums of the default services, and of each profile."""
     readme = re.sub(r"\s+", " ", (FOLDER / "README.md").read_text())
     every = {profile for s in SERVICES.values() for profile in s.get("profiles", [])}
-    assert every == {"monitoring", "docker-driver", "docker-demo"}
+    assert every == {"monitoring", "docker-driver", "docker-demo", "kafka-streams"}
     gigabytes = {profile: f"{limits(profile) * 2**20 / 1e9:.1f} GB" for profile in every}
     assert f"All limits together are {limits() * 2**20 / 1e9:.1f} GB ({limits() / 1024:.2f} GiB)" in readme
     assert f"monitoring {gigabytes['monitoring']}, " in readme
-    assert all(f"`{profile}` {gigabytes[profile]}" in readme for profile in ("docker-driver", "docker-demo"))
+    assert all(f"`{profile}` {gigabytes[profile]}" in readme for profile in every - {"monitoring"})
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -106,7 +115,8 @@ def test_every_container_has_a_health_check(name: str) -> None:
     assert SERVICES[name]["restart"] == "unless-stopped"
     assert check["interval"]
     if "test" not in check:
-        build = SERVICES[name]["build"]
+        image = SERVICES[name]["image"]
+        build = next(s["build"] for s in SERVICES.values() if s["image"] == image and "build" in s)
         text = (PROJECT / build["dockerfile"]).read_text()
         stages = re.split(r"^FROM ", text, flags=re.MULTILINE)
         final = next((s for s in stages if s.splitlines()[0].endswith(f" AS {build.get('target')}")), stages[-1])
@@ -208,7 +218,8 @@ def test_the_loop_may_meet_on_other_brokers() -> None:
     servers = {
         name: s["environment"]["WEIR_KAFKA_BOOTSTRAP_SERVERS"] for name, s in services.items() if name in SETTINGS
     }
-    assert servers == {**dict.fromkeys([*WEIR, "topics"], "theirs:9092"), "sample-topics": "kafka:9092"}
+    samples = dict.fromkeys(["sample-topics", "streams-topics"], "kafka:9092")
+    assert servers == {**dict.fromkeys([*WEIR, "topics"], "theirs:9092"), **samples}
     assert "--also" not in services["topics"]["command"]
     assert "theirs" not in str([s for name, s in services.items() if name not in servers])
 
@@ -219,12 +230,15 @@ def test_images_say_what_they_are() -> None:
     assert dotenv()["WEIR_VERSION"] == version
     services = compose(WEIR_REVISION="4f2c9d1")["services"]
     built = {name: s["build"]["args"] for name, s in services.items() if "build" in s}
-    assert built == {name: {"VERSION": version, "REVISION": "4f2c9d1"} for name in [*WEIR, "load", "sample-job"]}
+    assert built == {
+        name: {"VERSION": version, "REVISION": "4f2c9d1"}
+        for name in [*WEIR, "load", "sample-job", "streams-supervisor"]
+    }
 
 
 def test_policies_are_remembered_where_down_forgets_them() -> None:
     """In a dedicated volume, which the first job gives to the others' user."""
-    for name in ("policy", "reactive-policy"):
+    for name in ("policy", "reactive-policy", "streams-policy"):
         assert "policies:/var/lib/weir/policies" in SERVICES[name]["volumes"]
         assert "user" not in SERVICES[name]
     assert "policies:/data/policies" in SERVICES["prepare"]["volumes"]
@@ -247,6 +261,26 @@ def test_the_first_policies_are_some(name: str) -> None:
     assert policy.application == f"demo/{where.job}"
     if docker := policy.spec.target.docker:
         assert f"-Dtaskmanager.numberOfTaskSlots={docker.slots}" in SERVICES[docker.service]["command"]
+
+
+def test_the_streams_application_is_what_its_policy_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Topics, endpoint, bounds and options agree between the policy, the supervisor and the load."""
+    policy = parse_policy(yaml.safe_load((FOLDER / "jobs" / "streams.yaml").read_text()))
+    given = dict(each.removeprefix("--").split("=") for each in SERVICES["streams-supervisor"]["command"])
+    endpoint, streams = policy.spec.target.endpoint, policy.subject.application.kafka_streams
+    assert endpoint is not None and streams is not None and policy.spec.mode == "act" and endpoint.restart_instances
+    assert streams.application_id == given["application-id"]
+    assert str(endpoint.url) == f"http://{given['host']}:8070/scale/{given['application-id']}"
+    assert given["host"] == "streams-supervisor" in SERVICES
+    assert policy.spec.bounds.max == int(given["max-replicas"])
+    load = dict(each.removeprefix("--").split("=") for each in SERVICES["streams-load"]["command"])
+    assert (load["topic"], load["payments-topic"]) == (given["orders-topic"], given["payments-topic"])
+    made = " ".join(SERVICES["streams-topics"]["command"])
+    assert all(f"{given[name]}:" in made for name in ("orders-topic", "payments-topic", "output-topic"))
+    with pytest.raises(SystemExit) as ended:
+        supervisor(["--help"])
+    options = capsys.readouterr().out
+    assert ended.value.code == 0 and all(f"--{name}" in options for name in given)
 
 
 def test_the_reactive_job_is_the_sample_job() -> None:

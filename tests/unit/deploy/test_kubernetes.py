@@ -366,18 +366,19 @@ def test_every_object_has_a_namespace_of_its_overlay() -> None:
         assert places - own <= ({"shop"} if overlay == EXTERNAL else set())
 
 
-def test_pod_deletion_cost_is_optional(tmp_path: Path) -> None:
-    """Its component alone lets the executor patch pods."""
-    target, component = (
-        os.path.relpath(FOLDER / each, tmp_path) for each in ("target", "components/pod-deletion-cost")
-    )
+@pytest.mark.parametrize(
+    ("name", "resource", "verb"), [("pod-deletion-cost", "pods", "patch"), ("pod-restart", "pods/eviction", "create")]
+)
+def test_rights_on_pods_are_optional(name: str, resource: str, verb: str, tmp_path: Path) -> None:
+    """Its component alone lets the executor patch pods, or evict them."""
+    target, component = (os.path.relpath(FOLDER / each, tmp_path) for each in ("target", f"components/{name}"))
     (tmp_path / "kustomization.yaml").write_text(f"namespace: shop\nresources: [{target}]\ncomponents: [{component}]\n")
     added = named(str(tmp_path), "Role", "weir-executor")["rules"]
     assert added == [
         *named(DEMO, "Role", "weir-executor")["rules"],
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": [resource], "verbs": [verb]},
     ]
-    assert "patch" not in str([r for r in added[:-1] if "pods" in r["resources"]])
+    assert verb not in str([r for r in added[:-1] if resource in r["resources"]])
 
 
 def mebibytes(text: str) -> int:

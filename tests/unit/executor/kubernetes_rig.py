@@ -180,3 +180,12 @@ class GroupRig(MemoryRig):
 
     async def restart(self, name: str) -> None:
         self.kubernetes.restart(self.kind, "orders", name)
+
+    def restarts(self) -> int:
+        return len(self.kubernetes.evicted)
+
+    def present(self) -> set[str]:
+        return set(self.group.members)
+
+    def lose_an_answer(self) -> None:
+        self.kubernetes.lost_answers = 1

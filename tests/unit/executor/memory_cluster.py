@@ -1,6 +1,5 @@
 """A cluster in memory that rescales jobs in given time. It passes the suite of all drivers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -8,10 +7,9 @@ from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings
 
 from engines.flink.health import health_of
 from runtime.clock import Clock
-from services.executor.core.messages import NO_GROUP, changes
+from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
-    DepartedMember,
     Refusal,
     Rejected,
     Snapshot,
@@ -19,7 +17,7 @@ from services.executor.core.observed import (
     Unanswered,
     contested,
 )
-from services.executor.driver import Fence
+from services.executor.driver import Fence, WithoutGroups
 
 _CRASHES_AFTER_SECONDS = 1.0
 """Time until a crashing job crashes."""
@@ -59,7 +57,7 @@ class MemoryJob:
         return {name: min(p, self.slots) for name, p in self.requested.items()}
 
 
-class MemoryDriver:
+class MemoryDriver(WithoutGroups):
     """Clusters by URL with jobs by name. `away[url] = reason` makes one unreachable."""
 
     def __init__(self, clock: Clock, rescale: RescaleSettings | None = None) -> None:
@@ -151,9 +149,6 @@ class MemoryDriver:
         job.checkpoints_triggered += 1
         job.checkpoint_at = self._clock.now()
         return None
-
-    async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
-        return Unanswered(NO_GROUP)
 
     async def close(self) -> None:
         return None

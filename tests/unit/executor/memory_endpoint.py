@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import ValidationError
 from weir_contracts import KafkaSignals, ScalingPolicy, Subject, parse_policy
-from weir_contracts.endpoint import EndpointRequest
+from weir_contracts.endpoint import EndpointRequest, EndpointRestart
 
 from runtime.clock import Clock
 from services.executor.adapters.group_state import GroupMember, GroupReading
@@ -67,6 +67,8 @@ class Supervisor:
     """Whether stopped processes go on and join again, although they are no longer listed."""
     brokers_away: str = ""
     puts: list[tuple[int, str]] = field(default_factory=list)
+    restarted: dict[str, str] = field(default_factory=dict)
+    """Instance by action."""
     evicted: list[str] = field(default_factory=list)
     seen: list[Mapping[str, str]] = field(default_factory=list)
     """Headers of every request, with names in lower case."""
@@ -159,9 +161,11 @@ class Supervisor:
             return self.broken, {"detail": "secret text of the server"}
         if self.token and self.seen[-1].get("authorization") != f"Bearer {self.token}":
             return 401, {}
+        self._control()
+        if method == "POST" and path.startswith(f"{PATH}/instances/"):
+            return self._restart(path.removeprefix(f"{PATH}/instances/").removesuffix("/restart"), body)
         if path != PATH:
             return 404, {}
-        self._control()
         if method == "GET":
             return 200, self._state()
         try:
@@ -188,6 +192,22 @@ class Supervisor:
             return 504, {}
         return 200, self._state()
 
+    def _restart(self, instance: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        request = EndpointRestart.model_validate_json(body)
+        if str(request.action) in self.restarted:
+            return 200, self._state()
+        if request.version != f"v{self.version}":
+            return 409, {}
+        if instance not in self.instances:
+            return 404, {}
+        self.restarted[str(request.action)] = instance
+        self.kill(instance)
+        self._control()
+        if self.lost_answers:
+            self.lost_answers -= 1
+            return 504, {}
+        return 200, self._state()
+
     def _state(self) -> dict[str, Any]:
         listed = [{"id": each, "metricsUrl": f"http://127.0.0.1:9404/{each}"} for each in self.instances]
         return {
@@ -195,6 +215,7 @@ class Supervisor:
             "ready": len(self._running()),
             "instances": listed,
             "ended": self.ended[-10:],
+            "restarts": True,
             "version": f"v{self.version}",
             **self.lie,
         }
@@ -231,7 +252,7 @@ class Supervisor:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_PUT = _handle  # noqa: N815 - the standard library's names
+            do_GET = do_PUT = do_POST = _handle  # noqa: N815 - the standard library's names
 
             def log_message(self, *_given: Any) -> None:
                 return None

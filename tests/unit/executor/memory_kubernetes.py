@@ -32,6 +32,8 @@ class Pods:
     restarts: int = 0
     quota: int | None = None
     """Maximum number of pods."""
+    budget: bool = False
+    """Whether a disruption budget allows no eviction."""
     made: int = 0
     names: list[str] = field(default_factory=list)
     born: dict[str, float] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class MemoryKubernetes:
         self.pods: dict[str, Pods] = {}
         self.writes: list[tuple[str, int]] = []
         self.costs: dict[str, list[str]] = {}
+        self.evicted: list[str] = []
         self.away = ""
         self.denied: set[str] = set()
         self.autoscalers: dict[str, str] = {}
@@ -138,12 +141,40 @@ class MemoryKubernetes:
             self.lost_answers -= 1
             raise ApiFailed(call, f"cannot {call}: no answer within 5 s")
 
-    async def ended(self, namespace: str, names: Sequence[str]) -> frozenset[str]:
+    async def evict_pod(self, namespace: str, pod: str, uid: str) -> None:
+        call = Call("create", "pods/eviction", namespace, pod)
+        if self.away:
+            raise ApiFailed(call, f"cannot {call}: {self.away}")
+        self._deny("create pods/eviction", namespace, pod)
+        there = self._pod_uids(namespace)
+        if pod not in there:
+            raise ApiFailed(call, f"cannot {call} (404): not found", 404, "NotFound")
+        if there[pod] != uid:
+            raise ApiFailed(call, f"cannot {call} (409): Precondition failed: UID in precondition", 409, "Conflict")
+        workload = next(name for name, each in self.pods.items() if pod in each.names)
+        if self.pods[workload].budget:
+            text = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise ApiFailed(call, f"cannot {call} (429): {text}", 429, "TooManyRequests")
+        kind = next(kind for kind, _, name in self.objects._objects if name == workload and kind != "Pod")
+        self.restart(kind, workload, pod)
+        self.evicted.append(pod)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise ApiFailed(call, f"cannot {call}: no answer within 5 s")
+
+    def _pod_uids(self, namespace: str) -> dict[str, str]:
+        return {
+            name: str(each["metadata"]["uid"])
+            for (kind, at, name), each in self.objects._objects.items()
+            if (kind, at) == ("Pod", namespace)
+        }
+
+    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
         if self.away:
             call = Call("list", "pods", namespace)
             raise ApiFailed(call, f"cannot {call}: {self.away}")
-        there = {name for (kind, at, name) in self.objects._objects if (kind, at) == ("Pod", namespace)}
-        return frozenset(names) - there
+        there = self._pod_uids(namespace)
+        return frozenset(name for name, uid in pods.items() if name not in there or uid not in (None, there[name]))
 
     async def lower_cost(self, found: Found, pod: str) -> None:
         self._deny("patch pods", NAMESPACE)

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -23,7 +25,8 @@ from services.executor.core.rules import Rules
 from services.executor.credentials import read_credentials
 from tests.unit.executor.builders import NOON
 from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
-from tests.unit.executor.memory_endpoint import GROUP, MemoryGroups, Supervisor, endpoint_subject
+from tests.unit.executor.memory_endpoint import GROUP, PATH, MemoryGroups, Supervisor, endpoint_subject
+from tests.unit.executor.restart_suite import RestartSuite, letting, ref
 
 TOKEN = "a-token-of-32-visible-characters"  # noqa: S105 - only tests know it
 
@@ -42,6 +45,15 @@ class EndpointRig:
         self.before: Parallelism = {GROUP: 2 * slots}
         self.wanted: Parallelism = {GROUP: 4 * slots}
         self.too_much: Parallelism = {GROUP: 40_000}
+
+    def restarts(self) -> int:
+        return len(self.supervisor.restarted)
+
+    def present(self) -> set[str]:
+        return set(self.supervisor.members)
+
+    def lose_an_answer(self) -> None:
+        self.supervisor.lost_answers = 1
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         for _ in range(400):
@@ -62,7 +74,7 @@ def memory_rig(**supervisor: Any) -> EndpointRig:
     return EndpointRig(clock, made, "http://supervisor", "http://away", transport=made.transport)
 
 
-class EndpointSuite(DriverSuite):
+class EndpointSuite(DriverSuite, RestartSuite):
     """The suite of all drivers, for instances without checkpoints and without a scheduler."""
 
     async def test_a_running_job_is_observed(self, rig: Rig) -> None:
@@ -169,10 +181,12 @@ async def test_client_and_reference_server_keep_to_the_document() -> None:
     seen: list[tuple[str, int]] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
-        if request.method == "PUT":
-            _check(document, "EndpointRequest", json.loads(request.content))
+        schema = {"PUT": "EndpointRequest", "POST": "EndpointRestart"}.get(request.method)
+        if schema is not None:
+            _check(document, schema, json.loads(request.content))
         status, body = rig.supervisor.answer(request.method, request.url.path, request.headers, request.content)
-        described = document["paths"]["/"][request.method.lower()]["responses"]
+        path = re.sub(r"(?<=^/instances/)[^/]+", "{id}", request.url.path.removeprefix(PATH)) or "/"
+        described = document["paths"][path][request.method.lower()]["responses"]
         assert str(status) in described
         if status == 200:
             _check(document, "EndpointState", body)
@@ -191,7 +205,16 @@ async def test_client_and_reference_server_keep_to_the_document() -> None:
     assert isinstance(await driver.request(own, GROUP, {GROUP: 60}, rig.wanted, OPEN), Rejected)
     found = await driver.observe(endpoint_subject())
     assert found.refusal is not None and found.refusal.code == "forbidden"
-    assert {*seen} == {("GET", 200), ("PUT", 200), ("PUT", 409), ("PUT", 422), ("GET", 401)}
+    own = letting(own)
+    found = await driver.observe(own)
+    first = ref(found.instances[0])
+    assert isinstance(await driver.restart(own, GROUP, first, uuid4(), OPEN), Accepted)
+    rig.supervisor.lie = {"version": "v1"}
+    assert isinstance(await driver.restart(own, GROUP, ref(found.instances[1]), uuid4(), OPEN), TargetChanged)
+    assert {*seen} == {
+        *[("GET", 200), ("PUT", 200), ("PUT", 409), ("PUT", 422), ("GET", 401)],
+        *[("POST", 200), ("POST", 409)],
+    }
     await driver.close()
 
 
@@ -395,38 +418,38 @@ def reading(*clients: str) -> GroupReading:
 def test_only_members_of_instances_that_were_listed_before_depart() -> None:
     """Members of unknown names are never evicted, whatever the endpoint lists."""
     memory = InstanceMemory()
-    assert memory.departed(["a", "b"], [], reading("a", "b", "c", "mailer")) == ()
-    gone = memory.departed(["a"], [], reading("a", "b", "c", "mailer"))
+    assert memory.departed(dict.fromkeys("ab"), [], reading("a", "b", "c", "mailer")) == ()
+    gone = memory.departed(dict.fromkeys("a"), [], reading("a", "b", "c", "mailer"))
     assert [(each.id, each.instance) for each in gone] == [("b#1", "b")]
 
 
 def test_an_ended_instance_may_be_named_by_the_endpoint() -> None:
     """An executor that took over did not see it run."""
-    assert [each.id for each in InstanceMemory().departed(["a"], ["b"], reading("a", "b"))] == ["b#1"]
+    assert [each.id for each in InstanceMemory().departed(dict.fromkeys("a"), ["b"], reading("a", "b"))] == ["b#1"]
 
 
 def test_an_instance_that_comes_back_keeps_its_members() -> None:
     """Also under the id of before."""
     memory = InstanceMemory()
-    memory.departed(["a", "b"], [], reading("a", "b"))
-    assert memory.departed(["a"], [], reading("a", "b")) != ()
-    assert memory.departed(["a", "b"], [], reading("a", "b")) == ()
+    memory.departed(dict.fromkeys("ab"), [], reading("a", "b"))
+    assert memory.departed(dict.fromkeys("a"), [], reading("a", "b")) != ()
+    assert memory.departed(dict.fromkeys("ab"), [], reading("a", "b")) == ()
 
 
 def test_a_member_that_joins_after_the_end_is_alive() -> None:
     """The endpoint says that the instance has ended, and its process joined again: it is left alone."""
     memory = InstanceMemory()
-    memory.departed(["a", "b"], [], reading("a", "b"))
-    assert len(memory.departed(["a"], [], reading("a", "b"))) == 1
+    memory.departed(dict.fromkeys("ab"), [], reading("a", "b"))
+    assert len(memory.departed(dict.fromkeys("a"), [], reading("a", "b"))) == 1
     again = GroupReading("Stable", (GroupMember("a#1", "a"), GroupMember("b#2", "b")))
-    assert memory.departed(["a"], [], again) == ()
+    assert memory.departed(dict.fromkeys("a"), [], again) == ()
 
 
 def test_instances_of_years_do_not_pile_up() -> None:
     """The ones that were listed first are forgotten."""
     memory = InstanceMemory()
     for number in range(2_500):
-        memory.departed([f"i-{number}"], [], reading())
+        memory.departed({f"i-{number}": None}, [], reading())
     assert len(memory._listed) == 2_000 and len(memory._ended) <= 2_000
 
 

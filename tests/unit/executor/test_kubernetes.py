@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from weir_contracts import Pod, WorkloadStatus
@@ -14,12 +15,13 @@ from engines.kubernetes.workloads import WorkloadReading
 from services.executor.adapters.kubernetes import KubernetesDriver
 from services.executor.adapters.kubernetes_state import Found, Restarts, progress
 from services.executor.core.deadlines import rescale_limit, successive_starts
-from services.executor.core.observed import Accepted, Refusal
+from services.executor.core.observed import Accepted, Evicted, Refusal, Rejected
 from services.executor.core.rules import Rules
 from tests.unit.executor.builders import NOON, TOPOLOGY
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import FlinkRig, GroupRig, MemoryRig
+from tests.unit.executor.restart_suite import RestartSuite, letting
 from tests.unit.executor.workload_suite import ServiceSuite
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
@@ -59,7 +61,7 @@ CASES = [
 ]
 
 
-class TestConsumerGroup(GroupPodsSuite):
+class TestConsumerGroup(GroupPodsSuite, RestartSuite):
     @pytest.fixture(params=CASES, ids=lambda case: " ".join([case[0], *case[1]]))
     async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[GroupRig]:
         kind, group = request.param
@@ -67,6 +69,45 @@ class TestConsumerGroup(GroupPodsSuite):
         await rig.until(lambda s: s.runs(rig.before))
         yield rig
         await rig.driver.close()
+
+
+@pytest.mark.parametrize(
+    ("denied", "budget", "reason"),
+    [(set(), True, "disruption budget"), ({"create pods/eviction"}, False, "may not create pods/eviction")],
+)
+async def test_an_eviction_that_is_refused_is_named(denied: set[str], budget: bool, reason: str) -> None:
+    """By the pod's disruption budget, and without the right; the pod stays."""
+    rig = GroupRig()
+    _, instance = await RestartSuite.settled(rig)
+    rig.kubernetes.denied, rig.pods["orders"].budget = denied, budget
+    found = await rig.driver.observe(rig.subject)
+    answer = await RestartSuite.ask(rig, instance, uuid4(), found)
+    assert isinstance(answer, Rejected) and reason in answer.reason
+    assert not (await rig.driver.observe(rig.subject)).is_replaced(instance)
+    assert rig.kubernetes.evicted == []
+
+
+async def test_no_pod_is_evicted_while_its_workload_rolls_out() -> None:
+    """The rollout replaces it anyway."""
+    rig = GroupRig("Deployment")
+    found, instance = await RestartSuite.settled(rig)
+    rig.kubernetes.report("Deployment", "orders", updatedReplicas=1)
+    answer = await RestartSuite.ask(rig, instance, uuid4(), found)
+    assert isinstance(answer, Refusal) and answer.code == "rollout"
+
+
+async def test_the_new_process_of_a_pod_that_has_its_name_again_is_never_evicted() -> None:
+    """Members that joined in the last reading before, or from the new pod's address, may be its own."""
+    rig = GroupRig()
+    found, instance = await RestartSuite.settled(rig)
+    for _ in range(2):
+        await RestartSuite.ask(rig, instance, uuid4(), found)
+        found = await rig.until(lambda s, old=instance: s.is_replaced(old) and len(rig.group.members) == 3)  # type: ignore[misc]
+        assert {member.id for member in found.departed} == set(instance.members)
+        living = {id for id, each in rig.group.members.items() if each.dies_at is None}
+        assert len(living) == 2 and not living & {member.id for member in found.departed}
+        assert isinstance(await rig.driver.evict(letting(rig.subject), found.departed), Evicted)
+        found, instance = await RestartSuite.settled(rig)
 
 
 @pytest.mark.parametrize("names", [("orders",), ("orders", "payments")])

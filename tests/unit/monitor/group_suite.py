@@ -35,6 +35,10 @@ class Rig(Protocol):
         """Write records."""
         ...
 
+    async def transact(self, partition: int, records: int) -> None:
+        """Write records in a transaction, which ends with a marker."""
+        ...
+
     async def commit(self, partition: int, offset: int, metadata: str = "") -> None:
         """Commit as the partition's member, or as no member while there is none."""
         ...
@@ -112,6 +116,19 @@ class GroupSuite:
         await rig.delete_before(2, 5)
         reading = await eventually(rig, lambda scrape: of(scrape, 2).log_start_offset == 5)
         assert of(reading, 2).committed_offset == 2
+
+    async def test_the_marker_of_a_transaction_is_no_record_that_waits(self, rig: Rig) -> None:
+        """Consumers commit the offset after the last record, and the marker's own follows it. A record after it waits."""
+        await rig.join(1)
+        await rig.transact(0, 3)
+        await rig.commit(0, 3)
+        scrape = await eventually(rig, lambda scrape: of(scrape, 0).committed_offset == 4)
+        assert of(scrape, 0).log_end_offset == 4
+        await rig.append(0, 1)
+        scrape = await eventually(rig, lambda scrape: of(scrape, 0).log_end_offset == 5)
+        for _ in range(6):
+            scrape = await rig.collector.scrape()
+        assert (of(scrape, 0).committed_offset, of(scrape, 0).log_end_offset) == (3, 5)
 
     async def test_a_partition_without_a_commit_is_a_problem(self, rig: Rig) -> None:
         """Whether its records wait depends on where the application would begin."""

@@ -26,6 +26,8 @@ class _Log:
 
     appended: list[datetime] = field(default_factory=list)
     start: int = 0
+    markers: set[int] = field(default_factory=set)
+    """Offsets that no record has: markers of transactions."""
     open_from: int | None = None
     """First offset of an open transaction; None: there is none."""
 
@@ -48,6 +50,11 @@ class MemoryBrokers:
         if in_transaction and log.open_from is None:
             log.open_from = len(log.appended)
         log.appended += [self._clock.now()] * records
+
+    def transact(self, place: Place, records: int) -> None:
+        """Write the records of a transaction, and its marker."""
+        self.append(place, records + 1)
+        self._logs[place].markers.add(len(self._logs[place].appended) - 1)
 
     def delete_before(self, place: Place, offset: int) -> None:
         """Delete records as retention does."""
@@ -114,14 +121,16 @@ class MemoryBrokers:
         self._check_reachable()
         return self.groups.get(name, DescribedGroup(name, "Dead"))
 
-    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+    async def appended_at(
+        self, positions: Mapping[Place, int], isolation: Isolation
+    ) -> Mapping[Place, datetime | None]:
         self._check_reachable()
-        found = {}
+        found: dict[Place, datetime | None] = {}
         for place, position in positions.items():
             log = self._logs[place]
-            oldest = max(position, log.start)
-            if oldest < self._end(log, isolation):
-                found[place] = log.appended[oldest]
+            ahead = (n for n in range(max(position, log.start), self._end(log, isolation)) if n not in log.markers)
+            oldest = next(ahead, None)
+            found[place] = None if oldest is None else log.appended[oldest]
         return found
 
 

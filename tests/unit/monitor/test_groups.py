@@ -61,6 +61,10 @@ class MemoryRig:
         self.clock.advance(1)
         self._brokers.append((self.topic, partition), records)
 
+    async def transact(self, partition: int, records: int) -> None:
+        self.clock.advance(1)
+        self._brokers.transact((self.topic, partition), records)
+
     async def commit(self, partition: int, offset: int, metadata: str = "") -> None:
         self.clock.advance(1)
         self._brokers.commit(self.group, {(self.topic, partition): offset}, metadata)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -178,6 +179,7 @@ async def test_the_api_reads_and_sets_the_number() -> None:
         "ready": 0,
         "instances": [{"id": "orders-1-0", "metricsUrl": None}],
         "ended": [],
+        "restarts": True,
         "version": state["version"],
     }
     request = {"replicas": 2, "version": state["version"]}
@@ -198,6 +200,37 @@ async def test_the_executors_client_understands_the_supervisor() -> None:
     with pytest.raises(EndpointFailed) as refused:
         await endpoint.scale(2, state.version, httpx.Timeout(5.0))
     assert refused.value.is_conflict
+
+
+async def test_one_instance_is_restarted_once_for_an_action() -> None:
+    """It stays listed until its process has ended; another one under another id takes its place, with the same number and
+    version. A repeated request, also for an instance that has ended, restarts nothing again."""
+    park, action = Park(2), uuid4()
+    park.fleet.tick()
+    endpoint = Endpoint(_api(park), "/scale/orders", answer_seconds=5.0)
+    before = await endpoint.read()
+    await endpoint.restart("orders-2-1", action, before.version, httpx.Timeout(5.0))
+    park.tick_until(lambda: "orders-2-2" in park.ids())
+    assert park.ids() == ["orders-1-0", "orders-2-2"]
+    for _ in range(2):
+        await endpoint.restart("orders-2-1", action, before.version, httpx.Timeout(5.0))
+        park.fleet.tick()
+    after = await endpoint.read()
+    assert (after.replicas, after.version, after.ended) == (2, before.version, ["orders-2-1"])
+    assert len(park.made) == 3
+
+
+@pytest.mark.parametrize(("instance", "version", "status"), [("orders-9", "", 404), ("orders-1-0", "old", 409)])
+async def test_a_restart_of_another_state_is_refused(instance: str, version: str, status: int) -> None:
+    """An instance that does not run, and another version than the present one."""
+    park = Park(1)
+    park.fleet.tick()
+    endpoint = Endpoint(_api(park), "/scale/orders", answer_seconds=5.0)
+    present = (await endpoint.read()).version
+    with pytest.raises(EndpointFailed) as refused:
+        await endpoint.restart(instance, uuid4(), version or present, httpx.Timeout(5.0))
+    assert refused.value.status == status
+    assert park.ids() == ["orders-1-0"]
 
 
 @pytest.mark.parametrize(
