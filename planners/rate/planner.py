@@ -147,6 +147,8 @@ def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parall
     allowed."""
     comparison, found = situation.comparison, list[Parallelism]()
     drain = comparison.assumptions.drain_seconds
+    if comparison.serving is not None:
+        return [comparison.joined] if comparison.joined != comparison.current else []
     for seconds in (None, 4 * drain, 2 * drain, drain, drain / 2, drain / 4):
         vector = sized(comparison, demands, seconds)
         if vector not in found:
@@ -228,7 +230,7 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     saved = hold.cost[0] - cost[0]
     if cost >= hold.cost or saved < parameters.min_saving * hold.cost[0]:
         return _reply(situation, None, "objective-held", held)
-    moved, restart = changes(hold.vector, vector), comparison.restart
+    moved, restart = changes(hold.vector, vector), comparison.restart_to(vector)
     option = _Option(vector, comparison.going([vector])[0], cost)
     peak = option.outlook.max_lag_seconds
     if saved == 0:

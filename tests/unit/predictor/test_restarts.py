@@ -48,7 +48,7 @@ def test_a_job_costs_the_same_in_both_directions() -> None:
 def test_a_group_learns_each_direction_from_its_outcomes() -> None:
     """Growing, tasks stand still for one rebalance and capacity counts once the instances run; shrinking, they stand still
     until the group has noticed. From two to four, half of the tasks move."""
-    past = [rescaled(2, 4, 60.0), rescaled(4, 2, 45.0, 10), rescaled(2, 4, 80.0, 20), rescaled(2, 4, 70.0, 30)]
+    past = [rescaled(2, 4, 60.0), rescaled(4, 2, 45.0, 4), rescaled(2, 4, 80.0, 20), rescaled(2, 4, 70.0, 30)]
     found = grouped()
     costs = restarts_of(found, found.deployment, past)
     assert (costs.up.seconds, costs.up.capacity_after_seconds) == (3.0, 70.0)
@@ -56,6 +56,22 @@ def test_a_group_learns_each_direction_from_its_outcomes() -> None:
     assert costs.of({WORK: 2}, {WORK: 4}).away_share == 0.5
     assert costs.of({WORK: 4}, {WORK: 3}).away_share == 0.25
     assert costs.settled_seconds == 70.0
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(5, 45.0), (10, 22.5), (30, 1.4)])
+def test_the_time_of_a_shrink_is_worth_less_with_its_age(minutes: int, seconds: float) -> None:
+    """One that was long by chance would otherwise prevent the next one, which measures it again."""
+    found = grouped()
+    costs = restarts_of(found, found.deployment, [rescaled(4, 2, 45.0, minutes)])
+    assert costs.down.seconds == pytest.approx(seconds, abs=0.1)
+    assert costs.down.measured
+
+
+def test_growths_are_no_measure_of_a_shrink() -> None:
+    """A rebalance while instances start lasts longer: it is a guess, and a guess prevents no shrink."""
+    found = grouped(seconds=12.0)
+    costs = restarts_of(found, found.deployment, [rescaled(2, 4, 60.0)])
+    assert (costs.up.measured, costs.down.measured) == (True, False)
 
 
 @pytest.mark.parametrize(
