@@ -4,10 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Group, Instance, Outcome, RestartTimes
+from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RestartTimes, Run, Topology
 
 from predictor import Restart, judged, restart_of, restarts_of, what_if
 from predictor.question import parse_load
+from predictor.restarts import serving_of
 from predictor.trajectory import outlooks
 from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
 from tests.unit.predictor.test_trajectory import model
@@ -147,3 +148,28 @@ def test_what_is_not_away_goes_on() -> None:
         model(100), [{SOURCE: 1, WORK: 3}], Restart(8.0, away_share=0.0), horizon_seconds=24, objective_seconds=None
     )
     assert none.max_lag_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("active", "due", "serving"), [((6, 6, 0), True, 2), ((4, 4, 4), True, None), ((6, 6, 0), False, None)]
+)
+def test_the_instance_with_the_most_tasks_sets_the_pace_until_they_have_moved(
+    active: tuple[int, ...], due: bool, serving: int | None
+) -> None:
+    """Twelve tasks on three threads: six on each of the first two do as much as two threads. Four have to move, two at a
+    time, each ten minutes."""
+    began, probing = NOON - timedelta(seconds=60), NOON + timedelta(seconds=540)
+    group = Group(id="orders", state="Stable", members=3, probing_rebalance_at=probing if due else None)
+    instances = [
+        Instance(id=f"{n}", threads=1, active_tasks=count, standby_tasks=2 * (count == 0))
+        for n, count in enumerate(active)
+    ]
+    job = deployment({"orders": 3}, group=group, instances=instances)
+    topology = Topology(operators=[Operator(name="orders", id="orders", source_partitions=12)])
+    found = analysis(deployment=job, run=Run(running_since=began))
+    moving = serving_of(found, job, topology)
+    if serving is None:
+        assert moving is None
+    else:
+        assert moving is not None
+        assert (moving.parallelism, moving.next_seconds, moving.seconds) == ({"orders": serving}, 540.0, 1140.0)
