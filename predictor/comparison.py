@@ -27,7 +27,7 @@ from .capacity import lower_bounds_of
 from .flow import loads_of
 from .model import STAY, Backlog, Model, Restart
 from .reading import USUAL_RESTART_SECONDS, Gap
-from .restarts import Restarts, restarts_of
+from .restarts import Restarts, Serving, restarts_of, serving_of
 from .trajectory import Outlook, outlooks
 
 SATURATED = 0.95
@@ -100,6 +100,8 @@ class Comparison:
     lower_bounds: Mapping[str, float]
     """Records/s that operators of unknown capacity sustain at least at their present parallelism."""
     assumptions: Assumptions
+    serving: Serving | None = None
+    """What serves while tasks of a consumer group wait for their warm-ups; None: none does."""
 
     @property
     def restart(self) -> Restart:
@@ -108,7 +110,17 @@ class Comparison:
 
     def restart_to(self, vector: Parallelism) -> Restart:
         """Return the cost of changing to a vector."""
-        return self.restarts.of(self.current, vector)
+        found = self.restarts.of(self.current, vector)
+        if self.serving is None:
+            return found
+        # The rebalance for a new instance comes before the probing one, and moves what is warmed up.
+        left = self.serving.seconds - self.serving.next_seconds
+        return replace(found, capacity_after_seconds=left + min(self.serving.next_seconds, found.settled_seconds))
+
+    @property
+    def joined(self) -> Parallelism:
+        """One thread more of each operator, within its limits."""
+        return {name: max(now, min(self.limits[name].max, now + 1)) for name, now in self.current.items()}
 
     @property
     def backlog_records(self) -> float:
@@ -180,8 +192,11 @@ class Comparison:
         """Length of the predictions."""
         if self.assumptions.horizon_seconds is not None:
             return self.assumptions.horizon_seconds
+        moved = 0.0 if self.serving is None else self.serving.seconds
         return (
-            self.restarts.settled_seconds + 2 * self.assumptions.drain_seconds + (self.objective.bound_seconds or 30.0)
+            max(self.restarts.settled_seconds, moved)
+            + 2 * self.assumptions.drain_seconds
+            + (self.objective.bound_seconds or 30.0)
         )
 
     @property
@@ -199,13 +214,14 @@ class Comparison:
     @cached_property
     def staying(self) -> Outlook:
         """The outlook of the present parallelism."""
-        return self._outlooks([self.current], STAY)[0]
+        waits = 0.0 if self.serving is None else self.serving.seconds
+        return self._outlooks([self.current], replace(STAY, capacity_after_seconds=waits))[0]
 
     def going(self, vectors: Sequence[Parallelism]) -> list[Outlook]:
         """Return the outlook of each vector, with the restart that a change costs."""
         if not vectors:
             found = []
-        elif self.restarts.is_one:
+        elif self.restarts.is_one and self.serving is None:
             found = self._outlooks(vectors, self.restart)
         else:
             found = [self._outlooks([vector], self.restart_to(vector))[0] for vector in vectors]
@@ -219,7 +235,7 @@ class Comparison:
             horizon_seconds=self.horizon_seconds,
             objective_seconds=self.limit_seconds,
             of_latency=self.objective.max_latency is not None,
-            present=self.current,
+            present=self.current if self.serving is None else dict(self.serving.parallelism),
         )
 
     def is_worth(self, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
@@ -305,6 +321,7 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
         limits=request.limits,
         lower_bounds={name: bound.rate(current.get(name, bound.parallelism)) for name, bound in bounds.items()},
         assumptions=assumptions,
+        serving=serving_of(analysis, deployment, request.topology),
     )
     if not model.curves and not bounds and not found.suspects:
         return TooLittle("warming-up", "no operator's capacity is known yet: it takes a window of a warmed-up run")

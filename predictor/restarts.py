@@ -5,17 +5,22 @@ first they move, and capacity counts, only then. Shrinking, the tasks of the ins
 group has noticed, and without standby tasks until their state is restored.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from statistics import median
 
-from weir_contracts import Analysis, Deployment, Group, Outcome
+from weir_contracts import Analysis, Deployment, Group, Outcome, Topology
 
 from .model import STAY, Restart
 from .reading import USUAL_RESTART_SECONDS, restart_of
 
 MAX_MEASURED = 5
 """Rescales of one direction whose median counts."""
+
+FRESH_SECONDS, HALF_LIFE_SECONDS = 300.0, 300.0
+"""Age up to which the measured time of a shrink counts in full, and time in which it then halves."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,38 @@ class Restarts:
         return Restarts(up, up)
 
 
+@dataclass(frozen=True)
+class Serving:
+    """Threads that process as much as the group does while tasks wait for their warm-ups on other instances."""
+
+    parallelism: Mapping[str, int]
+    next_seconds: float
+    """Time until the probing rebalance, which moves the tasks that are warmed up."""
+    seconds: float
+    """Time until all tasks have moved."""
+
+
+def serving_of(analysis: Analysis, deployment: Deployment, topology: Topology) -> Serving | None:
+    """Return what serves while a probing rebalance is due; None: no task waits for one, or the tasks are unknown."""
+    group, instances, run = deployment.group, deployment.instances, analysis.run
+    active = [each.active_tasks for each in instances]
+    known = [count for count in active if count is not None]
+    if group is None or group.probing_rebalance_at is None or run is None or len(known) < len(active) or not sum(known):
+        return None
+    (name, now), tasks = next(iter(deployment.observed.items())), sum(known)
+    most = max(math.ceil(count / max(1, each.threads)) for count, each in zip(known, instances, strict=True))
+    serving = max(1, tasks // most)
+    if topology.smallest_useful(name, now) <= serving:
+        return None
+    next_seconds = max(0.0, (group.probing_rebalance_at - analysis.observed_at).total_seconds())
+    interval = max(next_seconds, (group.probing_rebalance_at - run.running_since).total_seconds())
+    fair = math.ceil(tasks / max(1, len(instances)))
+    waiting = sum(max(0, count - fair) for count in known)
+    warm_ups = max(1, sum(each.standby_tasks or 0 for each in instances))
+    rounds = max(1, math.ceil(waiting / warm_ups))
+    return Serving({name: serving}, next_seconds, next_seconds + (rounds - 1) * interval)
+
+
 def restarts_of(
     analysis: Analysis,
     deployment: Deployment | None,
@@ -66,7 +103,7 @@ def restarts_of(
         found = restart_of(analysis, deployment, outcomes, usual_seconds)
         return Restarts(found, found)
     times, group = analysis.restart_times, deployment.group
-    grown, shrunk = _measured(outcomes, 1), _measured(outcomes, -1)
+    grown, shrunk = _measured(outcomes, 1), _measured(outcomes, -1, analysis.observed_at)
     restore = _restore_seconds(analysis, deployment)
     # A run ends when tasks get other owners, whichever direction.
     moved = times.seconds
@@ -78,23 +115,26 @@ def restarts_of(
         capacity_after_seconds=(grown or 0.0) + (0.0 if is_new_protocol else times.warm_up_seconds or 0.0),
         restore_seconds=up_restore,
     )
-    noticed = next((seconds for seconds in (shrunk, moved) if seconds is not None), None)
+    noticed = next((seconds for seconds in (shrunk, moved) if seconds is not None), usual_seconds)
     down = Restart(
-        seconds=(usual_seconds if noticed is None else noticed) + restore,
-        measured=noticed is not None,
+        seconds=noticed + restore,
+        # A rebalance in which instances started is a guess at one in which they end.
+        measured=shrunk is not None,
         restore_seconds=restore,
     )
     return Restarts(up, down, moves=_is_cooperative(group))
 
 
-def _measured(outcomes: Sequence[Outcome], direction: int) -> float | None:
+def _measured(outcomes: Sequence[Outcome], direction: int, now: datetime | None = None) -> float | None:
     """Return the median time from request to running of the last rescales in one direction (1 up, -1 down); None: there is
-    none."""
+    none. With `now` a time is worth less with its age: else one that was long by chance, as its machine was busy, would
+    prevent the next rescale that measures it again."""
     found: dict[object, float] = {}
     for outcome in outcomes:
         change = sum(outcome.wanted.values()) - sum(outcome.before.values())
         if outcome.restart_seconds is not None and change * direction > 0:
-            found.setdefault(outcome.plan_id, outcome.restart_seconds)
+            age = 0.0 if now is None else max(0.0, (now - outcome.at).total_seconds() - FRESH_SECONDS)
+            found.setdefault(outcome.plan_id, outcome.restart_seconds * 0.5 ** (age / HALF_LIFE_SECONDS))
     return median(list(found.values())[:MAX_MEASURED]) if found else None
 
 

@@ -36,7 +36,7 @@ def assign(
     max_warmups: int,
     standbys: int,
 ) -> Assignment:
-    """Return the assignment to these instances, which are in the order of their start."""
+    """Return the assignment to these instances, which are in the order of their process ids."""
     if not instances:
         return Assignment()
     active: dict[Task, str] = {}

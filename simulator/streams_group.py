@@ -264,7 +264,7 @@ class Group:
         for task in app.tasks:
             by_state[app.state_records(task[0]) > 0].append(task)
         wanted = assign(
-            [p.id for p in living],
+            [p.id for p in sorted(living, key=lambda p: p.process_id)],
             by_state[True],
             by_state[False],
             self._owners,

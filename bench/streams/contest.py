@@ -3,6 +3,8 @@
 All applications read the same records at the same time. The replay, the rules' and Weir's times are those of
 `make bench-compare`: as much shorter as the replay is faster. KEDA's trigger has its defaults (10 records a replica);
 the autoscaler by lag has the records of half the objective as its target; the static size is for the peak.
+All of them share the machine: where `machine_busy_share` is near 1, or the static size is late, lateness is the
+machine's, whose instances start slowly and process less than `capacity_of_an_instance`.
 """
 
 import contextlib
@@ -90,6 +92,13 @@ def _figures(contestant: Contestant) -> dict[str, Any]:
     }
 
 
+def _cpu_times() -> tuple[float, float]:
+    """Return the time that the machine's processors have worked and have passed since its start, in clock ticks."""
+    times = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    idle, waits = times[3:5]
+    return sum(times) - idle - waits, sum(times)
+
+
 def measure(seconds: float) -> dict[str, Any]:
     """Return each strategy's figures and series, and what Weir decided."""
     with tempfile.TemporaryDirectory(prefix="weir-contest-") as folder:
@@ -116,7 +125,9 @@ def measure(seconds: float) -> dict[str, Any]:
                 begin, until = load.lead_in_seconds, load.lead_in_seconds + seconds
                 elapsed = bench.stack.elapsed_seconds()
                 log(f"all run, {elapsed:.0f} s of {begin:.0f} s of lead-in are over")
+                before = _cpu_times()
                 sample_all(bench.stack, contestants, max(begin, elapsed + 1.0), until)
+                worked, passed = (now - then for now, then in zip(_cpu_times(), before, strict=True))
                 plans = Counter(plan.code for plan in bench.plans()).most_common()
                 actions = [
                     {"to": a.wanted, "from": a.before, "phase": a.phase, "sentence": a.sentence}
@@ -132,6 +143,7 @@ def measure(seconds: float) -> dict[str, Any]:
         "capacity_of_an_instance": CAPACITY,
         "max_instances": MAX_INSTANCES,
         "strategies": [_figures(each) for each in contestants],
+        "machine_busy_share": round(worked / passed, 3),
         "plans": dict(plans),
         "actions": actions,
     }

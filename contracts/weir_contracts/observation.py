@@ -40,6 +40,8 @@ class OperatorReading(Message):
     """Records taken in since the run began. None: unknown."""
     records_out: Count | None = None
     """Records emitted since the run began. None: unknown."""
+    records_at_commits: bool | None = None
+    """Whether the records are known from commits, so that their counters stand still in between. None: unknown."""
     busy_ms: NonNegative | None = None
     """Busy time of all subtasks since the run began, in ms. It may fall between two readings, since Flink counts idle
     time late. None: unknown."""

@@ -53,6 +53,8 @@ class GroupReadings:
     run: Run | None = None
     partitions: tuple[PartitionReading, ...] = ()
     processed: int | None = None
+    is_counted: bool = False
+    """Whether `processed` is counted by the threads; else by their commits."""
     commit_interval_seconds: float | None = None
     has_commits: bool = False
     """Whether the group has committed anything, even if it does not exist as a group of this client's protocols."""
@@ -155,6 +157,7 @@ def _operator(readings: GroupReadings, threads: int) -> OperatorReading:
         complete=not readings.restores,
         records_in=readings.processed,
         records_out=readings.processed,
+        records_at_commits=not readings.is_counted,
         busy_ms=None if busy is None else busy.busy_ms,
         idle_ms=None if busy is None else busy.idle_ms,
         backpressured_ms=0.0,

@@ -21,7 +21,11 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
     what is taken in, and at most to double. None if not both were seen, or nothing may grow."""
     analysis, deployment, topology = request.analysis, request.deployment, request.topology
     run = analysis.run
-    if deployment is None or topology is None or run is None or analysis.status != "running" or request.outcomes:
+    if deployment is None or topology is None or run is None or analysis.status != "running":
+        return None
+    # Without busy time a group's step shows no capacity at once: it takes another one while lag grows.
+    by_commits = request.policy.group_id is not None and all(o.utilization.value is None for o in analysis.operators)
+    if request.outcomes and not by_commits:
         return None
     # The cycle nearest to that age: the next one may be a whole interval later.
     early = min(MAX_EARLY_SECONDS, request.policy.spec.interval.total_seconds() / 2)
@@ -34,6 +38,8 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
     utilization = request.policy.spec.objective.utilization or parameters.target_utilization
     factor = min(MAX_FACTOR, behind / utilization)
     vector: Parallelism = dict(now)
+    if by_commits:
+        return _group_step(request, factor)
     busiest: dict[str, float] = {}
     for each in analysis.operators:
         busy = each.utilization.value
@@ -56,6 +62,24 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
         sentence=sentence,
         evidence={"lag_growth_records_per_second": round(growth, 1), f"utilization[{name}]": round(busiest[name], 3)},
     )
+
+
+def _group_step(request: Request, factor: float) -> PlanReply | None:
+    """Return the step of a consumer group that is known by its commits: at most to double, while lag grows that is more
+    than what a commit is read late."""
+    (name, now), lag = next(iter(request.deployment.observed.items())), request.analysis.lag_seconds.value
+    commits, interval = request.deployment.commit_interval_seconds or 0.0, request.policy.spec.interval.total_seconds()
+    wanted = min(request.limits[name].max, math.ceil(now * factor - 1e-9))
+    if wanted <= now or lag is None or lag < min(commits, interval) + 1:
+        return None
+    growth = sum(source.lag_growth.value or 0.0 for source in request.analysis.sources)
+    vector = {name: wanted}
+    sentence = (
+        f"{changes({name: now}, vector)}: lag of {lag:,.1f} s grows by {growth:,.0f} records/s; no capacity is known yet, "
+        f"so this is one step to at most double"
+    )
+    evidence = {"lag_growth_records_per_second": round(growth, 1), "lag_seconds": round(lag, 1)}
+    return PlanReply(kind="scale", parallelism=vector, code="saturated", sentence=sentence, evidence=evidence)
 
 
 def _behind(request: Request) -> float | None:

@@ -147,6 +147,8 @@ def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parall
     allowed."""
     comparison, found = situation.comparison, list[Parallelism]()
     drain = comparison.assumptions.drain_seconds
+    if comparison.serving is not None:
+        return [comparison.joined] if comparison.joined != comparison.current else []
     for vector in sized(comparison, demands, (math.inf, 4 * drain, 2 * drain, drain, drain / 2, drain / 4)):
         if vector not in found:
             found.append(vector)
@@ -227,7 +229,7 @@ def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     saved = hold.cost[0] - cost[0]
     if cost >= hold.cost or saved < parameters.min_saving * hold.cost[0]:
         return _reply(situation, None, "objective-held", held)
-    moved, restart = changes(hold.vector, vector), comparison.restart
+    moved, restart = changes(hold.vector, vector), comparison.restart_to(vector)
     option = _Option(vector, comparison.going([vector])[0], cost)
     peak = option.outlook.max_lag_seconds
     if saved == 0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -85,6 +86,30 @@ class StreamsWorld(World):
     def asked(self) -> list[int]:
         """Return the threads that plans asked for, in order."""
         return [plan.approved[GROUP] for plan in self.plans if plan.approved is not None]
+
+
+@dataclass
+class Score:
+    """What an application cost, and how long it was late."""
+
+    late_seconds: float = 0.0
+    instance_seconds: float = 0.0
+    max_lag_seconds: float = 0.0
+
+
+def scored(world: StreamsWorld, objective_seconds: float, since: float = 0.0) -> Score:
+    """Return the score of a world from a second on, kept while it lives."""
+    found, noted = Score(), world.simulation.on_step
+
+    def note(seconds: float) -> None:
+        noted(seconds)
+        if world.simulation.now > since:
+            found.late_seconds += seconds * (world.lag > objective_seconds)
+            found.instance_seconds += seconds * len(world.simulation.group.processes)
+            found.max_lag_seconds = max(found.max_lag_seconds, world.lag)
+
+    world.simulation.on_step = note
+    return found
 
 
 @contextmanager

@@ -35,7 +35,9 @@ def advance(
     newer than the last: it is only counted). `lost_records` is the number of observations of the application's
     partition that retention deleted before this one could be read. Never mutates `state`.
     """
-    settings = (settings or AnalysisSettings()).following(_commit_interval_seconds(observation))
+    settings = (settings or AnalysisSettings()).following(
+        _commit_interval_seconds(observation), counts_commits=_counts_commits(observation)
+    )
     at = observation.observed_at.timestamp()
     if state is not None and at <= state.observed_at:
         return replace(state, dropped=state.dropped + 1), None
@@ -77,6 +79,10 @@ def _with_forecasts(state: AnalyzerState, context: AnalysisContext) -> AnalyzerS
 
 def _commit_interval_seconds(observation: Observation) -> float | None:
     return None if observation.deployment is None else observation.deployment.commit_interval_seconds
+
+
+def _counts_commits(observation: Observation) -> bool:
+    return any(reading.records_at_commits is not False for reading in observation.operators)
 
 
 def _own_share(lost_records: int | None, gap_seconds: float | None, interval_seconds: float) -> int:
@@ -269,7 +275,8 @@ def _sources(
         if arrives.value is None and _lacks_signals(context.observation, name):
             arrives = unknown("application.service needs its signals processed and waiting for it")
         backlogged = context.run is not None and lag.is_backlogged(states[name], taken, settings)
-        contexts[name] = SourceContext(name, arrives, trend, behind, backlogged)
+        waiting_since = None if context.run is None else lag.waiting_since(states[name], taken, settings)
+        contexts[name] = SourceContext(name, arrives, trend, behind, backlogged, waiting_since)
     return contexts, states
 
 
@@ -308,6 +315,7 @@ def _measured(
         is_source=not upstream,
         source_backlogged=any(sources[source].backlogged for source in graph.fed_by[name]),
         upstream_backpressured=max(blocked, default=None),
+        waiting_since=sources[name].waiting_since if name in sources else None,
     )
     return capacity.measure(operator.view, operator.reading, operator.spent, pressure, settings, tasks=tasks)
 

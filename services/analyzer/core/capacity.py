@@ -49,6 +49,8 @@ class Pressure(NamedTuple):
     """A source that feeds it lagged through the whole window, and not at a standstill of growth."""
     upstream_backpressured: float | None
     """Greatest backpressured share of its direct inputs, without those that a sibling holds back."""
+    waiting_since: float | None = None
+    """Time since which records wait for a consumer group whose throughput is known from commits."""
 
 
 class Measured(NamedTuple):
@@ -117,6 +119,10 @@ def measure(
 ) -> Measured:
     """The true processing rate of one operator, of all its subtasks and of one. `tasks` are those of a consumer group."""
     uneven = skew(reading) if tasks is None else skew_of_tasks(reading, tasks)
+    if view is not None and pressure.waiting_since is not None and spent.busy is None:
+        waiting = _while_waiting(view, pressure.waiting_since)
+        if waiting is not None:
+            return Measured(waiting, unknown("busy time is unknown"), True, uneven, throughput=waiting.value)
     if view is None or not view.samples:
         seconds = settings.capacity_window_seconds
         reason = unknown(
@@ -127,11 +133,23 @@ def measure(
     if taken is None and pressure.is_source:
         throughput = view.rate(view.records_out, view.taught)
     per_subtask = _from_busy_time(view, spent)
-    observed = _observed(view, reading, throughput, spent=spent, pressure=pressure)
+    waits = tasks is not None and spent.busy is not None and spent.busy * (uneven.value or 1.0) < _BUSY
+    # Lag of a group is known from its commits, which are late: threads with time to spare do what arrives.
+    observed = None if waits else _observed(view, reading, throughput, spent=spent, pressure=pressure)
     if observed is not None:
         return Measured(observed, per_subtask, True, uneven, throughput=taken)
     whole = _whole(view, per_subtask, uneven, spent)
     return Measured(whole, per_subtask, False, uneven, _lower_bound(view, throughput, spent), taken)
+
+
+def _while_waiting(view: View, since: float) -> Estimate | None:
+    """Return the throughput between the first and the last commit at which records waited."""
+    first = next((i for i, at in enumerate(view.at) if at >= since - 1e-6), len(view.at))
+    rate, samples = view.rate(view.records_in, first), len(view.at) - first
+    if not rate or samples < 3:
+        return None
+    basis = "throughput from commit to commit while records waited"
+    return estimate(rate, basis, 0.9 * min(1.0, samples / 5), samples, view.at[-1] - view.at[first])
 
 
 def _sureness(view: View) -> float:

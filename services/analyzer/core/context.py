@@ -50,6 +50,8 @@ class SourceContext(NamedTuple):
     arrival_rate_trend: Estimate
     lag: SourceLag
     backlogged: bool
+    waiting_since: float | None = None
+    """Time since which records wait for a group whose throughput is known from commits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ fallback, named so, and its lag is as of the commit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
@@ -18,6 +19,8 @@ from .state import LogHistory, RunState, SourceState
 
 BACKLOG_SECONDS = 5.0
 """A source lagging by less is not backlogged: positions are read up to a few seconds late."""
+MIN_WAITING_SECONDS = 10.0
+"""Shortest time in which records wait for a group, after which its throughput is its capacity."""
 _CARRY_SECONDS = 30.0
 """An unchanged snapshot keeps its lag at most this long; after that an unchanged position counts as a standstill."""
 _MAX_POINTS = 40
@@ -35,6 +38,15 @@ class PartitionLag(NamedTuple):
     seconds: float | None
     basis: str
     confidence: float
+
+
+class Commits(NamedTuple):
+    """How an application commits."""
+
+    overdue_seconds: float | None = None
+    """Age of a commit from which it is overdue; None for an application without a commit interval."""
+    read_after_seconds: float = 0.0
+    """Mean time from a commit until a scrape reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +81,8 @@ def source_lag(
         return SourceLag(records, seconds, _growth(state, settings)), state
     partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
-        late = _overdue_seconds(observation, settings)
-        records, seconds = _over_partitions(partitions, reading, history, run, at, overdue_seconds=late)
+        commits = _commits(observation, settings)
+        records, seconds = _over_partitions(partitions, reading, history, run, at, commits=commits)
     elif reading is not None and reading.pending_records is not None:
         records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
         seconds = unknown("the age of waiting records needs the brokers' offsets")
@@ -92,15 +104,13 @@ def _over_partitions(
     run: RunState | None,
     at: float,
     *,
-    overdue_seconds: float | None,
+    commits: Commits,
 ) -> tuple[Estimate, Estimate]:
     """Return lag in records, the sum over the partitions, and in seconds, the largest of them."""
     curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
     lags = [
-        _partition_lag(
-            p, curves, positions.get(log.key_of(p)) if positions else None, run, at, overdue_seconds=overdue_seconds
-        )
+        _partition_lag(p, curves, positions.get(log.key_of(p)) if positions else None, run, at, commits=commits)
         for p in partitions
     ]
     n = len(lags)
@@ -149,11 +159,11 @@ def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorRea
     return {key: max(0.0, (end or 0) - share) for key, end in ends.items()}
 
 
-def _overdue_seconds(observation: Observation, settings: AnalysisSettings) -> float | None:
-    """Return the age of a commit from which it is overdue; None for an application without a commit interval."""
+def _commits(observation: Observation, settings: AnalysisSettings) -> Commits:
+    interval = observation.policy.spec.interval.total_seconds()
     if not settings.commit_seconds:
-        return None
-    return _OVERDUE_COMMITS * settings.commit_seconds + observation.policy.spec.interval.total_seconds()
+        return Commits()
+    return Commits(_OVERDUE_COMMITS * settings.commit_seconds + interval, min(interval, settings.commit_seconds) / 2)
 
 
 def _partition_lag(
@@ -163,7 +173,7 @@ def _partition_lag(
     run: RunState | None,
     at: float,
     *,
-    overdue_seconds: float | None,
+    commits: Commits,
 ) -> PartitionLag:
     end = p.log_end_offset
     if end is None:
@@ -179,7 +189,7 @@ def _partition_lag(
     if guessed is not None:
         return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)
     if p.committed_offset is not None:
-        return _since_commit(p, p.committed_offset, curves, run, at, overdue_seconds=overdue_seconds)
+        return _since_commit(p, p.committed_offset, curves, run, at, commits=commits)
     if p.current_offset is not None:
         return _behind(p, p.current_offset, curves, at, "last position of the source", confidence=0.6)
     return PartitionLag(None, None, "no position", 0.0)
@@ -192,19 +202,22 @@ def _since_commit(
     run: RunState | None,
     at: float,
     *,
-    overdue_seconds: float | None,
+    commits: Commits,
 ) -> PartitionLag:
     """Lag as of the commit while the run that made it goes on; as of now when nothing is being processed, or when the
     next commit is overdue."""
     committed_at = None if p.committed_at is None else p.committed_at.timestamp()
-    if run is None or committed_at is None or committed_at < run.started_at:
+    overdue_seconds = commits.overdue_seconds
+    # A group's tasks that did not move have gone on; a job resumes at its checkpoint.
+    resumed = overdue_seconds is None and committed_at is not None and run is not None and committed_at < run.started_at
+    if run is None or committed_at is None or resumed:
         basis = "committed offset, " + ("where processing resumes" if run is None else "fallback: no position yet")
         return _behind(p, committed, curves, at, basis, confidence=0.7 if run is None else 0.5)
     if overdue_seconds is not None and at - committed_at > overdue_seconds:
         now = _behind(p, committed, curves, at, "committed offset, and its next commit is overdue", confidence=0.6)
         if now.seconds is not None and now.seconds > overdue_seconds:
             return now
-    points = curves.of(p)
+    points, committed_at = curves.of(p), committed_at - commits.read_after_seconds
     then = log.end_at(points, min(committed_at, points[-1][0])) if points else None
     lag = _behind(p, committed, curves, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)
     records = lag.records if then is None else max(0.0, then - committed)
@@ -245,18 +258,33 @@ def is_backlogged(state: SourceState, taken: Estimate, settings: AnalysisSetting
 
     A lag that neither grows nor shrinks looks the same as positions that are read late.
     """
-    start = state.points[-1][0] - settings.capacity_window_seconds if state.points else 0.0
+    start = state.points[-1][0] - settings.lag_window_seconds if state.points else 0.0
     inside = since(state.points, start - 1e-6)
-    if len(inside) < 3 or inside[0][0] > start + settings.capacity_window_seconds / 3 or not taken.value:
+    if len(inside) < 3 or inside[0][0] > start + settings.lag_window_seconds / 3 or not taken.value:
         return False
     growth = slope(inside)
     smallest = min(records for _, records in inside)
     return growth is not None and smallest >= BACKLOG_SECONDS * taken.value and abs(growth) >= 0.05 * taken.value
 
 
+def waiting_since(state: SourceState, taken: Estimate, settings: AnalysisSettings) -> float | None:
+    """Return the time since which records wait for a group at each of its commits, if that spans two commits and the
+    lag changes; None: nothing waits, or the throughput is not known from commits."""
+    if not settings.counts_commits or not state.points or not taken.value:
+        return None
+    # A commit is read late by half its interval in the mean.
+    smallest = (settings.commit_seconds / 2 + 1.0) * taken.value
+    waits = list(takewhile(lambda point: point[1] >= smallest, reversed(state.points)))
+    seconds = waits[0][0] - waits[-1][0] if len(waits) >= 3 else 0.0
+    if seconds < max(MIN_WAITING_SECONDS, 2 * settings.commit_seconds):
+        return None
+    growth = slope(waits)
+    return waits[-1][0] if growth is not None and abs(growth) >= 0.05 * taken.value else None
+
+
 def _growth(state: SourceState, settings: AnalysisSettings) -> Estimate:
     """Return the change of lag in records/s, over the window of capacity or the last four readings."""
-    start = state.points[-1][0] - settings.capacity_window_seconds if state.points else 0.0
+    start = state.points[-1][0] - settings.lag_window_seconds if state.points else 0.0
     points = since(state.points, start - 1e-6, 4)
     if len(points) < 2:
         return unknown(f"{len(points)} of 2 readings of this run seen")

@@ -34,35 +34,49 @@ class AnalysisSettings(BaseModel):
     )
 
     _commit_seconds: float = PrivateAttr(default=0.0)
+    _counts_commits: bool = PrivateAttr(default=False)
     _own_capacity_seconds: float | None = PrivateAttr(default=None)
 
-    def following(self, commit_interval_seconds: float | None) -> Self:
-        """Return the windows for an application whose throughput is known from commits: they span at least four of them.
+    def following(self, commit_interval_seconds: float | None, *, counts_commits: bool) -> Self:
+        """Return the windows for an application that commits: those of lag span at least four commits, and with
+        `counts_commits`, where throughput is known from commits, those of throughput and capacity, too.
 
         Windows of demand stay as they are, since log ends do not wait for commits.
         """
         if not commit_interval_seconds:
             return self
-        seconds = max(self.capacity_window_seconds, COMMITS_PER_WINDOW * commit_interval_seconds)
+        seconds = self.capacity_window_seconds
+        if counts_commits:
+            seconds = max(seconds, COMMITS_PER_WINDOW * commit_interval_seconds)
         found = self.model_copy(update={"capacity_window_seconds": seconds})
-        found._commit_seconds = commit_interval_seconds
+        found._commit_seconds, found._counts_commits = commit_interval_seconds, counts_commits
         found._own_capacity_seconds = self.capacity_window_seconds
         return found
 
     @property
     def commit_seconds(self) -> float:
-        """Time between two commits, in s; 0 if throughput is not known from commits."""
+        """Time between two commits, in s; 0 if the application commits none or lag is not known from them."""
         return self._commit_seconds
+
+    @property
+    def counts_commits(self) -> bool:
+        """Whether throughput is known from commits."""
+        return self._counts_commits
 
     @property
     def rate_window_seconds(self) -> float:
         """Window of the input and output rates of operators."""
-        return max(_RATE_WINDOW_SECONDS, COMMITS_PER_WINDOW * self._commit_seconds)
+        return max(_RATE_WINDOW_SECONDS, COMMITS_PER_WINDOW * self._commit_seconds if self._counts_commits else 0.0)
+
+    @property
+    def lag_window_seconds(self) -> float:
+        """Window of the growth of lag."""
+        return max(self.capacity_window_seconds, COMMITS_PER_WINDOW * self._commit_seconds)
 
     @property
     def trend_window_seconds(self) -> float:
-        """Window of the growth of lag, and the length of the ring of samples."""
-        return max(60.0, 2 * self.capacity_window_seconds)
+        """Length of the rings of samples."""
+        return max(60.0, 2 * self.lag_window_seconds)
 
     @property
     def demand_window_seconds(self) -> float:

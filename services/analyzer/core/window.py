@@ -203,7 +203,7 @@ def views(
     """
     rows = run.rows
     reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
-    from_commits = settings.commit_seconds > 0
+    from_commits = settings.counts_commits
     first = len(rows) - 1
     # one row more than the window spans, so that the suffix can reach over it; never fewer than the windows need
     while first > 0 and (rows[-1][0] - rows[first][0] < reach or len(rows) - first < _MIN_ROWS):

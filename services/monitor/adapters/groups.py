@@ -190,8 +190,8 @@ class GroupCollector:
             what = messages.threads_without_metrics(measured.threads, len(readings.membership.members))
             problems = (*problems, Problem(where="metrics", what=what))
         processed = readings.processed
+        by_threads = None if measured.busy is None or self._has_inner_topics else self._busy.processed
         if processed is not None:
-            by_threads = None if measured.busy is None or self._has_inner_topics else self._busy.processed
             processed = self._meter.counted(processed, by_threads)
         return replace(
             readings,
@@ -199,6 +199,7 @@ class GroupCollector:
             busy=measured.busy,
             restores=measured.restores,
             processed=processed,
+            is_counted=by_threads is not None,
             problems=problems,
         )
 

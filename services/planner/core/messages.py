@@ -176,6 +176,11 @@ def one_step_in(after: Parallelism, operators: Sequence[str]) -> str:
     return f"one useful step at a time: {sizes}"
 
 
+def one_step_out(after: Parallelism, operators: Sequence[str]) -> str:
+    sizes = ", ".join(f"{_short(name)} to {after[name]}" for name in operators)
+    return f"one step at a time while state is warmed up: {sizes}"
+
+
 def input_fell(ago_seconds: float, usual_rate: float, left_seconds: float) -> str:
     return (
         f"the input fell {ago_seconds:.0f} s ago (usual: {usual_rate:,.0f} records/s), perhaps an outage upstream: "

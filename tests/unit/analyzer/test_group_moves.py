@@ -2,11 +2,14 @@
 
 from datetime import timedelta
 
-from weir_contracts import Deployment, Group, Instance
+import pytest
+from weir_contracts import Deployment, Estimate, Group, Instance
 
+from services.analyzer.core.lag import waiting_since
 from services.analyzer.core.learned import learned_of, seed
 from services.analyzer.core.restarts import observed_group
-from services.analyzer.core.state import AnalyzerState, RestartState
+from services.analyzer.core.settings import AnalysisSettings
+from services.analyzer.core.state import AnalyzerState, RestartState, SourceState
 from tests.unit.planner.build import NOON, analysis, deployment
 
 
@@ -60,3 +63,28 @@ def test_what_was_learned_outlives_the_state() -> None:
     del learned["moves"]
     earlier = seed(analysis(learned=learned))
     assert earlier is not None and earlier.restarts == RestartState(4.0, 5.0, 2)
+
+
+@pytest.mark.parametrize(("counts_commits", "seconds"), [(True, 120.0), (False, 30.0)])
+def test_windows_of_capacity_wait_for_commits_only_where_throughput_is_known_from_them(
+    counts_commits: bool, seconds: float
+) -> None:
+    """Kafka's default of 30 s between commits. Lag is known from commits either way."""
+    found = AnalysisSettings().following(30.0, counts_commits=counts_commits)
+    assert found.capacity_window_seconds == seconds
+    assert found.lag_window_seconds == 120.0
+
+
+@pytest.mark.parametrize(
+    ("records", "since"),
+    [((0, 0, 0, 1800, 2700), None), ((0, 900, 1800, 2700, 3600), 5.0), ((900, 900, 900, 900, 900), None)],
+)
+def test_records_wait_since_the_first_commit_of_a_lag_that_changes(
+    records: tuple[int, ...], since: float | None
+) -> None:
+    """A reading each 5 s, a commit each second, 300 records/s: for 10 s at least, and not as many throughout."""
+    settings = AnalysisSettings().following(1.0, counts_commits=True)
+    points = tuple((5.0 * i, float(count)) for i, count in enumerate(records))
+    taken = Estimate(value=300.0, basis="counters", confidence=0.9)
+    assert waiting_since(SourceState(points), taken, settings) == since
+    assert waiting_since(SourceState(points), taken, AnalysisSettings()) is None

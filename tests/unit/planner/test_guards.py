@@ -1,12 +1,23 @@
 """Each guard, and invariants of the complete chain for any proposal."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Group, Parallelism, PastAction, PlanReply, QuarantinedVector, ScalingPolicy, Slots, Symptom
+from weir_contracts import (
+    Group,
+    Parallelism,
+    PastAction,
+    PlanReply,
+    QuarantinedVector,
+    Run,
+    ScalingPolicy,
+    Slots,
+    Symptom,
+)
 
 from services.planner.core.guards import GUARDS, Context, Proposal, amend
 from services.planner.core.guards.sizes import saturated_stays, sustained_rate
@@ -129,12 +140,14 @@ def group_of(*, saturated: bool, demand: float) -> Context:
 def test_a_group_shrinks_where_its_capacity_was_measured_under_a_backlog(
     saturated: bool, demand: float, threads: int
 ) -> None:
-    """Its busy share is unknown without an endpoint: the saturated point at its present size has room to spare, or not."""
+    """Its busy share is unknown without an endpoint: by the point that was measured while records waited, three threads
+    suffice, or not."""
     given_ = group_of(saturated=saturated, demand=demand)
     proposal = saturated_stays(Proposal(given_, {SOURCE: 3}, "overloaded", "the planner wants it", ()))
     assert proposal.vector == {SOURCE: threads}
     because = [amendment.because for amendment in proposal.amendments]
-    assert all("unknown without application.kafkaStreams.metrics" in each for each in because)
+    reason = "above 80% of its capacity" if saturated else "unknown without application.kafkaStreams.metrics"
+    assert all(reason in each for each in because)
     assert len(because) == (threads == 4)
 
 
@@ -416,8 +429,9 @@ def test_the_chain(wanted: Parallelism, given_: Context) -> None:
         assert sum(proposal.vector.values()) <= max(total.max, sum(floors.values()))
 
 
-@pytest.mark.parametrize("code", ["rebalancing", "restoring", "migrating"])
-@pytest.mark.parametrize("wanted", [2, 6])
+@pytest.mark.parametrize(
+    ("code", "wanted"), [("rebalancing", 2), ("rebalancing", 6), ("restoring", 2), ("restoring", 6), ("migrating", 2)]
+)
 def test_nothing_changes_while_tasks_move(code: str, wanted: int) -> None:
     """Neither growth nor shrinking of a consumer group; a job without a group has no tasks that move."""
     moving = [Symptom(code=code, evidence="group orders moves 2 tasks")]
@@ -428,3 +442,14 @@ def test_nothing_changes_while_tasks_move(code: str, wanted: int) -> None:
     assert (held.vector, held.code) == (None, "tasks-move")
     assert "group orders moves 2 tasks" in held.sentence
     assert "tasks-move" not in guards(passed({SOURCE: 1, WORK: wanted}, job))
+
+
+@pytest.mark.parametrize(("seconds", "vector"), [(10, None), (600, {SOURCE: 1, WORK: 6})])
+def test_growth_goes_on_while_tasks_wait_for_a_probing_rebalance(seconds: int, vector: Parallelism | None) -> None:
+    """A new instance brings a rebalance sooner, which moves what is warmed up: not at once after the last one."""
+    found = analysis(work=4, symptoms=[Symptom(code="migrating", evidence="orders migrates")])
+    run = Run(running_since=found.observed_at - timedelta(seconds=seconds))
+    job = context(NOW, found=found.model_copy(update={"run": run}))
+    group = Group(id="orders", state="Stable", members=4)
+    streams = Context(job.request.model_copy(update={"deployment": deployment(NOW, group=group)}))
+    assert passed({SOURCE: 1, WORK: 6}, streams).vector == vector

@@ -4,10 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Group, Instance, Outcome, RestartTimes
+from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RestartTimes, Run, Topology
 
 from predictor import Restart, judged, restart_of, restarts_of, what_if
 from predictor.question import parse_load
+from predictor.restarts import serving_of
 from predictor.trajectory import outlooks
 from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
 from tests.unit.predictor.test_trajectory import model
@@ -48,7 +49,7 @@ def test_a_job_costs_the_same_in_both_directions() -> None:
 def test_a_group_learns_each_direction_from_its_outcomes() -> None:
     """Growing, tasks stand still for one rebalance and capacity counts once the instances run; shrinking, they stand still
     until the group has noticed. From two to four, half of the tasks move."""
-    past = [rescaled(2, 4, 60.0), rescaled(4, 2, 45.0, 10), rescaled(2, 4, 80.0, 20), rescaled(2, 4, 70.0, 30)]
+    past = [rescaled(2, 4, 60.0), rescaled(4, 2, 45.0, 4), rescaled(2, 4, 80.0, 20), rescaled(2, 4, 70.0, 30)]
     found = grouped()
     costs = restarts_of(found, found.deployment, past)
     assert (costs.up.seconds, costs.up.capacity_after_seconds) == (3.0, 70.0)
@@ -56,6 +57,22 @@ def test_a_group_learns_each_direction_from_its_outcomes() -> None:
     assert costs.of({WORK: 2}, {WORK: 4}).away_share == 0.5
     assert costs.of({WORK: 4}, {WORK: 3}).away_share == 0.25
     assert costs.settled_seconds == 70.0
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(5, 45.0), (10, 22.5), (30, 1.4)])
+def test_the_time_of_a_shrink_is_worth_less_with_its_age(minutes: int, seconds: float) -> None:
+    """One that was long by chance would otherwise prevent the next one, which measures it again."""
+    found = grouped()
+    costs = restarts_of(found, found.deployment, [rescaled(4, 2, 45.0, minutes)])
+    assert costs.down.seconds == pytest.approx(seconds, abs=0.1)
+    assert costs.down.measured
+
+
+def test_growths_are_no_measure_of_a_shrink() -> None:
+    """A rebalance while instances start lasts longer: it is a guess, and a guess prevents no shrink."""
+    found = grouped(seconds=12.0)
+    costs = restarts_of(found, found.deployment, [rescaled(2, 4, 60.0)])
+    assert (costs.up.measured, costs.down.measured) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +148,28 @@ def test_what_is_not_away_goes_on() -> None:
         model(100), [{SOURCE: 1, WORK: 3}], Restart(8.0, away_share=0.0), horizon_seconds=24, objective_seconds=None
     )
     assert none.max_lag_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("active", "due", "serving"), [((6, 6, 0), True, 2), ((4, 4, 4), True, None), ((6, 6, 0), False, None)]
+)
+def test_the_instance_with_the_most_tasks_sets_the_pace_until_they_have_moved(
+    active: tuple[int, ...], due: bool, serving: int | None
+) -> None:
+    """Twelve tasks on three threads: six on each of the first two do as much as two threads. Four have to move, two at a
+    time, each ten minutes."""
+    began, probing = NOON - timedelta(seconds=60), NOON + timedelta(seconds=540)
+    group = Group(id="orders", state="Stable", members=3, probing_rebalance_at=probing if due else None)
+    instances = [
+        Instance(id=f"{n}", threads=1, active_tasks=count, standby_tasks=2 * (count == 0))
+        for n, count in enumerate(active)
+    ]
+    job = deployment({"orders": 3}, group=group, instances=instances)
+    topology = Topology(operators=[Operator(name="orders", id="orders", source_partitions=12)])
+    found = analysis(deployment=job, run=Run(running_since=began))
+    moving = serving_of(found, job, topology)
+    if serving is None:
+        assert moving is None
+    else:
+        assert moving is not None
+        assert (moving.parallelism, moving.next_seconds, moving.seconds) == ({"orders": serving}, 540.0, 1140.0)

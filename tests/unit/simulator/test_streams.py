@@ -62,22 +62,28 @@ def test_an_evicted_member_frees_its_tasks_within_seconds() -> None:
     assert simulation.lag_seconds < 3.5
 
 
-def test_sixteen_stateful_tasks_move_from_two_instances_to_four_in_four_probing_rebalances() -> None:
-    """Two warm-ups of the whole group at a time, a look each ten minutes: about forty minutes, without a task standing
-    still."""
+def owners(simulation: StreamsSimulation) -> dict[tuple[int, int], str]:
+    """Return the process of each active task."""
+    return {task: process.id for process in simulation.group.processes.values() for task in process.active}
+
+
+def test_sixteen_stateful_tasks_move_from_two_instances_to_four_two_at_each_probing_rebalance() -> None:
+    """Two warm-ups of the whole group at a time, a look each ten minutes: forty minutes at least, without a task standing
+    still. Tasks are dealt out in the order of process ids, so that some move between the instances that were there."""
     application = stateful(2, subtopologies=({"topic": "orders", "partitions": 16, "state_bytes": 2e8},))
     simulation = running(application, 900.0)
     simulation.request(4)
     after(simulation, 60)
     assert tasks(simulation) == [8, 8, 0, 0]
-    seen = []
-    for _ in range(5):
-        probes_at = simulation.group.probing_at
-        seen.append(tuple(tasks(simulation)))
+    looks = 0
+    while simulation.group.probing_at is not None and looks < 9:
+        before = owners(simulation)
         after(simulation, 605)
-        if probes_at is None:
-            break
-    assert seen == [(8, 8, 0, 0), (7, 7, 1, 1), (6, 6, 2, 2), (5, 5, 3, 3), (4, 4, 4, 4)]
+        now = owners(simulation)
+        assert sum(before[task] != now[task] for task in now) <= 2
+        looks += 1
+    assert tasks(simulation) == [4, 4, 4, 4]
+    assert looks >= 4
     assert simulation.lag_seconds < 5
 
 

@@ -73,6 +73,8 @@ def reversal(proposal: Proposal) -> Proposal:
             for action in context.actions
             if name in action.after and not action.undone and action.at > context.now - REVERSALS_COUNT
         ]
+        if _overshot(name, proposal):
+            continue
         directions = [up for up, _ in groupby(moves, key=lambda move: move[0])]
         if directions[-3:] == [True, False, True] and context.now < moves[-1][1] + hold:
             held.append(name)
@@ -80,6 +82,14 @@ def reversal(proposal: Proposal) -> Proposal:
     if not held:
         return proposal
     return proposal.kept("reversal", messages.reversing(held, (until - context.now).total_seconds()), held)
+
+
+def _overshot(name: str, proposal: Proposal) -> bool:
+    """Return whether a consumer group would give back only a part of its last growth. Each step in is one useful number
+    of threads, so that the first of them is no reversal yet."""
+    context = proposal.context
+    grown = _last_growth(name, context) if context.request.policy.group_id is not None else None
+    return grown is not None and proposal.wanted[name] > grown.before[name]
 
 
 def ineffective_growth(proposal: Proposal) -> Proposal:

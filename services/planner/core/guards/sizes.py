@@ -29,8 +29,8 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
     minimum = min((total.min if total else None) or 0, subtasks(vector))
     reasons = []
     for name, p in proposal.wanted.items():
-        if p == context.current.get(name):
-            continue  # the planner left it alone, even if it is unbalanced
+        if p == context.current.get(name) or migrates(context):
+            continue  # the planner left it alone, even if it is unbalanced; or an instance more moves tasks sooner
         # The smallest allowed counts, useful or not.
         useful = max(context.topology.smallest_useful(name, p), min(context.request.limits[name].min, p))
         if useful != p and subtasks(vector) - p + useful >= minimum:
@@ -46,7 +46,11 @@ def saturated_stays(proposal: Proposal) -> Proposal:
     vector, reasons = dict(proposal.wanted), []
     for name in proposal.moves[1]:
         busy = context.busy.get(name)
-        if busy is None and _has_room(name, context, limit):
+        enough = _enough(name, context, limit) if busy is None else None
+        if enough is not None:
+            vector[name] = max(vector[name], min(enough, context.current[name]))
+            if vector[name] != proposal.wanted[name]:
+                reasons.append(messages.above_capacity(name, proposal.wanted[name], limit))
             continue
         if busy is None or busy > limit:
             vector[name] = context.current[name]
@@ -54,15 +58,14 @@ def saturated_stays(proposal: Proposal) -> Proposal:
     return proposal.changed("saturated-stays", messages.each(reasons), vector, code="saturated")
 
 
-def _has_room(name: str, context: Context, limit: float) -> bool:
-    """Return whether a consumer group without metrics may shrink: its capacity as it runs was measured while records
-    waited, it gets less than the target share of that, and nothing waits now."""
-    found, load = context.operators.get(name), context.load(name)
-    if found is None or context.request.policy.group_id is None:
-        return False
-    now = context.current[name]
-    was_saturated = any(point.saturated for point in found.capacities if point.parallelism == now)
-    return was_saturated and load is not None and load <= limit and not context.has_backlog
+def _enough(name: str, context: Context, limit: float) -> int | None:
+    """Return the parallelism at which a consumer group without metrics gets the target share of its capacity; None
+    unless some capacity was measured while records waited, and nothing waits now."""
+    found, curve, demand = context.operators.get(name), context.curve(name), context.demand(name)
+    if found is None or curve is None or demand is None or context.request.policy.group_id is None:
+        return None
+    was_saturated = any(point.saturated for point in found.capacities)
+    return curve.needed(demand / limit) if was_saturated and not context.has_backlog else None
 
 
 def _metrics_field(context: Context) -> str:
@@ -129,7 +132,30 @@ def step_limits(proposal: Proposal) -> Proposal:
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
     if vector != proposal.wanted:
         proposal = proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)
-    return _one_step_in(proposal, step)
+    return _one_step_in(_one_step_out(proposal, step), step)
+
+
+def migrates(context: Context) -> bool:
+    """Return whether tasks of a consumer group wait for a probing rebalance."""
+    return context.analysis.has("migrating")
+
+
+def _one_step_out(proposal: Proposal, step: int) -> Proposal:
+    """Grow a consumer group whose state is warmed up by one useful step, and by one instance while tasks wait: a few tasks
+    move with each rebalance, and each step brings one."""
+    context, vector = proposal.context, dict(proposal.wanted)
+    if context.request.policy.group_id is None:
+        return proposal
+    if not migrates(context) and context.analysis.restart_times.warm_up_seconds is None:
+        return proposal
+    for name in proposal.moves[0]:
+        now, wanted = context.current[name], vector[name]
+        steps = (p for p in range(now + step, wanted) if context.topology.smallest_useful(name, p) == p)
+        vector[name] = min(wanted, now + step if migrates(context) else next(steps, wanted))
+    limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
+    if not limited:
+        return proposal
+    return proposal.changed("step-limits", messages.one_step_out(vector, limited), vector)
 
 
 def _one_step_in(proposal: Proposal, step: int) -> Proposal:

@@ -16,6 +16,10 @@ MOVING = frozenset({"rebalancing", "migrating", "restoring"})
 """Symptoms of a consumer group whose tasks are not where they will be."""
 
 
+WARM_UP_SECONDS = 30.0
+"""Time since the last assignment in which the instances warm up state that the next one may move."""
+
+
 def one_in_flight(proposal: Proposal) -> Proposal:
     """Hold until the last action runs. While it is verified, growth may follow it; scale-down may not."""
     action = proposal.context.request.newest_action
@@ -27,15 +31,20 @@ def one_in_flight(proposal: Proposal) -> Proposal:
 
 
 def tasks_move(proposal: Proposal) -> Proposal:
-    """Hold while tasks of a consumer group move or wait for their state: what a change would bring is not known yet, and
-    another rebalance would begin the moves again."""
-    reason = next((s.evidence for s in proposal.context.analysis.symptoms if s.code in MOVING), None)
-    if (
-        reason is None
-        or proposal.context.request.deployment.group is None
-        or len(proposal.context.movable) < len(proposal.context.current)
-    ):
+    """Hold while tasks of a consumer group move or wait for their state: another rebalance would begin that again. While
+    they only wait for a probing rebalance, growth may go on, as each new instance brings a rebalance sooner."""
+    context = proposal.context
+    moving = [s for s in context.analysis.symptoms if s.code in MOVING]
+    if not moving or context.request.deployment.group is None or len(context.movable) < len(context.current):
         return proposal
+    reason, run = moving[0].evidence, context.analysis.run
+    waits = all(s.code == "migrating" for s in moving) and run is not None
+    if (
+        waits
+        and run is not None
+        and (context.analysis.observed_at - run.running_since).total_seconds() >= WARM_UP_SECONDS
+    ):
+        return proposal.kept("tasks-move", messages.tasks_move(reason), proposal.moves[1])
     return proposal.held("tasks-move", "tasks-move", messages.tasks_move(reason))
 
 
