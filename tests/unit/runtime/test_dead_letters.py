@@ -107,7 +107,7 @@ async def test_an_outage_is_the_callers_to_know() -> None:
     [
         (b"x" * 8_000_001, "too-large", None),
         (b"{", "invalid", None),
-        (b"{}", "invalid", "kind"),
+        (b"{}", "invalid", "code"),
         (None, "no-value", None),
     ],
 )
