@@ -46,7 +46,7 @@ def advanced(
             if before is None or at >= MINUTE_SECONDS * (before.minute + 1):  # else it is not needed
                 own_minutes = ceil(own_horizon_seconds(state, observation, restart_seconds) / MINUTE_SECONDS)
             series[name] = observed(before, start, at, records if usual else None, own_minutes)
-    return replace(state, series=_kept(series, estimated))
+    return ForecastState(_kept(series, estimated), state.asked_at, state.wait_seconds)
 
 
 def forecasts_of(state: ForecastState, sources: Iterable[str], at: float) -> list[SourceForecast]:

@@ -61,7 +61,7 @@ def rates_at(profile: str, cycle: Cycle, times: Floats) -> Floats | None:
     position = (times % cycle.seconds) / cycle.bin_seconds - 0.5
     before = np.floor(position).astype(np.int64)
     share = position - before
-    low, high = _rates(codes[before % cycle.bins]), _rates(codes[(before + 1) % cycle.bins])
+    low, high = _rates(codes[np.array((before, before + 1)) % cycle.bins])
     rates: Floats = low + share * (high - low)
     return rates
 

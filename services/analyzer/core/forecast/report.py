@@ -28,7 +28,10 @@ def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast 
         return None
     outlook, elapsed = outlook_from_text(state.outlook), round(1000 * age_seconds)
     moved = _moved(state, outlook)
-    rates = [_inside(rate + gain * moved) for rate, gain in zip(outlook.path, outlook.gains, strict=True)]
+    moving = zip(outlook.path, outlook.gains, strict=True)
+    rates = [
+        rate if MIN_NUMBER <= (rate := path + gain * moved) < MAX_NUMBER else _inside(rate) for path, gain in moving
+    ]
     scale = _scale(max(rates))
     return _VALIDATED(
         {

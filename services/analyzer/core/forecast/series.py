@@ -73,7 +73,8 @@ def observed(
         if records is None:
             return state
         share = min(1.0, (end - MINUTE_SECONDS * present) / (end - start))
-        return replace(state, records=state.records + share * records, seconds=state.seconds + share * (end - start))
+        records, seconds = state.records + share * records, state.seconds + share * (end - start)
+        return SeriesState(present, records, seconds, state.made_at, state.outlook, state.text)
     if records is None or end - start > MINUTE_SECONDS * _MAX_MINUTES_AT_ONCE:
         return _closed(state, [_minute(state)], SeriesState(present), own_minutes)
     rate = records / (end - start)

@@ -5,6 +5,7 @@ A string costs the state's JSON next to nothing, and the model is read at the en
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from math import isnan, nan
 from struct import pack, unpack
 
@@ -47,6 +48,7 @@ def outlook_to_text(outlook: Outlook) -> str:
     return _packed(numbers)
 
 
+@lru_cache(maxsize=4096)  # each observation of a minute reads the same
 def outlook_from_text(text: str) -> Outlook:
     """Return the outlook. Raises `ValueError` for anything that `outlook_to_text` did not write."""
     try:
