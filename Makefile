@@ -12,7 +12,7 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-capacity \
+        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-ahead bench-capacity \
         bench-compare bench-fleet bench-forecast bench-planners bench-quality bench-streams \
         chaos schemas lock images clean
 
@@ -106,6 +106,9 @@ bench-capacity: environment  ## the predictor's capacity curves against publishe
 
 bench-forecast: environment  ## the analyzer's forecast on whole recordings, into bench/results/forecast.json (about 5 minutes of one core)
 	@$(BIN)/python -m bench.forecast $(ARGS)
+
+bench-ahead: environment  ## a week of each recording with slow capacity, with and without the forecast: bench/results/ahead.json (about 50 minutes of one core)
+	@$(BIN)/python -m bench.ahead $(ARGS)
 
 bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)

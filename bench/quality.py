@@ -24,7 +24,7 @@ from replay.run import POINTS, run, run_panels
 from replay.score import Meter, Point, Score
 from simulator import Simulation
 from simulator.capacity import OfflineOptimum
-from workloads.loadgen.trace import BUNDLED, Recording
+from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording
 
 HPA_PERIOD_SECONDS = 15.0
 INTERVAL_SECONDS = 15.0
@@ -54,7 +54,11 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     latest = shape.period_seconds - prepared.duration_seconds
     start = min(max(0.0, peak - prepared.duration_seconds / 2), max(0.0, latest))
     start -= start % DAY_SECONDS
-    load = replace(prepared.trace, start_seconds=start)
+    return begun_with(prepared, replace(prepared.trace, start_seconds=start))
+
+
+def begun_with(prepared: Replay, load: LoadTrace) -> Replay:
+    """The replay of another load, with the parallelism that its beginning needs."""
     bound = prepared.policy.spec.bounds
     first = OfflineOptimum(prepared.job, bound.max).parallelism(load.rate_at(0.0) / START_UTILIZATION)
     return replace(prepared, trace=load, application=prepared.job.started_with(first))

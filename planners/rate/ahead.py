@@ -92,7 +92,7 @@ def before_the_peak(request: Request, comparison: Comparison, memory: Memory, dr
     overloaded = hold.overloaded_at(comparison.current)
     if overloaded is None or overloaded > MARGIN_CYCLES * interval + takes or hold.peak_seconds <= interval + takes:
         return None
-    vector = _vector_for(comparison, found, hold.peak_seconds)
+    vector = _vector_for(comparison, *_until_the_next(request, comparison, found, interval + takes))
     if vector == comparison.current:
         return None
     # Without the forecast the load would be seen at the end of a cycle, and answered then.
@@ -117,6 +117,15 @@ def before_the_peak(request: Request, comparison: Comparison, memory: Memory, dr
 
 def _times(found: Coming) -> Iterator[float]:
     return (found.horizon_seconds * i / STEPS for i in range(STEPS + 1))
+
+
+def _until_the_next(
+    request: Request, comparison: Comparison, found: Coming, takes_seconds: float
+) -> tuple[Coming, float]:
+    """Return what arrives until another growth could count after this one, and when it is highest: a load that still
+    rises at the horizon's end would be late there again."""
+    longer = coming(request.analysis, comparison.model.arrivals, found.horizon_seconds + takes_seconds) or found
+    return longer, _Future(comparison, longer).peak_seconds
 
 
 def _vector_for(comparison: Comparison, found: Coming, seconds: float) -> Parallelism:

@@ -51,6 +51,16 @@ def test_a_peak_for_which_waiting_would_be_late_is_grown_for() -> None:
     assert "2 subtasks process 1,000; capacity takes 180 s, waiting would be late for" in reply.sentence
 
 
+def test_a_peak_that_still_rises_then_is_grown_for_at_once() -> None:
+    """From 800/s to 4,000/s between 100 and 500 s, and another growth would count in 370 s at the earliest: one for the
+    rate of then, not for that of the first 250 s."""
+    course = rising(4000, 500, over=400)
+    reply = answer(forecast(course, above=1.0))
+    assert reply.code == "before-the-peak"
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] * 500 * 0.85 >= course(370) > 1.3 * course(250)
+
+
 @pytest.mark.parametrize(
     ("what", "changes"),
     [
