@@ -17,6 +17,9 @@ from .model import Restart
 MIN_COVERAGE = 0.85
 """Share of past peaks below their bound from which a bound for 0.9 of them counts: chance explains no less over
 `MIN_JUDGED` peaks and many more."""
+MAX_COVERAGE = 0.97
+"""Share of past peaks below their bound above which the bound is not that of 0.9 of them: it says how far off a single
+one was, such as the first jump of a load."""
 MIN_FOLLOWED, NOW_SECONDS = 0.5, 90.0
 """Share of the rate that is forecast for these next seconds, below which the load does not follow its forecast: an outage
 upstream, or a day unlike the others."""
@@ -71,7 +74,7 @@ def is_believed(peak: PeakForecast) -> bool:
     return (
         peak.peak_upper is not None
         and peak.coverage is not None
-        and peak.coverage >= MIN_COVERAGE
+        and MIN_COVERAGE <= peak.coverage <= MAX_COVERAGE
         and peak.judged >= MIN_JUDGED
     )
 

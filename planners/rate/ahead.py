@@ -129,12 +129,13 @@ def _vector_for(comparison: Comparison, found: Coming, seconds: float) -> Parall
 
 
 class _Future:
-    """The course of backlog and lag under the forecast's upper edge."""
+    """The course of backlog and lag under the expected rates: their upper bound lies above a level load at any time, which
+    is no peak."""
 
     def __init__(self, comparison: Comparison, found: Coming) -> None:
         self._comparison, self._found = comparison, found
         self._times = list(_times(found))
-        self._rates = [found.upper(at) for at in self._times]
+        self._rates = [found.expected(at) for at in self._times]
         totals = [sum(rates.values()) for rates in self._rates]
         self.peak_seconds = max(
             at for at, total in zip(self._times, totals, strict=True) if total >= AS_HIGH * max(totals)

@@ -57,6 +57,7 @@ def test_a_peak_for_which_waiting_would_be_late_is_grown_for() -> None:
         ("the band has not been judged", {"coverage": None, "judged": 0}),
         ("too few peaks were judged", {"judged": 10}),
         ("the band does not keep what it promises", {"coverage": 0.6}),
+        ("the band is far above all that came", {"coverage": 0.99}),
         ("the history is too short for a band", {"peak_upper": None}),
     ],
 )
@@ -84,6 +85,11 @@ def test_growth_comes_as_late_as_it_may() -> None:
 def test_a_peak_that_fits_grows_nothing() -> None:
     """850/s, at most 900, on 1,000/s."""
     assert answer(forecast(rising(850, 200), above=1.05)) == answer()
+
+
+def test_a_bound_far_above_a_level_load_grows_nothing() -> None:
+    """800/s are expected, and 3,600 are the bound since a jump: that is no peak with a time to be ready for."""
+    assert answer(forecast(lambda s: 800.0, above=4.5)) == answer()
 
 
 def test_a_forecast_never_shrinks() -> None:
