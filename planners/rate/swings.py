@@ -102,7 +102,7 @@ def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_ma
     vector = _sized(comparison, rate)
     behavior = request.policy.spec.behavior
     follows = seen.held(behavior.scale_down.stabilization + behavior.cooldown)
-    needed = [_fitting(levels, each * (1 + arrival_margin) / comparison.target_utilization) for each in follows]
+    needed = [_fitting(levels, each / comparison.target_utilization) for each in follows]
     slots = {each: comparison.topology.slots(_sized(comparison, each)) for each in set(needed)}
     following = sum(slots[each] * seconds for each, seconds in zip(needed, seen.seconds, strict=True))
     if comparison.topology.slots(vector) * sum(seen.seconds) > following:

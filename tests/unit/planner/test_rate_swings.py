@@ -71,6 +71,13 @@ def test_a_sawtooth_is_ridden_where_following_costs_more() -> None:
     assert reply.parallelism == {SOURCE: 1, WORK: 3}
 
 
+def test_a_sawtooth_of_a_quarter_of_an_hour_is_followed() -> None:
+    """From 480 to 2,400 records/s in 15 minutes: following it holds little more than half of what its tops need."""
+    tooth = [480.0 + 1920 * step / 59 for step in range(60)]
+    reply = answer([*tooth[-6:], *tooth, *tooth, 480.0, 512.0], work=6)
+    assert (reply.kind, reply.code) == ("scale", "over-provisioned")
+
+
 def test_slow_waves_are_followed() -> None:
     """One rise and fall in half an hour is not faster than stabilisation."""
     wave = [400.0 + 10 * abs(64 - cycle) for cycle in range(128)]
