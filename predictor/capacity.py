@@ -5,6 +5,9 @@
 more subtasks were measured to do less: on the few close p of a control loop a free κ extrapolates worse than a straight
 line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some parallelism more subtasks do less.
 
+Records of a hot key are processed by one subtask: with the share h of all records, the busiest subtask does 1 + h·(p − 1)
+times the mean, and saturates first. So a skew that was measured divides C(p) by as much, at every parallelism.
+
 Each curve has an interval at each parallelism: it widens with the points' spread, age and lack of saturation, and with
 the distance from them.
 
@@ -34,6 +37,9 @@ SATURATED_WEIGHT = 2.0
 HOURLY_ERROR = 0.05
 """Relative error that each hour adds to a measurement: state grows, neighbours come and go."""
 MAX_AGE_HOURS = 24.0
+NOTABLE_SKEW = 0.05
+"""By how much the busiest subtask has to be busier than the mean for its share of records to be larger."""
+MAX_HOT_SHARE = 0.95
 DEVIATIONS = 1.645
 """Standard errors from the curve to the edges of its interval: nine of ten measurements lie within."""
 
@@ -54,11 +60,13 @@ class CapacityCurve(NamedTuple):
     """`fit.sensitivity` at the measured parallelisms."""
     measured: tuple[int, ...] = ()
     """The measured parallelisms, least first."""
+    hot_share: float = 0.0
+    """Share of the records that one subtask gets beyond its equal part."""
 
     def rate(self, parallelism: int) -> float:
         """Return records/s that the operator sustains at `parallelism`; grows with it up to `best`."""
         shared = self.serial_seconds * (parallelism - 1) + self.coherence_seconds * parallelism * (parallelism - 1)
-        return parallelism / (self.per_subtask_seconds + shared)
+        return parallelism / (self.per_subtask_seconds + shared) / (1 + self.hot_share * (parallelism - 1))
 
     def lower(self, parallelism: int) -> float:
         """Return the lower edge of the interval around `rate`."""
@@ -80,9 +88,11 @@ class CapacityCurve(NamedTuple):
     @property
     def best(self) -> int | None:
         """The parallelism beyond which more subtasks do less; None: there is none."""
-        if self.coherence_seconds <= 0:
+        own, shared, hot = self.per_subtask_seconds, self.serial_seconds, self.hot_share
+        falls = self.coherence_seconds + shared * hot
+        if falls <= 0:
             return None
-        exact = math.sqrt(max(0.0, self.per_subtask_seconds - self.serial_seconds) / self.coherence_seconds)
+        exact = math.sqrt(max(0.0, own - shared) * (1 - hot) / falls)
         return max(max(1, math.floor(exact)), math.ceil(exact), key=self.rate)
 
     @property
@@ -90,7 +100,8 @@ class CapacityCurve(NamedTuple):
         """Records/s that no parallelism exceeds; infinite for a linear curve."""
         if self.best is not None:
             return self.rate(self.best)
-        return math.inf if self.serial_seconds <= 0 else 1 / self.serial_seconds
+        limit = self.serial_seconds + self.hot_share * self.per_subtask_seconds
+        return math.inf if limit <= 0 else 1 / limit
 
     def needed(self, demand: float) -> int | None:
         """Return the smallest parallelism that sustains `demand` records/s; None if none does."""
@@ -98,23 +109,35 @@ class CapacityCurve(NamedTuple):
             return 1
         if self.coherence_seconds > 0:
             return next((p for p in range(1, (self.best or 1) + 1) if self.rate(p) >= demand * (1 - 1e-9)), None)
-        left = 1 - demand * self.serial_seconds
-        if left <= 1e-9:
+        # (c + s·q)·(1 + h·q)·demand = 1 + q for the q = p − 1 further subtasks: the smaller root
+        own, shared, hot = self.per_subtask_seconds, self.serial_seconds, self.hot_share
+        missing, left = demand * own - 1, 1 - demand * (shared + own * hot)
+        root = left * left - 4 * missing * demand * shared * hot
+        if missing <= 0:
+            return 1
+        if left <= 1e-9 or root < 0:
             return None
-        exact = demand * (self.per_subtask_seconds - self.serial_seconds) / left
-        return max(1, math.ceil(exact - 1e-9))
+        found = 1 + math.ceil(2 * missing / (left + math.sqrt(root)) - 1e-9)
+        return found if self.rate(found) >= demand * (1 - 1e-9) else None
 
-    def surely_needed(self, demand: float, limit: int) -> int | None:
-        """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`; None if none does."""
-        return _surely_needed(self, demand, limit)
+    def surely_needed(self, demand: float, limit: int, margin: float = 0.0) -> int | None:
+        """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`, which may be `margin` higher;
+        None if none does. Two independent errors are as one of the root of their squares."""
+        return _surely_needed(self, demand, limit, margin)
 
 
 @lru_cache(maxsize=1024)  # a planner asks again for each time in which a backlog may drain
-def _surely_needed(curve: CapacityCurve, demand: float, limit: int) -> int | None:
+def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: float) -> int | None:
     first = curve.needed(demand)
     if first is None:
         return None
-    return next((p for p in range(first, limit + 1) if curve.lower(p) >= demand * (1 - 1e-9)), None)
+    higher = math.log1p(margin)
+
+    def is_enough(p: int) -> bool:
+        error = math.hypot(DEVIATIONS * curve.error(p), higher)
+        return curve.rate(p) * math.exp(-error) >= demand * (1 - 1e-9)
+
+    return next((p for p in range(first, limit + 1) if is_enough(p)), None)
 
 
 def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
@@ -131,7 +154,23 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     if not points:
         return None
     curve = _falling(points, max(confidences)) if _falls(trusted) else None
-    return curve or curve_through(tuple(points), max(confidences))
+    if curve is not None:
+        return curve
+    hot = _hot_share(trusted)
+    if hot <= 0:
+        return curve_through(tuple(points), max(confidences))
+    even = tuple([each._replace(rate=each.rate * (1 + hot * (each.parallelism - 1))) for each in points])
+    return curve_through(even, max(confidences))._replace(hot_share=hot)
+
+
+def _hot_share(points: Sequence[CapacityPoint]) -> float:
+    """Return the share of records that one subtask gets beyond its equal part, by least squares of the measured skews;
+    0 if no skew is more than a difference between gauges."""
+    uneven = [(p.skew - 1, p.parallelism - 1, p.confidence) for p in points if p.skew is not None and p.parallelism > 1]
+    if max([excess for excess, _, _ in uneven], default=0.0) < NOTABLE_SKEW:
+        return 0.0
+    squares = sum(weight * more * more for _, more, weight in uneven)
+    return min(MAX_HOT_SHARE, max(0.0, sum(weight * more * excess for excess, more, weight in uneven) / squares))
 
 
 def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:

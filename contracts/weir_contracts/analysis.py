@@ -82,6 +82,8 @@ class CapacityPoint(Message):
     max_input_rate: Rate | None = None
     """Maximum input rate of a window at this parallelism, whether the operator was busy all the time or not, in
     records/s. None: unknown."""
+    skew: NonNegative | None = None
+    """Busiest subtask's busy share over the mean. None: unknown."""
     samples: Count = 0
     """Number of measurements that were merged."""
     measured_at: Timestamp

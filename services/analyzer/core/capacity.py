@@ -25,7 +25,8 @@ other parallelisms fit the measurement and not the old point: then it takes that
 
 _CONFIDENCE_BY_BUSY = ((0.0, 0.0), (0.05, 0.1), (0.1, 0.3), (0.5, 0.7), (0.8, 0.85), (1.0, 0.95))
 """A rate taken from a mostly idle operator is noise: idle time is booked up to 5 s late."""
-_NOTABLE_SKEW = 1.15
+_NOTABLE_SKEW = 1.05
+"""Below this the subtasks are equally busy: gauges differ by as much."""
 _NEARLY_IDLE = 0.05
 """Below this busy share a rate from busy time is worth next to nothing."""
 _MIN_CONFIDENCE = 0.1
@@ -219,14 +220,16 @@ def learn(
     value, confidence = now.whole.value, now.whole.confidence
     if value is None or value <= 0 or confidence < _MIN_CONFIDENCE:
         return points
-    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id, taken=max(0.0, now.throughput or 0.0))
+    taken = max(0.0, now.throughput or 0.0)
+    fresh = Point(parallelism, value, confidence, now.saturated, 1, at, job_id, taken=taken, skew=now.skew.value)
     old = next((point for point in points if point.parallelism == parallelism), None)
     if old is None:
         return _kept([*points, fresh])
     others = [point for point in points if point is not old]
     if abs(fresh.rate - old.rate) <= _OFF_SHARE * old.rate:
         max_taken = max(old.taken, fresh.taken)
-        return _kept([*others, _blended(old, fresh, settings)._replace(taken=max_taken)])
+        skew = fresh.skew if old.skew is None else old.skew
+        return _kept([*others, _blended(old._replace(skew=skew), fresh, settings)._replace(taken=max_taken)])
     if not _believed(old, fresh, now.throughput, settings):
         return _kept([*others, old._replace(off_since=at if old.off_since is None else old.off_since)])
     if not (_fits_others(fresh, others) and not _fits_others(old, others)):
@@ -295,6 +298,7 @@ def _blended(old: Point, fresh: Point, settings: AnalysisSettings) -> Point:
         old.samples + 1,
         fresh.at,
         fresh.job_id,
+        skew=old.skew if old.skew is None or fresh.skew is None else old.skew + weight * (fresh.skew - old.skew),
     )
 
 
@@ -326,6 +330,7 @@ def published(points: Sequence[Point]) -> list[CapacityPoint]:
             parallelism=p.parallelism,
             records_per_second=round(p.rate, 6),
             max_input_rate=round(p.taken, 6) if p.taken >= MIN_RATE else None,
+            skew=None if p.skew is None else round(p.skew, 3),
             confidence=p.confidence,
             saturated=p.saturated,
             samples=p.samples,

@@ -30,6 +30,7 @@ def learned_of(state: AnalyzerState) -> dict[str, Any]:
                     p.at,
                     p.job_id,
                     round(p.taken, 6),
+                    p.skew,
                 ]
                 for p in curve
             ]
@@ -69,7 +70,9 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
                 int(p[4]),
                 float(p[5]),
                 str(p[6]),
-                taken=within(p[7], MAX_NUMBER) or 0.0 if len(p) > 7 else 0.0,  # earlier versions do not have it
+                # earlier versions do not have these
+                taken=within(p[7], MAX_NUMBER) or 0.0 if len(p) > 7 else 0.0,
+                skew=within(p[8], MAX_NUMBER) if len(p) > 8 else None,
             )
             for p in curve
         )

@@ -99,6 +99,8 @@ class Point(NamedTuple):
     """Since when measurements disagree with it by more than the tolerance, without being believed yet."""
     taken: float = 0.0
     """Highest records/s taken in over a window; 0: unknown."""
+    skew: float | None = None
+    """Busiest subtask's busy share over the mean."""
 
 
 class Ratio(NamedTuple):

@@ -24,10 +24,16 @@ def _operator(analysis: Analysis, name: str) -> OperatorAnalysis:
 
 
 def _measured(
-    rate: float, *, saturated: bool = False, confidence: float = 0.8, throughput: float | None = None
+    rate: float,
+    *,
+    saturated: bool = False,
+    confidence: float = 0.8,
+    throughput: float | None = None,
+    skew: float | None = None,
 ) -> capacity.Measured:
     measured = Estimate(value=rate, basis="test", confidence=confidence, samples=10, window_seconds=30)
-    return capacity.Measured(measured, measured, saturated, measured, throughput=throughput)
+    uneven = measured.model_copy(update={"value": skew})
+    return capacity.Measured(measured, measured, saturated, uneven, throughput=throughput)
 
 
 def _learn(points: Sequence[Point], p: int, now: capacity.Measured, *, at: float) -> tuple[Point, ...]:
@@ -201,6 +207,15 @@ def test_the_maximum_input_of_a_window_is_kept() -> None:
     points = _learn(points, 4, _measured(2000, saturated=True), at=60)
     points = _learn(points, 4, _measured(1000, saturated=True), at=90)
     assert points[0].taken == 350
+
+
+def test_the_skew_is_kept_with_the_capacity() -> None:
+    """The busiest of 2 subtasks does 1.1 times the mean: kept while the gauges are away, and followed slowly."""
+    points = _learn((), 2, _measured(1000, skew=1.1), at=0)
+    points = _learn(points, 2, _measured(1000), at=30)
+    assert capacity.published(points)[0].skew == pytest.approx(1.1)
+    points = _learn(points, 2, _measured(1000, skew=1.3), at=60)
+    assert 1.1 < (capacity.published(points)[0].skew or 0.0) < 1.3
 
 
 def test_a_quarter_off_rescales_the_whole_curve() -> None:

@@ -51,6 +51,56 @@ def test_the_present_rate_counts_where_no_point_of_it_was_kept() -> None:
     assert 700 < curve.rate(2) < 900
 
 
+def test_a_hot_key_bends_the_curve_before_more_subtasks_were_tried() -> None:
+    """A tenth of all records has one key: of 2 subtasks the busiest does 1.1 times the mean, of 15 it will do 2.4 times."""
+    seen = point(2, 890).model_copy(update={"skew": 1.1})
+    curve, even = curve_of(operator(WORK, 2, None, None, capacities=[seen])), curve_of_one(890)
+    assert curve is not None
+    assert curve.rate(2) == pytest.approx(890)
+    assert curve.rate(15) == pytest.approx(even.rate(15) * 1.1 / 2.4)
+    assert curve.needed(2300) == 14
+    assert curve.needed(2 * curve.ceiling) is None
+
+
+def test_a_key_of_most_records_leaves_nothing_to_gain() -> None:
+    """60 % have one key: beyond some subtasks more would do less, and no demand asks for them."""
+    curve = curve_of(operator(WORK, 2, None, None, capacities=[point(2, 625).model_copy(update={"skew": 1.6})]))
+    assert curve is not None
+    assert curve.best is not None
+    assert curve.best <= 8
+    assert curve.rate(curve.best) == curve.ceiling
+    assert curve.needed(curve.ceiling * 1.01) is None
+
+
+def test_gauges_that_differ_a_little_are_no_hot_key() -> None:
+    """4 %: the curve is that of an even load."""
+    seen = point(2, 890).model_copy(update={"skew": 1.04})
+    assert curve_of(operator(WORK, 2, None, None, capacities=[seen])) == curve_of_one(890)
+
+
+def curve_of_one(rate: float) -> CapacityCurve:
+    """Return the curve through one measurement of two subtasks."""
+    found = curve_of(operator(WORK, 2, None, None, capacities=[point(2, rate)]))
+    assert found is not None
+    return found
+
+
+@given(st.floats(1e-4, 1.0), st.floats(0, 0.9), st.floats(0, 0.95), st.floats(0.1, 1e5))
+@examples(200)
+def test_the_needed_parallelism_is_the_smallest_that_does_it(
+    own: float, serial: float, hot: float, demand: float
+) -> None:
+    """With any contention and any hot key, as far as 64 subtasks."""
+    curve = CapacityCurve(own, serial * own, hot_share=hot)
+    needed = curve.needed(demand)
+    does = [p for p in range(1, 65) if curve.rate(p) >= demand * (1 + 1e-6)]
+    if does:
+        assert needed is not None
+        assert needed <= does[0]
+    if needed is not None and needed <= 64:
+        assert curve.rate(needed) >= demand * (1 - 1e-6)
+
+
 def test_the_interval_knows_spread_saturation_age_and_distance() -> None:
     """It is narrow where saturated points agree; each of the four makes it wider, and one point says least."""
     exact = [point(p, 500 * p / (1 + 0.03 * (p - 1))) for p in (2, 4, 6)]
