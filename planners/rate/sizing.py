@@ -49,11 +49,11 @@ class Demand(NamedTuple):
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
 
-    def fittings(self, curve: CapacityCurve, rates: Iterable[float]) -> list[tuple[int, str]]:
+    def fittings(self, curve: CapacityCurve, rates: Iterable[float], margin: float = 0.0) -> list[tuple[int, str]]:
         """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, and
-        which of the two decided."""
+        which of the two decided. `margin` is the share of `upper` above the load that is as uncertain as capacity."""
         useful, upper, found = self.useful, self.upper, []
-        surely = curve.surely_needed(upper, useful)
+        surely = curve.surely_needed(upper / (1 + margin), useful, margin)
         by_capacity = useful if surely is None or surely > useful else surely
         for rate in rates:
             needed = curve.needed(rate if rate > upper else upper)
@@ -108,7 +108,8 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
     """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
     decided the largest; none becomes larger.
 
-    Each uncertainty counts once: the target utilization leaves the room in which the restart is worked off.
+    Each uncertainty counts once: arrivals and capacity are seldom at their worst together, and the target utilization
+    leaves the room in which the restart is worked off.
     """
     found, decided = {}, (0, LOAD)
     for each in demands_of(comparison, arrival_margin):
@@ -120,7 +121,7 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
             found[name] = min(_grown(comparison, each), now)
             continue
         rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-        ((size, decided_by),) = each.fittings(curve, [rate])
+        ((size, decided_by),) = each.fittings(curve, [rate], arrival_margin)
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))
     return found, decided[1]

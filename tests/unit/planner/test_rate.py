@@ -514,7 +514,7 @@ def test_any_numbers_that_a_request_may_hold_are_answered(plan_request: PlanRequ
     ("measured", "fewest", "edge"),
     [
         ([point(p, 1000 * p, confidence=1.0) for p in (2, 3, 4)], 2, "the load's upper edge"),
-        ([point(8, 8000, confidence=0.2, saturated=False)], 3, "the lower edge of capacity"),
+        ([point(8, 8000, confidence=0.06, saturated=False)], 3, "the lower edge of capacity"),
     ],
 )
 def test_shrinking_counts_each_uncertainty_once(measured: list[Any], fewest: int, edge: str) -> None:
