@@ -157,8 +157,10 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     if curve is not None:
         return curve
     hot = _hot_share(trusted)
-    even = [each._replace(rate=each.rate * (1 + hot * (each.parallelism - 1))) for each in points] if hot else points
-    return curve_through(tuple(even), max(confidences))._replace(hot_share=hot)
+    if hot <= 0:
+        return curve_through(tuple(points), max(confidences))
+    even = tuple([each._replace(rate=each.rate * (1 + hot * (each.parallelism - 1))) for each in points])
+    return curve_through(even, max(confidences))._replace(hot_share=hot)
 
 
 def _hot_share(points: Sequence[CapacityPoint]) -> float:

@@ -45,17 +45,15 @@ class Demand(NamedTuple):
     """Records/s over the target utilization."""
     catching_up: float
     """Records of the backlog and of a restart."""
-    margin: float = 0.0
-    """Share of `upper` above the load that is as uncertain as capacity; of a measured rise nothing is."""
     tasks: Topology | None = None
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
 
-    def fittings(self, curve: CapacityCurve, rates: Iterable[float]) -> list[tuple[int, str]]:
+    def fittings(self, curve: CapacityCurve, rates: Iterable[float], margin: float = 0.0) -> list[tuple[int, str]]:
         """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, and
-        which of the two decided."""
+        which of the two decided. `margin` is the share of `upper` above the load that is as uncertain as capacity."""
         useful, upper, found = self.useful, self.upper, []
-        surely = curve.surely_needed(upper / (1 + self.margin), useful, self.margin)
+        surely = curve.surely_needed(upper / (1 + margin), useful, margin)
         by_capacity = useful if surely is None or surely > useful else surely
         for rate in rates:
             needed = curve.needed(rate if rate > upper else upper)
@@ -86,9 +84,7 @@ def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Dema
         arriving = load or 0.0
         catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
         lasting = held * arriving / utilization
-        found.append(
-            Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks=tasks)
-        )
+        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks))
     return found
 
 
@@ -125,7 +121,7 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
             found[name] = min(_grown(comparison, each), now)
             continue
         rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-        ((size, decided_by),) = each._replace(margin=arrival_margin).fittings(curve, [rate])
+        ((size, decided_by),) = each.fittings(curve, [rate], arrival_margin)
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))
     return found, decided[1]
