@@ -6,12 +6,12 @@ All of it has its own data, addresses, control group and processes, which end wi
 """
 
 import contextlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import yaml
 
@@ -133,8 +133,8 @@ class KubernetesNode(Launcher):
 
     def pods(self, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         """Return the pods of a namespace."""
-        items = self.cluster.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json")
-        return list(json.loads(items)["items"])
+        query = urlencode({"labelSelector": selector})
+        return list(self.cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods?{query}")["items"])
 
     def service_address(self, namespace: str, name: str) -> str:
         """Return a service's address, which answers on this machine as in its pods."""

@@ -30,7 +30,7 @@ class Loop:
         self.stack = stack
         self._load = load
         self.application = application
-        self.url = f"http://{host}:{port}"
+        self.host, self.url = host, f"http://{host}:{port}"
         token = stack.operator_token()
         self.client = httpx.Client(base_url=self.url, timeout=10, headers={"Authorization": f"Bearer {token}"})
 
@@ -50,10 +50,21 @@ class Loop:
         settings = [f"{name}={json.dumps(value)}" for name, value in load.items()]
         self.stack.exec(self._load, "python", "-m", "workloads.loadgen.set_load", *settings)
 
-    def set_objective(self, max_lag: str) -> None:
-        """Store the application's policy again with another objective."""
+    def put_policy(self, spec: Mapping[str, Any]) -> None:
+        """Store the application's first policy."""
+        namespace, _, name = self.application.partition("/")
+        policy = {
+            "apiVersion": "weir.dev/v1alpha1",
+            "kind": "ScalingPolicy",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": spec,
+        }
+        self.client.put(f"/v1/policies/{self.application}", json=policy).raise_for_status()
+
+    def change_policy(self, **spec: Any) -> None:
+        """Store the application's policy again with other fields of its `spec`."""
         policy = self.get(f"/v1/policies/{self.application}")
-        policy["spec"]["objective"] = {"maxLag": max_lag}
+        policy["spec"] |= spec
         self.client.put(f"/v1/policies/{self.application}", json=policy).raise_for_status()
 
     def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 300) -> None:

@@ -1,8 +1,9 @@
 """`kubectl apply -k deploy/k8s/overlays/demo` on a real node: the loop acts, follows a load step, survives the death of
-each service's pods, and leaves nothing behind."""
+each service's pods, scales by other planners, and leaves nothing behind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from .stack import SAMPLE, WEIR, NodeStack
 
 LOW, HIGH = 700, 2000
 """Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
+SLOTS = 4
+"""A budget that is too small for the high load."""
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,28 @@ def test_after_all_that_the_loop_still_acts(loop: Loop) -> None:
     """Down again: every service has died once."""
     loop.set_load(rate=LOW / 2)
     loop.until("less parallelism", lambda s: 0 < slowest(s) <= 2 and s.get("action_phase") == "verified")
+
+
+def plans(loop: Loop) -> list[Mapping[str, Any]]:
+    """Return the newest plans, newest first."""
+    explained = loop.get(f"/v1/applications/{loop.application}/explain?limit=100") or {"items": []}
+    return [cycle["plan"] for cycle in explained["items"] if cycle["plan"]]
+
+
+def test_daedalus_stays_within_the_budget(loop: Loop) -> None:
+    """It learns this job's capacity and wants more than four slots for the high load; the budget allows four."""
+    quick = {"warm_up_seconds": 10.0, "quiet_seconds": 20.0, "settled_seconds": 30.0}
+    loop.change_policy(planner={"name": "daedalus", "parameters": quick}, budget={"slots": SLOTS})
+    loop.set_load(rate=HIGH)
+    found: dict[str, Mapping[str, Any]] = {}
+
+    def at_the_limit(summary: Mapping[str, Any]) -> bool:
+        found.update({plan["id"]: plan for plan in plans(loop) if plan["planner"] == "daedalus"})
+        limited = any(each["guard"] == "budget" for plan in found.values() for each in plan["amendments"])
+        return limited and slowest(summary) == SLOTS and summary.get("action_phase") == "verified"
+
+    loop.until("the budget's four slots", at_the_limit)
+    assert all(max(plan["action"]["parallelism"].values()) <= SLOTS for plan in found.values() if plan["action"])
 
 
 def test_delete_leaves_nothing(loop: Loop) -> None:

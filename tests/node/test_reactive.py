@@ -71,7 +71,7 @@ def test_a_pod_that_dies_is_replaced(loop: Loop) -> None:
 def test_less_load_is_fewer_pods(loop: Loop) -> None:
     """Down to the one it began with."""
     # With all else that runs there, a restart may take longer than the demonstration's objective allows: Weir holds.
-    loop.set_objective("5m")
+    loop.change_policy(objective={"maxLag": "5m"})
     loop.set_load(rate=LOW)
     loop.until("one pod", lambda s: slowest(s) == 2 and len(loop.stack.pods(WORKLOAD)) == 1 and len(running(loop)) == 1)
 
