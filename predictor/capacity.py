@@ -126,7 +126,7 @@ class CapacityCurve(NamedTuple):
         return _surely_needed(self, demand, limit, margin)
 
 
-@lru_cache(maxsize=1024)  # a planner asks again for each time in which a backlog may drain
+@lru_cache(maxsize=1024)  # a steady load asks again in each cycle
 def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: float) -> int | None:
     first = curve.needed(demand)
     if first is None:
