@@ -157,10 +157,7 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     if curve is not None:
         return curve
     hot = _hot_share(trusted)
-    if hot <= 0:
-        return curve_through(tuple(points), max(confidences))
-    even = tuple([each._replace(rate=each.rate * (1 + hot * (each.parallelism - 1))) for each in points])
-    return curve_through(even, max(confidences))._replace(hot_share=hot)
+    return curve_through(tuple(points), max(confidences), hot_share=hot)
 
 
 def _hot_share(points: Sequence[CapacityPoint]) -> float:
@@ -203,12 +200,17 @@ def _falls(points: Sequence[CapacityPoint]) -> bool:
 
 
 @lru_cache(maxsize=4096)  # measurements stay for many cycles
-def curve_through(points: tuple[Measurement, ...], confidence: float, prior: Prior = PRIOR) -> CapacityCurve:
-    """Return the curve through one or more measurements."""
-    rate, share, level_error, shape_error, pivot = fitted(points, prior)
+def curve_through(
+    points: tuple[Measurement, ...], confidence: float, prior: Prior = PRIOR, hot_share: float = 0.0
+) -> CapacityCurve:
+    """Return the curve through one or more measurements, at which one subtask got `hot_share` beyond its equal part."""
+    even = points
+    if hot_share > 0:
+        even = tuple([each._replace(rate=each.rate * (1 + hot_share * (each.parallelism - 1))) for each in points])
+    rate, share, level_error, shape_error, pivot = fitted(even, prior)
     measured = tuple(sorted({point.parallelism for point in points}))
     return CapacityCurve(
-        1 / rate, share / rate, confidence, len(measured), 0.0, level_error, shape_error, pivot, measured
+        1 / rate, share / rate, confidence, len(measured), 0.0, level_error, shape_error, pivot, measured, hot_share
     )
 
 
