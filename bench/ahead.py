@@ -151,7 +151,7 @@ class Pair(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What the forecast could bring, and brought."""
+        """Late time without the forecast and with it, as a sentence."""
         late, before = self.having.late_seconds, self.without.late_seconds
         if before == 0:
             return "never late without the forecast: nothing to gain"

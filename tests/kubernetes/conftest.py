@@ -32,4 +32,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     one, so that the driver takes the ended pod's member for a living one, and leaves it to its session's end."""
     for item in items:
         if item.nodeid.endswith("test_an_instance_is_restarted_and_the_others_stay[StatefulSet]"):
-            item.add_marker(pytest.mark.xfail(reason="kwok gives the new pod the address of the ended one"))
+            item.add_marker(pytest.mark.xfail(reason="the member of the ended pod is not named as departed"))

@@ -90,7 +90,7 @@ class StreamsWorld(World):
 
 @dataclass
 class Score:
-    """What an application cost, and how long it was late."""
+    """Cost and late time of an application."""
 
     late_seconds: float = 0.0
     instance_seconds: float = 0.0

@@ -20,7 +20,7 @@ WAVE = forecast(
 def ask(
     load: str = "forecast", at: str = "now", horizon: float = 600, found: Analysis | None = None, work: int = 2
 ) -> WhatIf:
-    """Of 800/s that two subtasks of 500/s hold, and WAVE ahead."""
+    """Answer for 800 records/s on two subtasks of 500 records/s each, with WAVE ahead."""
     return what_if(found or seen(WAVE), {WORK: work}, parse_load(load), horizon, after_seconds=parse_at(at))
 
 
