@@ -44,13 +44,21 @@ def _event(event: FeedEvent) -> str:
     return f"id: {event.id}\nevent: {event.kind}\ndata: {event.data}\n\n"
 
 
-_EXAMPLE = FeedEvent("1781461815300-0", "outcome", "shop/orders", json.dumps(example("outcome")))
+_EVENT_SCHEMA = {
+    "type": "object",
+    "description": "One server-sent event",
+    "properties": {
+        "id": {"type": "string", "description": "Its position; send it as `Last-Event-ID` to resume after it"},
+        "event": {"type": "string", "description": "The message's kind, or `end`"},
+        "data": {"type": "string", "description": "The message as JSON"},
+    },
+    "required": ["id", "event", "data"],
+}
+_EXAMPLE = {"id": "1781461815300-0", "event": "outcome", "data": json.dumps(example("outcome"))}
 FEED: Responses = {
     200: {
         "description": "Events until either side closes",
-        "content": {
-            "text/event-stream": {"schema": {"type": "string"}, "example": f": weir\n\n{_event(_EXAMPLE)}"},
-        },
+        "content": {"text/event-stream": {"schema": _EVENT_SCHEMA, "example": _EXAMPLE}},
     },
     **refuses(503, "Too many event streams are open, or the store is away", messages.streams_exhausted(100)),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from weir_contracts import parse_policy
+from weir_contracts import PlannerChoice, parse_policy
 from weir_planner.installed import built_in
 
 from replay.loop import Loop
@@ -23,12 +23,20 @@ from simulator import Noise, Simulation
 
 APP = "replay/replay"
 SECONDS = 240
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "schedule": {"entries": [{"cron": "* * * * *", "parallelism": 2}]},
+    "static": {"parallelism": 2},
+    "threshold": {"measure": "utilization", "up_above": 0.8, "down_below": 0.4},
+}
+"""Of the planners that have no defaults."""
 
 
 @cache
 def recorded(planner: str = "rate", trace: str = "spike") -> tuple[Event, ...]:
     """The messages of a simulated application under the services' own shells, as the feed of knowledge has them."""
-    prepared = prepare(ReplayOptions(trace=trace, interval_seconds=5, planner=planner))
+    prepared = prepare(ReplayOptions(trace=trace, interval_seconds=5))
+    chosen = PlannerChoice(name=planner, parameters=PARAMETERS.get(planner, {}))
+    policy = prepared.policy.model_copy(update={"spec": prepared.policy.spec.model_copy(update={"planner": chosen})})
     events: list[Event] = []
 
     def carry(message: Any) -> Any:
@@ -38,7 +46,7 @@ def recorded(planner: str = "rate", trace: str = "spike") -> tuple[Event, ...]:
 
     simulation = Simulation(prepared.job, prepared.trace.rate_at, step_seconds=1.0)
     with closing(Loop(carry=carry)) as loop:
-        loop.add(simulation, prepared.policy, noise=Noise(relative=0.02))
+        loop.add(simulation, policy, noise=Noise(relative=0.02))
         loop.run(SECONDS)
     return tuple(events)
 
