@@ -124,9 +124,7 @@ def kwok_flags(layout: Layout) -> list[str]:
         f"--kubeconfig={layout.kubeconfig(KWOK)}",
         f"--config={Path(__file__).with_name('kwok.yaml')}",
         "--manage-all-nodes=true",
-        # Addresses of the loopback interface: a request to a pod stays on this machine.
         "--node-ip=127.0.0.1",
-        "--cidr=127.64.0.1/16",
         f"--node-port={layout.kwok_port}",
         f"--server-address=127.0.0.1:{layout.kwok_port}",
         f"--tls-cert-file={server}.crt",

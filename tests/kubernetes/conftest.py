@@ -25,11 +25,3 @@ def namespace(cluster: KubernetesCluster) -> Iterator[str]:
     cluster.create_namespace(name)
     yield name
     cluster.request("DELETE", f"/api/v1/namespaces/{name}")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the case that fails on kwok's pods: probably the new pod of a StatefulSet gets the address of the ended
-    one, so that the driver takes the ended pod's member for a living one, and leaves it to its session's end."""
-    for item in items:
-        if item.nodeid.endswith("test_an_instance_is_restarted_and_the_others_stay[StatefulSet]"):
-            item.add_marker(pytest.mark.xfail(reason="the member of the ended pod is not named as departed"))
