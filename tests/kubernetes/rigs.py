@@ -196,8 +196,9 @@ class GroupApiRig(ApiRig):
         return Elsewhere(self.access, self.namespace, groups=self.group)
 
     async def restart(self, name: str) -> None:
-        """Delete a pod; its controller makes another one."""
-        await asyncio.to_thread(self.kubectl, "delete", "pod", name)
+        """Delete a pod; its controller makes another one. kubectl does not wait: it misses the end of a pod whose name is
+        taken again at once."""
+        await asyncio.to_thread(self.kubectl, "delete", "pod", name, "--wait=false")
 
     def restarts(self) -> int:
         """Return the number of accepted evictions."""
