@@ -92,6 +92,17 @@ def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
     assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_what_a_dockerfile_copies_is_in_the_build_context(path: Path) -> None:
+    """The context has only what .dockerignore names."""
+    named = re.findall(r"^!(\S+)$", (PROJECT / ".dockerignore").read_text(), re.MULTILINE)
+    copies = re.findall(r"^COPY (?!--from)(.+)$", path.read_text().replace("\\\n", ""), re.MULTILINE)
+    sources = [Path(source) for each in copies for source in each.split()[:-1]]
+    assert sources
+    assert [str(source) for source in sources if not any(source.is_relative_to(name) for name in named)] == []
+    assert all((PROJECT / source).exists() for source in sources)
+
+
 @pytest.mark.parametrize("service", images.SERVICES)
 def test_an_image_has_what_its_service_imports(service: str, tmp_path: Path) -> None:
     """Modules and files that its Dockerfile copies, and packages of its own requirements.lock."""
