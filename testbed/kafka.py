@@ -70,7 +70,8 @@ class KafkaBroker(Server):
 
     `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker. With `tls` a third
     listener, `tls_servers`, demands the same over TLS; clients trust `tls_authority` (needs openssl). With `authorizer` the
-    user `SASL_USER` has no right until it is given one; clients of the first listener have all.
+    user `SASL_USER` has no right until it is given one; clients of the first listener have all. `properties` are further
+    ones of the broker, a line each.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class KafkaBroker(Server):
         heap_megabytes: int = 512,
         tls: bool = False,
         authorizer: bool = False,
+        properties: str = "",
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
@@ -90,6 +92,7 @@ class KafkaBroker(Server):
         self._sasl_port = free_port()
         self._tls_port = free_port() if tls else None
         self._authorizer = authorizer
+        self._properties = properties
         self._authority = Authority(folder / "authority")
         self.sasl_password = secrets.token_hex(16)
         self._heap_megabytes = heap_megabytes
@@ -136,6 +139,7 @@ class KafkaBroker(Server):
             text += _TLS_PROPERTIES.format(**values, tls_port=self._tls_port, keystore=keystore.resolve())
         if self._authorizer:
             text += _AUTHORIZER_PROPERTIES
+        text += self._properties
         config.write_text(text)
         if not (data / "meta.properties").exists():
             self._format(config)

@@ -20,6 +20,7 @@ from services.monitor.adapters.groups import GroupCollector
 from services.monitor.adapters.kafka import KafkaBrokers
 from services.monitor.core import Readings, observe
 from testbed.kafka import SASL_USER, KafkaBroker
+from testbed.streams import StreamsInstance, StreamsSettings
 from tests.unit.monitor.group_suite import PARTITIONS, counted, of
 from tests.unit.monitor.test_groups import subject
 
@@ -303,6 +304,42 @@ async def test_a_group_of_another_type_is_named(kafka: KafkaBroker, application:
         await close()
     assert scrape.status == "not_found"
     assert scrape.message == f"{name!r} is a group of type 'connect', not of consumers"
+
+
+async def test_members_of_the_streams_protocol_are_unknown(run_folder: Path) -> None:
+    """They commit, and no client for Python reads who they are (KIP-1071): a sentence names the protocol."""
+    properties = {
+        "group.coordinator.rebalance.protocols": "classic,consumer,streams",
+        "unstable.api.versions.enable": "true",
+        "unstable.feature.versions.enable": "true",
+    }
+    lines = "".join(f"{name}={value}\n" for name, value in properties.items())
+    with KafkaBroker(run_folder / "kafka-streams-protocol", properties=lines) as broker:
+        for topic in ("orders", "payments", "order-totals"):
+            broker.create_topic(topic, 2)
+        await asyncio.to_thread(_produce, broker.bootstrap_servers, 20)
+        chosen = run_folder / "streams.properties"
+        chosen.write_text("group.protocol=streams\n")
+        settings = StreamsSettings(broker.bootstrap_servers, application_id="orders", properties=chosen)
+        instance = StreamsInstance(settings, 1, run_folder).start()
+        try:
+            async with asyncio.timeout(2 * SECONDS):
+                scrape = await _read(broker.bootstrap_servers, {"kafkaStreams": {"applicationId": "orders"}})
+                while "has commits" not in scrape.message:
+                    assert instance.running and scrape.status == "not_found"
+                    await asyncio.sleep(0.5)
+                    scrape = await _read(broker.bootstrap_servers, {"kafkaStreams": {"applicationId": "orders"}})
+        finally:
+            await asyncio.to_thread(instance.process.stop)
+        assert scrape.status == "not_found"
+        assert scrape.message.endswith("no members that can be read: group.protocol=streams is not supported")
+
+
+def _produce(servers: str, records: int) -> None:
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(records):
+        producer.produce("orders", key=str(number), value=b"{}")
+    assert producer.flush(30.0) == 0
 
 
 async def test_without_rights_the_group_is_named_as_forbidden(run_folder: Path) -> None:
