@@ -95,7 +95,8 @@ def tasks_of(user_data: bytes) -> StreamsAssignment:
     reader.i32()  # error code
     probing_ms = reader.i64()
     reader.end()
-    return StreamsAssignment(tuple(active), tuple(standby), _instant(probing_ms))
+    # A task stands there once for each of its partitions.
+    return StreamsAssignment(tuple(dict.fromkeys(active)), tuple(standby), _instant(probing_ms))
 
 
 def process_of(user_data: bytes) -> UUID:

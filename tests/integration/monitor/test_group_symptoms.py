@@ -46,30 +46,28 @@ def policy_of(application: dict[str, Any], servers: str, **kafka: Any) -> Scalin
     )
 
 
-class Watched:
-    """A group of consumers at the broker, seen by the monitor's collector and the analyzer's core."""
+class Eye:
+    """A group seen by the monitor's collector and the analyzer's core."""
 
-    def __init__(self, broker: KafkaBroker) -> None:
-        self.rig = RealRig(broker, "classic")
-        self.admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        self._policy = policy_of({"consumerGroup": {"groupId": self.rig.group}}, broker.bootstrap_servers)
+    def __init__(self, collector: GroupCollector, policy: ScalingPolicy) -> None:
+        self._collector, self._policy = collector, policy
         self._state: AnalyzerState | None = None
         self._previous: Observation | None = None
         self.scrape: Scrape | None = None
 
     async def look(self) -> Analysis:
         """Scrape once."""
-        self.scrape = await self.rig.collector.scrape()
+        self.scrape = await self._collector.scrape()
         readings = Readings(self._policy, self.scrape, scrape_seconds=0.0, previous=self._previous)
         observation = observe(readings, SystemClock().now())
         self._previous = observation if observation.topology is not None else self._previous
         self._state, analysis = advance(self._state, observation)
         return analysis
 
-    async def until(self, holds: Callable[[Analysis], bool]) -> Analysis:
+    async def until(self, holds: Callable[[Analysis], bool], seconds: float = SECONDS) -> Analysis:
         """Return the first analysis for which this holds."""
         analysis = await self.look()
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while not holds(analysis):
                 await asyncio.sleep(0.2)
                 analysis = await self.look()
@@ -79,6 +77,16 @@ class Watched:
         """Wait for a symptom."""
         analysis = await self.until(lambda analysis: analysis.has(code))
         return next(each for each in analysis.symptoms if each.code == code)
+
+
+class Watched(Eye):
+    """A group of consumers at the broker."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.rig = RealRig(broker, "classic")
+        self.admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        application = {"consumerGroup": {"groupId": self.rig.group}}
+        super().__init__(self.rig.collector, policy_of(application, broker.bootstrap_servers))
 
 
 @pytest.fixture
@@ -317,7 +325,7 @@ async def test_members_of_the_streams_protocol_are_unknown(run_folder: Path) -> 
     with KafkaBroker(run_folder / "kafka-streams-protocol", properties=lines) as broker:
         for topic in ("orders", "payments", "order-totals"):
             broker.create_topic(topic, 2)
-        await asyncio.to_thread(_produce, broker.bootstrap_servers, 20)
+        await asyncio.to_thread(_produce, broker.bootstrap_servers, 20, "orders")
         chosen = run_folder / "streams.properties"
         chosen.write_text("group.protocol=streams\n")
         settings = StreamsSettings(broker.bootstrap_servers, application_id="orders", properties=chosen)
@@ -335,11 +343,49 @@ async def test_members_of_the_streams_protocol_are_unknown(run_folder: Path) -> 
         assert scrape.message.endswith("no members that can be read: group.protocol=streams is not supported")
 
 
-def _produce(servers: str, records: int) -> None:
+def _produce(servers: str, records: int, topic: str) -> None:
     producer = Producer({"bootstrap.servers": servers})
     for number in range(records):
-        producer.produce("orders", key=str(number), value=b"{}")
+        producer.produce(topic, key=str(number), value=b"{}")
     assert producer.flush(30.0) == 0
+
+
+async def test_state_that_warms_up_is_migrating_until_its_tasks_move(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """A second instance copies the state first; the tasks stay where they are until the probing rebalance, which
+    Kafka Streams begins after a minute at the earliest. The time is learned."""
+    name = f"warm-{uuid.uuid4().hex[:8]}"
+    topics = {f"{kind}_topic": f"{name}-{kind}" for kind in ("orders", "payments", "output")}
+    for topic in topics.values():
+        kafka.create_topic(topic, 2)
+    await asyncio.to_thread(_produce, kafka.bootstrap_servers, 2_000, topics["orders_topic"])
+    chosen = tmp_path / "streams.properties"
+    chosen.write_text("acceptable.recovery.lag=0\nprobing.rebalance.interval.ms=60000\n")
+    settings = StreamsSettings(kafka.bootstrap_servers, application_id=name, properties=chosen, **topics)
+    clock = SystemClock()
+    brokers = KafkaBrokers(kafka.bootstrap_servers, 5.0, clock)
+    policy = policy_of({"kafkaStreams": {"applicationId": name}}, kafka.bootstrap_servers)
+    eye = Eye(GroupCollector(policy.subject, brokers, clock), policy)
+    instances = [StreamsInstance(settings, ordinal, tmp_path) for ordinal in (1, 2)]
+    try:
+        instances[0].start()
+        await eye.until(lambda _: _tasks(eye) == [2], 2 * SECONDS)
+        instances[1].start()
+        symptom = await eye.symptom("migrating")
+        assert "1 standby task warms up until the probing rebalance" in symptom.evidence
+        assert _tasks(eye) == [0, 2]
+        analysis = await eye.until(lambda analysis: analysis.restart_times.warm_up_seconds is not None, 3 * SECONDS)
+        assert not analysis.has("migrating") and _tasks(eye) == [1, 1]
+        assert analysis.restart_times.warm_up_seconds is not None and 55.0 <= analysis.restart_times.warm_up_seconds <= 120.0
+    finally:
+        for each in instances:
+            await asyncio.to_thread(each.process.stop)
+        await brokers.close()
+
+
+def _tasks(eye: Eye) -> list[int | None]:
+    """Return the number of active tasks of each instance, of those that the group has."""
+    deployment = eye.scrape.deployment if eye.scrape is not None else None
+    return sorted((each.active_tasks for each in deployment.instances), key=str) if deployment is not None else []
 
 
 async def test_without_rights_the_group_is_named_as_forbidden(run_folder: Path) -> None:

@@ -151,6 +151,13 @@ def test_threads_of_one_process_are_one_instance() -> None:
     assert found.owners()["orders", 3] == str(OTHER)
 
 
+def test_a_task_of_several_partitions_is_one_task() -> None:
+    """Kafka Streams writes it once for each: a join reads two topics."""
+    group = streams_group(thread("a", PROCESS, (0, 0), (0, 0), (0, 1), (0, 1)))
+    found = membership(group, is_streams=True)
+    assert found.tasks == 2 and [each.active_tasks for each in found.instances()] == [2]
+
+
 def test_the_key_of_a_run_is_its_assignment() -> None:
     """A warm-up begins no run; a task that moves does."""
     before = membership(streams_group(thread("a", PROCESS, (0, 0)), thread("b", OTHER, (0, 1))), is_streams=True)
