@@ -83,16 +83,20 @@ class Demonstration:
 
     def memory_megabytes(self) -> dict[str, float]:
         """Return the working set of each deployment's largest pod, by metrics.k8s.io."""
+        items = wait_until(self._metrics, timeout_seconds=LIMIT_SECONDS, what="metrics of all pods", poll_seconds=5)
         found: dict[str, float] = {}
-        for namespace in (WEIR, SAMPLE):
-            items = self.node.cluster.request("GET", f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods")[
-                "items"
-            ]
-            for item in items:
-                name = item["metadata"]["labels"].get("app.kubernetes.io/name", item["metadata"]["name"])
-                used = sum(_bytes(each["usage"]["memory"]) for each in item["containers"]) / MEGABYTE
-                found[name] = max(found.get(name, 0.0), round(used, 1))
+        for item in items:
+            name = item["metadata"]["labels"].get("app.kubernetes.io/name", item["metadata"]["name"])
+            used = sum(_bytes(each["usage"]["memory"]) for each in item["containers"]) / MEGABYTE
+            found[name] = max(found.get(name, 0.0), round(used, 1))
         return dict(sorted(found.items()))
+
+    def _metrics(self) -> list[dict[str, Any]] | None:
+        try:
+            paths = (f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods" for namespace in (WEIR, SAMPLE))
+            return [item for path in paths for item in self.node.cluster.request("GET", path)["items"]]
+        except TestbedError:
+            return None  # On a busy machine the metrics server is away now and then: 503.
 
     def ready_pods(self) -> int:
         """Return how many TaskManager pods are ready."""
