@@ -2,13 +2,19 @@
 them.
 
 All of it has its own data, addresses, control group and processes, which end with it. The control plane is
-`testbed.kubernetes`'.
+`testbed.kubernetes`'. Pods do not end with containerd: if the owner of a node is killed, a second process, `python -m
+testbed.node PID`, removes the node.
 """
 
 import contextlib
+import json
+import os
+import select
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -17,7 +23,7 @@ import yaml
 
 from . import kubernetes_programs as programs
 from . import node_host as host
-from .bootstrap import CACHE
+from .bootstrap import CACHE, PROJECT
 from .kubernetes import KubernetesCluster, binary, is_ready
 from .kubernetes import missing as missing_for_cluster
 from .kubernetes_access import kubeconfig
@@ -27,13 +33,14 @@ from .process import Launcher, ManagedProcess, TestbedError, free_port, reap_lef
 NAME = "weir-node"
 DNS_ADDRESS = "10.96.0.10"
 READY_SECONDS = 180.0
+REMOVAL_SECONDS = 90.0
+"""Longest wait of a start for the removal of the node of a killed run."""
 VOLUMES = 4
 """Volumes that claims find; nothing makes further ones."""
 _MANIFESTS = Path(__file__).with_name("node.yaml")
 _IMAGES = {"pause": PAUSE, "coredns": "weir-node/coredns:1", "metrics-server": "weir-node/metrics-server:1"}
 """Images of one program each."""
 _LOG_LINKS = Path("/var/log/containers")
-_CNI_RESULTS = Path("/var/lib/cni/results")
 
 
 def missing() -> str | None:
@@ -70,6 +77,8 @@ class KubernetesNode(Launcher):
         )
         self.kubelet = self._process("kubelet", self._kubelet_flags())
         self.kube_proxy = self._process("kube-proxy", [f"--config={self.folder / 'kube-proxy.yaml'}"])
+        self._lock = self.folder.with_suffix(".lock")
+        self._settings = self.folder / "kernel.json"
         self._undo = contextlib.ExitStack()
 
     def start(self, timeout_seconds: float = READY_SECONDS) -> Self:
@@ -77,10 +86,10 @@ class KubernetesNode(Launcher):
         if reason := missing():
             raise TestbedError(f"node: {reason}")
         with contextlib.ExitStack() as undo:
-            undo.enter_context(host.only_node(self.folder.with_suffix(".lock")))
+            undo.enter_context(host.only_node(self._lock, REMOVAL_SECONDS))
             self._remove_leftovers()
+            undo.enter_context(self._removed_after_a_kill())
             undo.callback(self._remove_files)
-            undo.callback(host.restore, host.kernel_settings())
             undo.callback(self.network.down)
             self.network.up()
             host.make_cgroup()
@@ -105,6 +114,19 @@ class KubernetesNode(Launcher):
         self._undo.close()
         if left := self.left():
             raise TestbedError(f"node: left on this machine: {'; '.join(left)}")
+        self._settings.unlink(missing_ok=True)
+
+    def remove_after(self, owner: int) -> None:
+        """Wait for the end of the process that started this one, and remove the node that it did not stop.
+
+        Raises `TestbedError` if another start has taken the machine's lock by then; that start removes the node.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            ended = os.pidfd_open(owner)
+            if os.getppid() == owner:
+                select.select([ended], [], [])
+        with host.only_node(self._lock):
+            self._remove_leftovers()
 
     def check(self) -> None:
         """Raise `TestbedError` if one of the node's processes has ended."""
@@ -140,6 +162,22 @@ class KubernetesNode(Launcher):
         """Return a service's address, which answers on this machine as in its pods."""
         service = self.cluster.request("GET", f"/api/v1/namespaces/{namespace}/services/{name}")
         return str(service["spec"]["clusterIP"])
+
+    @contextlib.contextmanager
+    def _removed_after_a_kill(self) -> Iterator[None]:
+        """Record the kernel's settings, and have a process that outlives this one restore them and remove the node."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._settings.write_text(json.dumps(host.kernel_settings()))
+        command = [sys.executable, "-m", "testbed.node", str(os.getpid())]
+        with (self.folder / "remover.log").open("ab") as log:
+            remover = subprocess.Popen(
+                command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            yield
+        finally:
+            remover.kill()
+            remover.wait(timeout=10)
 
     def _log_end(self, pod: Mapping[str, Any]) -> str:
         meta = pod["metadata"]
@@ -246,15 +284,13 @@ class KubernetesNode(Launcher):
 
     def _end_pods(self) -> None:
         try:
-            ids = self.containerd.containers()
-            host.remove_namespaces(self.containerd.clear())
-            for path in _CNI_RESULTS.glob("*") if _CNI_RESULTS.exists() else ():
-                if any(each in path.name for each in ids):
-                    path.unlink()
+            self.containerd.clear()
         finally:
             self.containerd.stop()
 
     def _remove_files(self) -> None:
+        if self._settings.exists():
+            host.restore(json.loads(self._settings.read_text()))
         host.unmount_below(self.folder / "state", self.data)
         with contextlib.suppress(TestbedError):
             wait_until(host.remove_cgroup, timeout_seconds=20, what="end of the pods' processes")
@@ -271,7 +307,7 @@ class KubernetesNode(Launcher):
 
     def _remove_leftovers(self) -> None:
         """End what a run has left that was killed: its pods run on without a kubelet."""
-        if (self.folder / "containerd.toml").exists():
+        if self._settings.exists():
             reap_leftovers(self.folder)
             with contextlib.suppress(TestbedError):
                 self.containerd.start()
@@ -279,7 +315,7 @@ class KubernetesNode(Launcher):
             self._end_node()
             self.network.down()
             self._remove_files()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _volume(name: str, path: Path) -> dict[str, Any]:
@@ -298,3 +334,7 @@ def _volume(name: str, path: Path) -> dict[str, Any]:
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
         },
     }
+
+
+if __name__ == "__main__":
+    KubernetesNode().remove_after(int(sys.argv[1]))

@@ -18,7 +18,7 @@ from typing import IO
 
 import psutil
 
-from .process import TestbedError
+from .process import NotInTime, TestbedError, wait_until
 
 NODE_ADDRESS = "10.89.0.1"
 POD_GATEWAY = "10.88.0.1"
@@ -90,19 +90,24 @@ def run(*command: str, timeout_seconds: float = COMMAND_SECONDS) -> str:
 
 
 @contextlib.contextmanager
-def only_node(lock: Path) -> Iterator[None]:
-    """Hold the machine's lock: addresses and bridges exist once. Raise `TestbedError` if another node runs."""
+def only_node(lock: Path, timeout_seconds: float = 0.0) -> Iterator[None]:
+    """Hold the machine's lock: addresses and bridges exist once. Raise `TestbedError` if another node holds it for
+    longer than the time."""
     lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with lock.open("w") as file:
-        _lock(file)
+        try:
+            wait_until(lambda: _locked(file), timeout_seconds=timeout_seconds, what="lock")
+        except NotInTime:
+            raise TestbedError(f"another Kubernetes node of the testbed runs on this machine ({lock})") from None
         yield
 
 
-def _lock(file: IO[str]) -> None:
+def _locked(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise TestbedError(f"another Kubernetes node of the testbed runs on this machine ({file.name})") from None
+        return False
+    return True
 
 
 class HostNetwork:

@@ -10,13 +10,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from .node_host import CNI_FOLDER, NODE_ADDRESS, PATH, POD_BRIDGE, POD_NETWORK, SERVICE_NETWORK, network_namespaces, run
+from .node_host import (
+    CNI_FOLDER,
+    NODE_ADDRESS,
+    PATH,
+    POD_BRIDGE,
+    POD_NETWORK,
+    SERVICE_NETWORK,
+    network_namespaces,
+    remove_namespaces,
+    run,
+)
 from .process import ManagedProcess, Server, TestbedError
 
 PAUSE = "weir-node/pause:1"
 _NAMESPACE = "k8s.io"
 _USER = "65532:65532"
 _IMPORT_SECONDS = 900
+_CNI_RESULTS = Path("/var/lib/cni/results")
 _CONFIGURATION = """\
 version = 2
 root = "{data}/root"
@@ -66,14 +77,15 @@ class Containerd(Server):
         self.clear()
         return self
 
-    def clear(self) -> list[Path]:
-        """Kill and remove all containers; return the network namespaces of their pods."""
-        namespaces = []
-        for name in self._ctr("containers", "list", "-q").split():
-            namespaces += network_namespaces(self._ctr("containers", "info", name))
+    def clear(self) -> None:
+        """Kill and remove all containers, with the network namespaces and addresses of their pods."""
+        for name in self.containers():
+            namespaces = network_namespaces(self._ctr("containers", "info", name))
             subprocess.run([*self._command, "tasks", "rm", "-f", name], capture_output=True, timeout=60, check=False)
             self._ctr("containers", "rm", name)
-        return namespaces
+            remove_namespaces(namespaces)
+            for path in _CNI_RESULTS.glob(f"*{name}*"):
+                path.unlink()
 
     def containers(self, namespace: str = "") -> list[str]:
         """Return the ids of the containers of a namespace's pods, or of all; their sandboxes included."""

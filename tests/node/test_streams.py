@@ -14,7 +14,7 @@ from tests.containers.loop import Loop
 from .stack import SAMPLE, WEIR, NodeStack
 
 WORKLOAD = "streams"
-LOW, HIGH = 150, 600
+LOW, HIGH = 100, 600
 """Paid orders/s: one pod does the one, and three at least the other."""
 SESSION_SECONDS = 45.0
 """Time for which the brokers wait for a member that ended without leaving."""
