@@ -17,6 +17,8 @@ from tests.unit.analyzer.forecast_series import DAY, Source, days
 
 _RATES = st.floats(0, 1e9) | st.just(0.0) | st.sampled_from([1e-18, 1e9, MAX_NUMBER])
 _INTERVALS = st.sampled_from([2.0, 7.3, 30.0, 60.0, 61.7, 600.0])
+_STEPS = st.floats(0.001, 1e7) | st.sampled_from([-3600.0, -86_400.0, 86_400.0, 7 * 86_400.0])
+"""Seconds by which the clock goes on without an observation, or back."""
 _MAX_BYTES = 6_000
 """Bound of a source's state."""
 
@@ -30,16 +32,18 @@ def _numbers(forecast: SourceForecast) -> list[float]:
 
 
 @examples(60)
-@given(st.lists(st.none() | _RATES, max_size=60), _INTERVALS, st.lists(st.floats(0.001, 1e7), max_size=3))
-def test_any_series_gives_bounded_numbers(rates: list[float | None], interval: float, gaps: list[float]) -> None:
-    """Zeros, huge and tiny rates, unknown intervals and gaps of any length: every number is finite and at least 0, times
-    are in order, and a bound is at least its peak."""
+@given(st.lists(st.none() | _RATES, max_size=60), _INTERVALS, st.lists(_STEPS, max_size=3))
+def test_any_series_gives_bounded_numbers(rates: list[float | None], interval: float, steps: list[float]) -> None:
+    """Zeros, huge and tiny rates, unknown intervals, gaps of any length and a clock that is set back: every number is finite
+    and at least 0, times are in order, a bound is at least its peak, and the state is bounded."""
     source = Source(interval)
-    for gap in [*gaps, 0.0]:
-        source.take(rates).wait(gap)
+    for step in [*steps, 0.0]:
+        source.take(rates).wait(step)
         forecast = None if source.state is None else forecast_of(source.state, "orders", source.at)
+        assert source.state is None or len(to_json(source.state.to_json())) < _MAX_BYTES
         if forecast is None:
-            assert gap or all(rate is None for rate in rates) or len(rates) * interval < 120
+            went_back = min(steps, default=0.0) < 0
+            assert step or went_back or all(rate is None for rate in rates) or len(rates) * interval < 120
             continue
         assert all(math.isfinite(number) and number >= 0 for number in _numbers(forecast))
         assert all(a.after_seconds < b.after_seconds for a, b in pairwise(forecast.path))
@@ -201,11 +205,11 @@ def test_a_gap_is_not_learned(gap_seconds: float) -> None:
     assert source.forecast.horizons[-1].judged == judged
 
 
-def test_a_step_of_the_clock_does_no_harm() -> None:
-    """Two hours back, as a clock that is set: the forecast goes on once the old time is reached again."""
-    source = Source().take([1000.0] * 300)
-    source.at -= 7200
-    source.take([1000.0] * 150)
+@pytest.mark.parametrize("step_seconds", [-7200.0, -3600.0, 86_400.0])
+def test_a_step_of_the_clock_does_no_harm(step_seconds: float) -> None:
+    """Hours back, as a clock that is set: the forecast goes on once the old time is reached again. A day forward: it goes
+    on at once."""
+    source = Source().take([1000.0] * 300).wait(step_seconds).take([1000.0] * 150)
     assert source.rate_in(10) == pytest.approx(1000, rel=1e-3)
 
 

@@ -2,14 +2,19 @@
 
 import json
 import math
+from datetime import timedelta
+from itertools import pairwise
 
 import pytest
-from weir_contracts import Analysis
+from hypothesis import given
+from hypothesis import strategies as st
+from weir_contracts import MAX_NUMBER, Analysis, observation_id
 
 from services.analyzer.core import AnalyzerState, seed
 from services.analyzer.core.forecast.application import own_horizon_seconds
 from services.analyzer.core.forecast.state import ForecastState
-from tests.unit.analyzer.story import Job, Loop
+from tests.effort import examples
+from tests.unit.analyzer.story import NOON, Job, Loop
 
 SOURCE = "Source: orders"
 
@@ -89,6 +94,44 @@ def test_a_source_without_a_log_has_its_estimated_rate() -> None:
     blind = Loop(Job(interval=10))
     for _ in range(30):
         assert blind.now(partitions=[]).forecasts == []
+
+
+_STEPS = st.sampled_from([0.0, -3600.0, 1500.0, 86_400.0, 7 * 86_400.0])
+_RATES = st.sampled_from([0.0, 0.01, 300.0, 1e9])
+
+
+@examples(40)
+@given(st.lists(st.tuples(_STEPS, _RATES, st.integers(1, 30)), min_size=1, max_size=8))
+def test_no_clock_and_no_rate_spoils_a_forecast(stretches: list[tuple[float, float, int]]) -> None:
+    """The clock jumps back an hour or forward a day, a week is missing, there is one reading a day, the load is none or
+    10⁹/s or falls to nothing: every number is in bounds, a bound for longer than was ever observed is unknown, and the
+    state is bounded. An observation that is older than the last one has no analysis."""
+    loop, away, newest, observed = Loop(Job(interval=20)), 0.0, -math.inf, 0.0
+    for step, rate, count in stretches:
+        away, loop.job.rate = away + step, rate
+        for _ in range(count):
+            loop.job.run_for(20)
+            seconds = loop.job.t + away
+            at = NOON + timedelta(seconds=seconds)
+            analysis = loop.see(loop.job.observe(observed_at=at, id=observation_id("shop/orders", at)))
+            assert (analysis is None) == (seconds <= newest)
+            if analysis is None:
+                continue
+            observed, newest = observed + 20, seconds
+            _assert_in_bounds(analysis, observed)
+    assert loop.memory is not None
+    assert len(loop.memory.to_bytes()) < 30_000
+
+
+def _assert_in_bounds(analysis: Analysis, observed_seconds: float) -> None:
+    for found in analysis.forecasts:
+        assert all(0 <= point.records_per_second <= MAX_NUMBER for point in found.path)
+        assert all(0 <= a.after_seconds < b.after_seconds for a, b in pairwise(found.path))
+        for each in found.horizons:
+            assert 0 <= each.peak <= MAX_NUMBER
+            if each.peak_upper is not None:
+                assert each.peak <= each.peak_upper <= MAX_NUMBER
+                assert each.horizon_seconds <= observed_seconds
 
 
 def test_the_applications_own_horizon() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from weir_contracts import DeadLetter
+from weir_contracts import DeadLetter, NewPlanner, Plan
 from weir_contracts.topics import DEAD_LETTERS, PLANNERS
 
 from runtime.auth import Caller, Tokens
@@ -20,8 +20,8 @@ from services.planner.core.breaker import FAILURES_TO_OPEN
 from services.planner.planners import Planners
 from services.planner.registrations import Registrations
 from services.planner.remote import Remote
-from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request
-from tests.unit.planner.plugin import LOOPBACK, Plugin, good, json_answer
+from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
+from tests.unit.planner.plugin import LOOPBACK, Plugin, Received, answer, good, json_answer
 from tests.unit.planner.test_service import InProcess
 
 JSON = {"Content-Type": "application/json"}
@@ -273,3 +273,38 @@ async def test_no_registration_or_validation_before_the_topic_is_read() -> None:
         body = {"name": "mine", "url": "http://127.0.0.1:1"}
         assert (await http.post("/v1/planners", json=body)).status_code == 503
     await remote.client.close()
+
+
+@pytest.mark.parametrize("has_tenth", [True, False], ids=["the tenth replies", "none replies"])
+async def test_candidates_that_never_reply_cost_only_their_own_proposals(cluster: Cluster, *, has_tenth: bool) -> None:
+    """Nine of ten take the request and keep silent: the plan is made at their deadline, and each is named. The tenth, which
+    replies once all others were asked, proposes six subtasks, one less than the own planner; if it is silent, too, the own
+    plan is made."""
+    all_asked, names = asyncio.Event(), [f"silent-{i}" for i in range(9)]
+
+    async def silent(_received: Received) -> bytes:
+        if len(mute.received) == len(names):
+            all_asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async def six(_received: Received) -> bytes:
+        await all_asked.wait()
+        return answer(scale({SOURCE: 1, WORK: 6}).model_dump_json())
+
+    replica = await cluster.replica()
+    async with Plugin(silent) as mute, Plugin(six if has_tenth else silent) as tenth:
+        for name, plugin in [("tenth", tenth), *((name, mute) for name in names)]:
+            await replica.registrations.register(NewPlanner(name=name, url=plugin.url), None, "ada")
+        candidates = [{"name": name} for name in ["tenth", *names]]
+        chosen = policy(planner={"name": "rate", "timeout": "3s"}, candidates=candidates)
+        question = request(analysis(arrivals=2400, the_policy=chosen)).model_dump_json()
+        reply = await asyncio.wait_for(replica.http.post("/v1/plan", content=question, headers=JSON), 60)
+    plan = Plan.model_validate_json(reply.content)
+    listed = {each.label: each for each in plan.contenders}
+    assert plan.planner == ("tenth" if has_tenth else "rate")
+    assert plan.action is not None
+    assert plan.action.parallelism[WORK] == (6 if has_tenth else 7)
+    for name in names if has_tenth else [*names, "tenth"]:
+        assert listed[name].code == "planner-timeout"
+        assert listed[name].lost_because == f"planner {name} did not reply within 3 s"
