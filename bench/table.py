@@ -203,6 +203,16 @@ def _forecast(found: dict[str, Any]) -> Figures:
     yield "processor time of one observation for a source's forecast", f"{cost['microseconds']:.0f} µs"
 
 
+def _ahead(found: dict[str, Any]) -> Figures:
+    missing = found["weeks"] - found["measured"]
+    others = f"; {missing} not measured" if missing else ""
+    yield "weeks in which the forecast brings what is asked of it", f"{found['met']} of {found['measured']}{others}"
+    for each in found["results"]:
+        case = f"{found['days']:g} days of {each['trace']}, capacity after {each['new_slot_seconds']:g} s, with the forecast (without)"
+        late = f"late {each['late_seconds_with']:,.0f} s ({each['late_seconds_without']:,.0f} s)"
+        yield case, f"{late}, {each['slots_with_over_without']:.3f} × the slots: {each['sentence']}"
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
@@ -210,6 +220,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "planner_requests": _requests,
     "capacity": _capacity,
     "forecast": _forecast,
+    "ahead": _ahead,
     "backlog": _backlog,
     "spark_cluster": _spark,
     "what_if": _what_if,
