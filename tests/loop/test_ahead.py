@@ -1,4 +1,4 @@
-"""Stories of a load that is forecast, with capacity that comes after 60 and 180 s.
+"""Stories of a load that is forecast, with capacity that comes after 5, 60 and 180 s.
 
 The forecast is scripted: the analyzer's own needs days. It says what `says` gives, and its bound has earned its coverage.
 Each story is compared with the same load without a forecast.
@@ -14,7 +14,7 @@ import pytest
 from weir_contracts import Analysis
 
 from replay.bus import Message
-from simulator import Noise, chain
+from simulator import Application, Noise, chain, diamond, two_sources
 from simulator.observe import START
 from tests.effort import some
 from tests.loop.world import World, policy
@@ -25,15 +25,31 @@ NINE = 1500.0
 """The second at which the day's peak begins."""
 LOW, HIGH, UPPER = 600.0, 2000.0, 1.05
 LATE_SECONDS = 30.0
-SETTLED_SECONDS, SECONDS = 600.0, 3000.0
+SETTLED_SECONDS, SECONDS = 900.0, 3000.0
 TOLERANCE_SECONDS = 5.0
 """A growth one cycle earlier or later, and its restart."""
-CAPACITY = some([180.0, 60.0], 2)
+CAPACITY = (5.0, 60.0, 180.0)
+
+
+def wave(at: float) -> float:
+    """A slow wave of forty minutes."""
+    share = abs((at / 1200.0) % 2 - 1)
+    return HIGH - (HIGH - LOW) * share
 
 
 def flash(at: float) -> float:
     """A flash crowd: within 20 s, for five minutes."""
     return LOW + (HIGH - LOW) * min(1.0, max(0.0, min(at - NINE, NINE + 340 - at) / 20))
+
+
+def sawtooth(at: float) -> float:
+    """Up for seven minutes, down at once."""
+    return LOW + (HIGH - LOW) / 2 * ((at % 420.0) / 420.0)
+
+
+def bursts(at: float) -> float:
+    """Four seconds in each minute."""
+    return HIGH if at % 60.0 < 4.0 else LOW
 
 
 def nine(at: float) -> float:
@@ -43,6 +59,12 @@ def nine(at: float) -> float:
 
 def calm(_at: float) -> float:
     return LOW
+
+
+def after_a_growth(load: Rate) -> Rate:
+    """The load, and before it a step that each topology has to grow for: from then on it is known how long new capacity
+    takes to come."""
+    return lambda at: load(at) if at >= SETTLED_SECONDS else HIGH if 60 <= at < 180 else LOW
 
 
 def outage(at: float) -> float:
@@ -106,8 +128,23 @@ class Foreseen(World):
         return self
 
 
+def skewed() -> Application:
+    """A chain with one hot key."""
+    found = chain(1)
+    operators = (o.model_copy(update={"hot_key_share": 0.1 * (o.name == "enrich")}) for o in found.operators)
+    return found.model_copy(update={"operators": tuple(operators)})
+
+
+TOPOLOGIES: dict[str, Callable[[], Application]] = {
+    "chain": lambda: chain(1),
+    "diamond": lambda: diamond(1),
+    "two-sources": lambda: two_sources(1),
+    "skew": skewed,
+}
+
+
 class Told(NamedTuple):
-    """Figures of a story, after its first ten minutes."""
+    """Figures of a story, after its first quarter of an hour."""
 
     late_seconds: float
     slot_seconds: float
@@ -116,56 +153,70 @@ class Told(NamedTuple):
 
 
 @cache
-def told(load: Rate, capacity_seconds: float, foreseen: Forecast | None) -> Told:
-    """Live through a load with this forecast. The first ten minutes do not count: capacity is learned, and by a first
-    growth how long it takes to come."""
-    application = chain(1).on(
+def told(load: Rate, capacity_seconds: float, foreseen: Forecast | None, topology: str) -> Told:
+    """Live through a load with this forecast. The first quarter of an hour does not count: capacity and its wait are learned."""
+    application = TOPOLOGIES[topology]().on(
         new_slot_seconds=capacity_seconds, stabilization_seconds=max(1.0, capacity_seconds), slots=64
     )
     bounded = policy(bounds={"min": 1, "max": 24}, interval="10s")
-    world = Foreseen(application, load, policy=bounded, noise=Noise(relative=0.02), seed=3)
+    world = Foreseen(application, after_a_growth(load), policy=bounded, noise=Noise(relative=0.02), seed=3)
     world.forecast = foreseen
     world.live(SETTLED_SECONDS)
     world.counted().live(SECONDS - SETTLED_SECONDS)
     return Told(world.late_seconds, world.slot_seconds, sum(plan.code == "before-the-peak" for plan in world.plans))
 
 
-@pytest.mark.parametrize("seconds", CAPACITY)
-def test_the_peak_of_each_day_at_nine_is_met(seconds: float) -> None:
+SLOWEST = max(CAPACITY)
+CASES = [(SLOWEST, topology) for topology in TOPOLOGIES] + [(each, "chain") for each in CAPACITY if each < SLOWEST]
+"""Capacity and topology. A quick run has the first."""
+each_case = pytest.mark.parametrize(("seconds", "topology"), some(CASES, len(CASES)))
+
+
+@each_case
+def test_the_peak_of_each_day_at_nine_is_met(seconds: float, topology: str) -> None:
     """Known from the days before: at most a third of the late time without the forecast; where there is any to gain, for at
     most a tenth more slots."""
-    before, found = (told(nine, seconds, each) for each in (None, Forecast(nine)))
+    before, found = (told(nine, seconds, each, topology) for each in (None, Forecast(nine)))
     assert found.late_seconds <= before.late_seconds / 3
     assert found.slot_seconds <= 1.1 * before.slot_seconds or before.late_seconds < TOLERANCE_SECONDS
 
 
-@pytest.mark.parametrize("seconds", CAPACITY)
-def test_a_peak_that_does_not_come_costs_one_growth(seconds: float) -> None:
+@each_case
+def test_a_peak_that_does_not_come_costs_one_growth(seconds: float, topology: str) -> None:
     """At most one, and nothing is late."""
-    found = told(calm, seconds, Forecast(nine, gives_up_at=NINE + 120))
+    found = told(calm, seconds, Forecast(nine, gives_up_at=NINE + 120), topology)
     assert found.grown_ahead <= 1
     assert found.late_seconds == 0
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seconds", CAPACITY)
-def test_an_outage_before_the_peak_is_no_worse_with_the_forecast(seconds: float) -> None:
+@each_case
+def test_an_outage_before_the_peak_is_no_worse_with_the_forecast(seconds: float, topology: str) -> None:
     """Little arrives for five minutes, then what the producer kept, then the peak: the forecast was right about that."""
-    before, found = (told(outage, seconds, each) for each in (None, Forecast(nine)))
+    before, found = (told(outage, seconds, each, topology) for each in (None, Forecast(nine)))
     assert found.late_seconds <= before.late_seconds + TOLERANCE_SECONDS
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seconds", CAPACITY)
-def test_a_forecast_that_is_wrong_holds_no_growth_back(seconds: float) -> None:
+@each_case
+def test_a_forecast_that_is_wrong_holds_no_growth_back(seconds: float, topology: str) -> None:
     """It says that nothing changes, and the peak comes."""
-    before, found = (told(nine, seconds, each) for each in (None, Forecast(calm)))
+    before, found = (told(nine, seconds, each, topology) for each in (None, Forecast(calm)))
     assert found.late_seconds <= before.late_seconds + TOLERANCE_SECONDS
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seconds", CAPACITY)
-def test_a_flash_crowd_that_is_forecast_is_met(seconds: float) -> None:
+@each_case
+def test_a_flash_crowd_that_is_forecast_is_met(seconds: float, topology: str) -> None:
     """Late at most a third of the time without the forecast."""
-    before, found = (told(flash, seconds, each) for each in (None, Forecast(flash)))
+    before, found = (told(flash, seconds, each, topology) for each in (None, Forecast(flash)))
     assert found.late_seconds <= before.late_seconds / 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("load", [wave, sawtooth, bursts])
+@each_case
+def test_a_forecast_load_is_never_later_for_it(load: Rate, seconds: float, topology: str) -> None:
+    """A slow wave, a sawtooth of minutes and bursts of seconds: no later than without the forecast."""
+    before, found = (told(load, seconds, each, topology) for each in (None, Forecast(load)))
+    assert found.late_seconds <= before.late_seconds + TOLERANCE_SECONDS
