@@ -120,23 +120,21 @@ class CapacityCurve(NamedTuple):
         found = 1 + math.ceil(2 * missing / (left + math.sqrt(root)) - 1e-9)
         return found if self.rate(found) >= demand * (1 - 1e-9) else None
 
-    def surely_needed(
-        self, demand: float, limit: int, margin: float = 0.0, deviations: float = DEVIATIONS
-    ) -> int | None:
-        """Return the smallest parallelism up to `limit` that sustains `demand`, which may be `margin` higher, so many
-        standard errors below the curve; None if none does. Two independent errors are as one of the root of their squares."""
-        return _surely_needed(self, demand, limit, margin, deviations)
+    def surely_needed(self, demand: float, limit: int, margin: float = 0.0) -> int | None:
+        """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`, which may be `margin` higher;
+        None if none does. Two independent errors are as one of the root of their squares."""
+        return _surely_needed(self, demand, limit, margin)
 
 
 @lru_cache(maxsize=1024)  # a steady load asks again in each cycle
-def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: float, deviations: float) -> int | None:
+def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: float) -> int | None:
     first = curve.needed(demand)
     if first is None:
         return None
     higher = math.log1p(margin)
 
     def is_enough(p: int) -> bool:
-        error = math.hypot(deviations * curve.error(p), higher)
+        error = math.hypot(DEVIATIONS * curve.error(p), higher)
         return curve.rate(p) * math.exp(-error) >= demand * (1 - 1e-9)
 
     return next((p for p in range(first, limit + 1) if is_enough(p)), None)

@@ -57,10 +57,10 @@ class Assumptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target_utilization: float = Field(
-        default=0.97, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
+        default=0.85, gt=0.1, le=1, description="load over capacity that a new parallelism is sized for"
     )
     max_utilization: float = Field(
-        default=1.0,
+        default=0.92,
         gt=0.1,
         le=1,
         validation_alias=AliasChoices("max_utilization", "highest_utilization"),

@@ -6,8 +6,8 @@ arrivals through the edges' selectivities, and its parallelism the smallest whos
     target / target_utilization + (backlog + target · restart) / drain_seconds
 
 (the Flink autoscaler's terms for catching up and for the restart itself), and whose lower edge covers the target. Before
-scaling in the target may become `arrival_margin` higher, and the lag of the restart has to stay within the objective;
-the room in it works that off. Unlike both, it does not assume linear
+scaling in the target may become `arrival_margin` higher, and the room that the target utilization leaves works off the
+restart. Unlike both, it does not assume linear
 capacity but uses the measurements at other parallelisms, and the formula does not decide: holding and each candidate
 are run on the predictor, and the cheapest that meets the objective wins, else the one with the smallest violation.
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
@@ -221,7 +221,7 @@ def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
 def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
     """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
-    vector, decided_by = shrunk(comparison, parameters.arrival_margin)
+    vector, decided_by = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
     if staying.max_utilization is not None:
         held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"

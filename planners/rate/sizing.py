@@ -7,14 +7,13 @@ from pydantic import AliasChoices, Field
 from weir_contracts import Infeasible, Parallelism, Topology
 
 from predictor import Assumptions, CapacityCurve, Comparison
-from predictor.capacity import DEVIATIONS
 
 
 class RateParameters(Assumptions):
     """Parameters of the planner `rate`."""
 
     arrival_margin: float = Field(
-        default=0.02, ge=0, le=2, description="share by which arrivals are assumed to be higher before scaling in"
+        default=0.1, ge=0, le=2, description="share by which arrivals are assumed to be higher before scaling in"
     )
     min_saving: float = Field(
         default=0.0,
@@ -50,13 +49,11 @@ class Demand(NamedTuple):
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
 
-    def fittings(
-        self, curve: CapacityCurve, rates: Iterable[float], margin: float = 0.0, deviations: float = DEVIATIONS
-    ) -> list[tuple[int, str]]:
+    def fittings(self, curve: CapacityCurve, rates: Iterable[float], margin: float = 0.0) -> list[tuple[int, str]]:
         """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, and
         which of the two decided. `margin` is the share of `upper` above the load that is as uncertain as capacity."""
         useful, upper, found = self.useful, self.upper, []
-        surely = curve.surely_needed(upper / (1 + margin), useful, margin, deviations)
+        surely = curve.surely_needed(upper / (1 + margin), useful, margin)
         by_capacity = useful if surely is None or surely > useful else surely
         for rate in rates:
             needed = curve.needed(rate if rate > upper else upper)
@@ -107,16 +104,14 @@ def sized(comparison: Comparison, demands: Sequence[Demand], drains: Sequence[fl
     return found
 
 
-def shrunk(comparison: Comparison, arrival_margin: float) -> tuple[Parallelism, str]:
+def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) -> tuple[Parallelism, str]:
     """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
     decided the largest; none becomes larger.
 
-    Arrivals and capacity are seldom at their worst together, so each uncertainty counts once. Under an
-    objective of time one standard error of capacity is enough: what proves a little too small is late only after lag has
-    grown slowly, and growth corrects it before.
+    Each uncertainty counts once: arrivals and capacity are seldom at their worst together, and the target utilization
+    leaves the room in which the restart is worked off.
     """
     found, decided = {}, (0, LOAD)
-    deviations = DEVIATIONS if comparison.limit_seconds is None else 1.0
     for each in demands_of(comparison, arrival_margin):
         name, now, curve = each.operator, each.now, each.curve
         if curve is None and name in comparison.lower_bounds:
@@ -125,7 +120,8 @@ def shrunk(comparison: Comparison, arrival_margin: float) -> tuple[Parallelism, 
         if curve is None or each.load is None:
             found[name] = min(_grown(comparison, each), now)
             continue
-        ((size, decided_by),) = each.fittings(curve, [each.lasting], arrival_margin, deviations)
+        rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
+        ((size, decided_by),) = each.fittings(curve, [rate], arrival_margin)
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))
     return found, decided[1]

@@ -88,7 +88,7 @@ def test_a_budget_is_used_up_and_not_passed() -> None:
 def test_a_lowered_total_is_kept_at_once() -> None:
     """7 subtasks run; the policy now allows 5 in all. Neither stabilisation nor cooldown keep the rest, and no bound is
     passed afterwards."""
-    world = settled(2600.0, start=6)
+    world = settled(1700.0, start=6)
     world.policy = policy(version=2, bounds={"max": 16, "total": {"max": 5}})
     world.live(20)
     assert (world.p(), sum(world.simulation.observed.values())) == (4, 5)

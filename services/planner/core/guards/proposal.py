@@ -21,8 +21,8 @@ from .allowed import allowed
 SATURATED = 0.95
 """Busy share from which an operator counts as saturated."""
 
-MAX_UTILIZATION = 1.0
-"""Load over capacity above which an operator falls behind, so that any relief counts."""
+MAX_UTILIZATION = 0.92
+"""Load over capacity above which an operator is close enough to its limit for any relief to count."""
 
 
 class Context:
