@@ -19,6 +19,8 @@ from .model import MIN_RATE, Model, Restart
 
 UNLIMITED = 1e290
 """Records/s of an intake that no operator limits; its product with a time is finite."""
+MIN_STEP_SECONDS = 1e-9
+"""In a shorter step nothing is processed: what waits, divided by it, may be infinite."""
 
 
 class Flows(NamedTuple):
@@ -118,7 +120,7 @@ def _drained(
     done = [0.0] * len(arrived)
     processed = [list(done)]
     for seconds, limit, *counts in zip(running, limits, *(a[1:].tolist() for a in arrived), strict=True):
-        if seconds > 0:
+        if seconds > MIN_STEP_SECONDS:
             left = [count - so_far for count, so_far in zip(counts, done, strict=True)]
             taken = throttle(limit, [waiting / seconds for waiting in left])
             done = [d + min(waiting, rate * seconds) for d, waiting, rate in zip(done, left, taken, strict=True)]

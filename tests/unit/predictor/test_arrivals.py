@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from predictor.arrivals import ArrivalPath
@@ -144,6 +144,7 @@ paths = times.flatmap(
 
 
 @examples(40)
+@example(ArrivalPath((0.0, 0.0, 5e-324), (0.0, 0.0, 1.0)), 50.0, Restart(0.0, 0.0), 1)
 @given(paths, st.floats(0, 20_000), st.builds(Restart, st.floats(0, 20), st.floats(0, 5)), st.integers(1, 20))
 def test_a_path_is_followed_as_by_small_steps(path: ArrivalPath, backlog: float, restart: Restart, p: int) -> None:
     """Compare with a simulation of 60,000 steps: as much is processed, more arrivals never lower lag; nothing is negative."""
