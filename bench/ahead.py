@@ -156,7 +156,7 @@ class Pair(NamedTuple):
         if before == 0:
             return "never late without the forecast: nothing to gain"
         if self.grown_ahead == 0:
-            return "nothing that made it late was forecast early enough to grow before it"
+            return "no plan grew before a forecast peak: the forecast saved nothing"
         return f"late {late / before:.0%} of the time without the forecast"
 
     @property

@@ -20,7 +20,7 @@ from .model import MIN_RATE, Model, Restart
 UNLIMITED = 1e290
 """Records/s of an intake that no operator limits; its product with a time is finite."""
 MIN_STEP_SECONDS = 1e-9
-"""In a shorter step nothing is processed: what waits, divided by it, may be infinite."""
+"""Nothing is processed in a shorter step: the backlog divided by its length may overflow."""
 
 
 class Flows(NamedTuple):

@@ -70,8 +70,8 @@ class KafkaBroker(Server):
 
     `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker. With `tls` a third
     listener, `tls_servers`, demands the same over TLS; clients trust `tls_authority` (needs openssl). With `authorizer` the
-    user `SASL_USER` has no right until it is given one; clients of the first listener have all. `properties` are further
-    ones of the broker, a line each.
+    user `SASL_USER` has no right until it is given one; clients of the first listener have all. `properties`: further
+    lines of the broker's configuration.
     """
 
     def __init__(

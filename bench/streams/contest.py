@@ -39,7 +39,7 @@ from .rules import GroupLag, LagRule, apply_rule
 from .running import StreamsRunning, running
 
 PEAK_RATE = 200.0
-"""Few records that take long: 20 instances share two cores, and each record costs processor time beside its service time."""
+"""Records are few and slow: 20 instances share two cores, and a record costs processor time besides its service time."""
 SERVICE_MICROS = 20_000
 """Of a paid order: an instance carries 50 a second."""
 CAPACITY = 1e6 / SERVICE_MICROS

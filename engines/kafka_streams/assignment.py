@@ -95,7 +95,7 @@ def tasks_of(user_data: bytes) -> StreamsAssignment:
     reader.i32()  # error code
     probing_ms = reader.i64()
     reader.end()
-    # A task stands there once for each of its partitions.
+    # Kafka Streams lists a task once for each of its partitions.
     return StreamsAssignment(tuple(dict.fromkeys(active)), tuple(standby), _instant(probing_ms))
 
 

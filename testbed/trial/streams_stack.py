@@ -27,7 +27,7 @@ READY_SECONDS = 150.0
 SETTINGS = {
     # Little state: a task moves at once and restores it, instead of warming up for ten minutes.
     "acceptable.recovery.lag": "10000000",
-    # Ten answers a second to each instance, not one to each record: the instances of a contest share two cores.
+    # The broker answers an instance ten times a second, not for each record: the instances of a contest share two cores.
     "main.consumer.fetch.min.bytes": "100000",
     "main.consumer.fetch.max.wait.ms": "100",
 }

@@ -101,7 +101,7 @@ class Forecast:
         return lambda s: share * self.says(now + s)
 
 
-class Foreseen(World):
+class ForecastWorld(World):
     """A world whose analyses carry a scripted forecast; `forecast` None: none."""
 
     forecast: Forecast | None = None
@@ -116,7 +116,7 @@ class Foreseen(World):
         self.late_seconds = self.slot_seconds = 0.0
         return simulation
 
-    def counted(self) -> "Foreseen":
+    def counted(self) -> "ForecastWorld":
         """Count late time and slot-seconds from now on."""
 
         def step(seconds: float) -> None:
@@ -143,7 +143,7 @@ TOPOLOGIES: dict[str, Callable[[], Application]] = {
 }
 
 
-class Told(NamedTuple):
+class Figures(NamedTuple):
     """Figures of a story, after its first quarter of an hour."""
 
     late_seconds: float
@@ -153,17 +153,17 @@ class Told(NamedTuple):
 
 
 @cache
-def told(load: Rate, capacity_seconds: float, foreseen: Forecast | None, topology: str) -> Told:
+def figures(load: Rate, capacity_seconds: float, forecast: Forecast | None, topology: str) -> Figures:
     """Live through a load with this forecast. The first quarter of an hour does not count: capacity and its wait are learned."""
     application = TOPOLOGIES[topology]().on(
         new_slot_seconds=capacity_seconds, stabilization_seconds=max(1.0, capacity_seconds), slots=64
     )
     bounded = policy(bounds={"min": 1, "max": 24}, interval="10s")
-    world = Foreseen(application, after_a_growth(load), policy=bounded, noise=Noise(relative=0.02), seed=3)
-    world.forecast = foreseen
+    world = ForecastWorld(application, after_a_growth(load), policy=bounded, noise=Noise(relative=0.02), seed=3)
+    world.forecast = forecast
     world.live(SETTLED_SECONDS)
     world.counted().live(SECONDS - SETTLED_SECONDS)
-    return Told(world.late_seconds, world.slot_seconds, sum(plan.code == "before-the-peak" for plan in world.plans))
+    return Figures(world.late_seconds, world.slot_seconds, sum(plan.code == "before-the-peak" for plan in world.plans))
 
 
 SLOWEST = max(CAPACITY)
@@ -176,7 +176,7 @@ each_case = pytest.mark.parametrize(("seconds", "topology"), some(CASES, len(CAS
 def test_the_peak_of_each_day_at_nine_is_met(seconds: float, topology: str) -> None:
     """Known from the days before: at most a third of the late time without the forecast; where there is any to gain, for at
     most a tenth more slots."""
-    before, found = (told(nine, seconds, each, topology) for each in (None, Forecast(nine)))
+    before, found = (figures(nine, seconds, each, topology) for each in (None, Forecast(nine)))
     assert found.late_seconds <= before.late_seconds / 3
     assert found.slot_seconds <= 1.1 * before.slot_seconds or before.late_seconds < TOLERANCE_SECONDS
 
@@ -184,7 +184,7 @@ def test_the_peak_of_each_day_at_nine_is_met(seconds: float, topology: str) -> N
 @each_case
 def test_a_peak_that_does_not_come_costs_one_growth(seconds: float, topology: str) -> None:
     """At most one, and nothing is late."""
-    found = told(calm, seconds, Forecast(nine, gives_up_at=NINE + 120), topology)
+    found = figures(calm, seconds, Forecast(nine, gives_up_at=NINE + 120), topology)
     assert found.grown_ahead <= 1
     assert found.late_seconds == 0
 
@@ -193,7 +193,7 @@ def test_a_peak_that_does_not_come_costs_one_growth(seconds: float, topology: st
 @each_case
 def test_an_outage_before_the_peak_is_no_worse_with_the_forecast(seconds: float, topology: str) -> None:
     """Little arrives for five minutes, then what the producer kept, then the peak: the forecast was right about that."""
-    before, found = (told(outage, seconds, each, topology) for each in (None, Forecast(nine)))
+    before, found = (figures(outage, seconds, each, topology) for each in (None, Forecast(nine)))
     assert found.late_seconds <= before.late_seconds + TOLERANCE_SECONDS
 
 
@@ -201,7 +201,7 @@ def test_an_outage_before_the_peak_is_no_worse_with_the_forecast(seconds: float,
 @each_case
 def test_a_forecast_that_is_wrong_holds_no_growth_back(seconds: float, topology: str) -> None:
     """It says that nothing changes, and the peak comes."""
-    before, found = (told(nine, seconds, each, topology) for each in (None, Forecast(calm)))
+    before, found = (figures(nine, seconds, each, topology) for each in (None, Forecast(calm)))
     assert found.late_seconds <= before.late_seconds + TOLERANCE_SECONDS
 
 
@@ -209,7 +209,7 @@ def test_a_forecast_that_is_wrong_holds_no_growth_back(seconds: float, topology:
 @each_case
 def test_a_flash_crowd_that_is_forecast_is_met(seconds: float, topology: str) -> None:
     """Late at most a third of the time without the forecast."""
-    before, found = (told(flash, seconds, each, topology) for each in (None, Forecast(flash)))
+    before, found = (figures(flash, seconds, each, topology) for each in (None, Forecast(flash)))
     assert found.late_seconds <= before.late_seconds / 3
 
 
@@ -218,5 +218,5 @@ def test_a_flash_crowd_that_is_forecast_is_met(seconds: float, topology: str) ->
 @each_case
 def test_a_forecast_load_is_never_later_for_it(load: Rate, seconds: float, topology: str) -> None:
     """A slow wave, a sawtooth of minutes and bursts of seconds: no later than without the forecast."""
-    before, found = (told(load, seconds, each, topology) for each in (None, Forecast(load)))
+    before, found = (figures(load, seconds, each, topology) for each in (None, Forecast(load)))
     assert found.late_seconds <= before.late_seconds + TOLERANCE_SECONDS

@@ -50,14 +50,14 @@ def policy_of(application: dict[str, Any], servers: str, **kafka: Any) -> Scalin
 
 @pytest.fixture(autouse=True)
 def sockets_are_collected() -> Iterator[None]:
-    """kafka-python leaves sockets that never connected to the garbage collector: it takes them here, not in a later test."""
+    """Collect the sockets that kafka-python leaves unclosed, so that no later test is blamed for them."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 
-class Eye:
+class GroupObserver:
     """A group seen by the monitor's collector and the analyzer's core."""
 
     def __init__(self, collector: GroupCollector, policy: ScalingPolicy) -> None:
@@ -90,7 +90,7 @@ class Eye:
         return next(each for each in analysis.symptoms if each.code == code)
 
 
-class Watched(Eye):
+class Watched(GroupObserver):
     """A group of consumers at the broker."""
 
     def __init__(self, broker: KafkaBroker) -> None:
@@ -243,20 +243,25 @@ async def test_transactions_leave_no_lag_behind(group: Watched) -> None:
 # -- groups that cannot be read ----------------------------------------------------------------------------------------
 
 
-async def _read(servers: str, application: dict[str, Any], security: dict[str, str] | None = None) -> Scrape:
-    """Scrape until the coordinator has been found."""
-    clock = SystemClock()
-    brokers = KafkaBrokers(servers, 5.0, clock, security=security or {})
-    collector = GroupCollector(subject(application, servers, topics=["orders"]), brokers, clock)
+@contextlib.asynccontextmanager
+async def brokers_at(servers: str, security: dict[str, str] | None = None) -> AsyncIterator[KafkaBrokers]:
+    """Open the monitor's clients, and close them."""
+    brokers = KafkaBrokers(servers, 5.0, SystemClock(), security=security or {})
     try:
-        async with asyncio.timeout(SECONDS):
-            scrape = await collector.scrape()
-            while "coordinator" in scrape.message:
-                await asyncio.sleep(0.2)
-                scrape = await collector.scrape()
-        return scrape
+        yield brokers
     finally:
         await brokers.close()
+
+
+async def _read(servers: str, application: dict[str, Any], security: dict[str, str] | None = None) -> Scrape:
+    """Scrape until the coordinator has been found."""
+    async with brokers_at(servers, security) as brokers, asyncio.timeout(SECONDS):
+        collector = GroupCollector(subject(application, servers, topics=["orders"]), brokers, SystemClock())
+        scrape = await collector.scrape()
+        while "coordinator" in scrape.message:
+            await asyncio.sleep(0.2)
+            scrape = await collector.scrape()
+    return scrape
 
 
 async def _join(servers: str, group: str, protocol_type: str) -> Callable[[], Awaitable[None]]:
@@ -344,25 +349,17 @@ async def test_members_of_the_streams_protocol_are_unknown(run_folder: Path) -> 
         settings = StreamsSettings(broker.bootstrap_servers, application_id="orders", properties=chosen)
         instance = StreamsInstance(settings, 1, run_folder)
         policy = policy_of({"kafkaStreams": {"applicationId": "orders"}}, broker.bootstrap_servers, topics=["orders"])
-        async with brokers_at(broker) as brokers:
-            eye = Eye(GroupCollector(policy.subject, brokers, SystemClock()), policy)
+        async with brokers_at(broker.bootstrap_servers) as brokers:
+            observer = GroupObserver(GroupCollector(policy.subject, brokers, SystemClock()), policy)
             try:
                 instance.start()
-                await eye.until(lambda _: eye.scrape is not None and "has commits" in eye.scrape.message, 2 * SECONDS)
+                await observer.until(
+                    lambda _: observer.scrape is not None and "has commits" in observer.scrape.message, 2 * SECONDS
+                )
             finally:
                 await asyncio.to_thread(instance.process.stop)
-    assert eye.scrape is not None and eye.scrape.status == "not_found"
-    assert eye.scrape.message.endswith("no members that can be read: group.protocol=streams is not supported")
-
-
-@contextlib.asynccontextmanager
-async def brokers_at(broker: KafkaBroker) -> AsyncIterator[KafkaBrokers]:
-    """Clients of a broker."""
-    brokers = KafkaBrokers(broker.bootstrap_servers, 5.0, SystemClock())
-    try:
-        yield brokers
-    finally:
-        await brokers.close()
+    assert observer.scrape is not None and observer.scrape.status == "not_found"
+    assert observer.scrape.message.endswith("no members that can be read: group.protocol=streams is not supported")
 
 
 def _produce(servers: str, records: int, topic: str) -> None:
@@ -387,31 +384,31 @@ async def test_state_that_warms_up_is_migrating_until_its_tasks_move(kafka: Kafk
     settings = StreamsSettings(kafka.bootstrap_servers, name, orders, payments, output, properties=chosen)
     policy = policy_of({"kafkaStreams": {"applicationId": name}}, kafka.bootstrap_servers)
     instances = [StreamsInstance(settings, ordinal, tmp_path) for ordinal in (1, 2)]
-    async with brokers_at(kafka) as brokers:
-        eye = Eye(GroupCollector(policy.subject, brokers, SystemClock()), policy)
+    async with brokers_at(kafka.bootstrap_servers) as brokers:
+        observer = GroupObserver(GroupCollector(policy.subject, brokers, SystemClock()), policy)
         try:
-            await _moved(eye, instances)
+            await _expect_move(observer, instances)
         finally:
             for each in instances:
                 await asyncio.to_thread(each.process.stop)
 
 
-async def _moved(eye: Eye, instances: list[StreamsInstance]) -> None:
-    """Start one instance and then the other, and see a task move."""
+async def _expect_move(observer: GroupObserver, instances: list[StreamsInstance]) -> None:
+    """Start one instance, then the other; expect a task to move to it."""
     instances[0].start()
-    await eye.until(lambda _: _tasks(eye) == [2], 2 * SECONDS)
+    await observer.until(lambda _: _tasks(observer) == [2], 2 * SECONDS)
     instances[1].start()
-    symptom = await eye.symptom("migrating")
+    symptom = await observer.symptom("migrating")
     assert "1 standby task warms up until the probing rebalance" in symptom.evidence
-    assert _tasks(eye) == [0, 2]
-    analysis = await eye.until(lambda analysis: analysis.restart_times.warm_up_seconds is not None, 3 * SECONDS)
-    assert not analysis.has("migrating") and _tasks(eye) == [1, 1]
+    assert _tasks(observer) == [0, 2]
+    analysis = await observer.until(lambda analysis: analysis.restart_times.warm_up_seconds is not None, 3 * SECONDS)
+    assert not analysis.has("migrating") and _tasks(observer) == [1, 1]
     assert 55.0 <= (analysis.restart_times.warm_up_seconds or 0.0) <= 120.0
 
 
-def _tasks(eye: Eye) -> list[int | None]:
-    """Return the number of active tasks of each instance, of those that the group has."""
-    deployment = eye.scrape.deployment if eye.scrape is not None else None
+def _tasks(observer: GroupObserver) -> list[int | None]:
+    """Return the number of active tasks of each instance of the group."""
+    deployment = observer.scrape.deployment if observer.scrape is not None else None
     return sorted((each.active_tasks for each in deployment.instances), key=str) if deployment is not None else []
 
 
@@ -456,7 +453,6 @@ async def test_a_broker_that_comes_back_is_read_again(run_folder: Path) -> None:
             assert {each.status for each in seen} <= {"running", "not_running", "unreachable"}
         finally:
             await rig.close()
-            gc.collect()
 
 
 def _commit(scrape: Scrape) -> int | None:
