@@ -30,6 +30,8 @@ SETTINGS = {
     # The broker answers an instance ten times a second, not for each record: the instances of a contest share two cores.
     "main.consumer.fetch.min.bytes": "100000",
     "main.consumer.fetch.max.wait.ms": "100",
+    # An instance processes all that it has polled before it rejoins a group: few slow records, so that a rebalance is short.
+    "main.consumer.max.poll.records": "20",
 }
 
 

@@ -112,7 +112,11 @@ def paused(workload: str) -> str:
 
 
 def rebalancing(group: str, state: str, members: int) -> str:
-    return f"{_short(group)} rebalances (state {state}, {members} members): tasks move between instances."
+    waits = state == "PreparingRebalance"
+    does = (
+        "the broker waits for members that still process what they polled" if waits else "tasks move between instances"
+    )
+    return f"{_short(group)} rebalances (state {state}, {members} members): {does}."
 
 
 def migrating(group: str, tasks: int, at: datetime) -> str:

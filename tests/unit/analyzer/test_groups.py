@@ -320,6 +320,8 @@ def test_movements_of_tasks_are_symptoms() -> None:
     group = {"state": "Reconciling", "probing_rebalance_at": NOON + timedelta(minutes=10)}
     analysis = App([25.0] * PARTITIONS, group=group, instances=instances).run_for(5)
     assert found(analysis, "rebalancing").evidence.startswith("app rebalances (state Reconciling, 2 members)")
+    waiting = App([25.0] * PARTITIONS, group={"state": "PreparingRebalance"}).run_for(5)
+    assert "members that still process what they polled" in found(waiting, "rebalancing").evidence
     assert "12:10:00 UTC" in found(analysis, "migrating").evidence
     assert found(analysis, "restoring").numbers == {"instances": 1, "restore_remaining_records": 1200}
     quiet = App([25.0] * PARTITIONS).run_for(5)
