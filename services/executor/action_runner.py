@@ -6,11 +6,10 @@ The invariant of `fence` holds directly before each effect.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 import structlog
-from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy, Subject
+from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy
 
 from runtime.bus import Bus
 from runtime.clock import Clock
@@ -22,22 +21,17 @@ from .analyses import LatestAnalyses
 from .applications import Application, Applications
 from .core.capacity import judge
 from .core.gate import Context, admit, is_for_us, precheck
-from .core.history import Transition, expected, recall, record_refusal, record_transition, taken_over
+from .core.history import Transition, recall, record_refusal, record_transition, taken_over
 from .core.observed import (
     Answer,
-    Evict,
-    Evicted,
     Instruction,
     Observed,
     PolicyReading,
     Record,
     Refusal,
-    Request,
-    Restart,
     Snapshot,
     Step,
     TargetChanged,
-    TriggerCheckpoint,
     Unanswered,
 )
 from .core.rules import Rules
@@ -45,7 +39,8 @@ from .core.steps import is_watched, late_rollback, next_step, resume, supersede
 from .core.table import Event
 from .driver import Driver, Knowledge
 from .effects import ActionStore, OutcomePublisher
-from .fence import ActionFence, Ownership
+from .fence import Ownership
+from .targets import Targets
 
 
 @dataclass(frozen=True)
@@ -61,10 +56,6 @@ class Pace:
     """Pause before an unacknowledged outcome is published again."""
 
 
-TRIGGER_PAUSE_SECONDS = 2.0
-"""Pause between two triggers: Flink shows a triggered checkpoint only after a refresh of its statistics."""
-EVICT_PAUSE_SECONDS = 2.0
-"""Pause between two evictions of one application's members: each rebalances the group."""
 GATE_SECONDS = 6.0
 """Time limit of the gate for reading policy and target."""
 READ_SECONDS = 2.0
@@ -90,18 +81,16 @@ class ActionRunner:
         applications: Applications,
         pace: Pace = Pace(),
     ) -> None:
-        self._drivers = drivers
         self._knowledge = knowledge
         self._clock = clock
         self._rules = rules
         self._attempt_id = attempt_id
-        self._ownership = ownership
         self._analyses = analyses
-        self._policies = policies
         self._applications = applications
         self._pace = pace
         self._outcomes = OutcomePublisher(bus, ownership, pace.retrying)
         self._actions = ActionStore(knowledge, ownership)
+        self._targets = Targets(drivers, knowledge, clock, ownership=ownership, policies=policies)
         self._log = structlog.get_logger("executor")
 
     # -- plans -----------------------------------------------------------------------------------------------------
@@ -193,7 +182,7 @@ class ActionRunner:
                 policy = await self._knowledge.policy(application)
                 if policy.policy is None:
                     return policy, Snapshot(now, reachable=False, reason="not observed without a policy")
-                return policy, await self._driver(policy.policy.subject).observe(policy.policy.subject)
+                return policy, await self._targets.observe_subject(policy.policy.subject)
         except TimeoutError:
             reason = f"no answer within {GATE_SECONDS:.0f} s"
             return PolicyReading(reachable=False, reason=reason), Snapshot(now, reachable=False, reason=reason)
@@ -246,13 +235,7 @@ class ActionRunner:
         return self._pause(app)
 
     async def _look(self, app: Application) -> Observed:
-        subject = self._subject(app)
-        action = app.history.action
-        if subject is None:
-            reason = "the policy was deleted, so the target is unknown"
-            snapshot = Snapshot(self._clock.now(), reachable=True, reason=reason)
-        else:
-            snapshot = await self._driver(subject).observe(subject)
+        action, snapshot = app.history.action, await self._targets.observe(app)
         policy, crowded, contended = None, None, False
         if action is not None and action.phase == "intended":
             policy = await self._knowledge.policy(app.id)
@@ -269,14 +252,6 @@ class ActionRunner:
             crowded=crowded,
             contended=contended,
         )
-
-    def _subject(self, app: Application) -> Subject | None:
-        if app.subject is None and app.id in self._policies:
-            app.subject = self._policies[app.id].subject
-        return app.subject
-
-    def _driver(self, subject: Subject) -> Driver:
-        return self._drivers[subject.target.driver]
 
     # -- publish, then act ---------------------------------------------------------------------------------------------
 
@@ -319,82 +294,16 @@ class ActionRunner:
         """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away."""
         return await self._outcomes.repeat(app, outcome)
 
-    def _log_of(self, app: Application) -> Any:
-        """Return the log with this application and its action's trace."""
-        return self._log.bind(application=app.id, traceparent=app.trace)
-
     async def _perform(self, app: Application, instruction: Instruction, snapshot: Snapshot) -> Answer | None:
         action = app.history.action
         if action is None:
             return None
-        if isinstance(instruction, Record):
-            answer = await self._actions.record(app, action)
-            if isinstance(answer, Unanswered):
-                self._log_of(app).warning("held", reason=f"intent not recorded: {answer.reason}")
-            return answer
-        subject = self._subject(app)
-        if subject is None:
-            return Unanswered("the target is unknown")
-        if isinstance(instruction, Request | Restart):
-            return await self._request(app, subject, action, instruction, snapshot.version)
-        if isinstance(instruction, Evict):
-            return await self._evict(app, subject, instruction)
-        if isinstance(instruction, TriggerCheckpoint):
-            await self._trigger_checkpoint(app, subject, action)
-        return None
-
-    async def _request(
-        self,
-        app: Application,
-        subject: Subject,
-        action: ActionState,
-        instruction: Request | Restart,
-        version: str | None,
-    ) -> Answer:
-        fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
-        driver, job_id = self._driver(subject), action.deployment.job_id
-        answer: Answer
-        if isinstance(instruction, Request):
-            answer = await driver.request(
-                subject, job_id, instruction.parallelism, expected(action), fence, version=version
-            )
-        else:
-            answer = await driver.restart(subject, job_id, instruction.instance, action.id, fence, version=version)
-        self._log_of(app).info(
-            "requested",
-            action_id=str(action.id),
-            parallelism=instruction.parallelism if isinstance(instruction, Request) else None,
-            instance=instruction.instance.id if isinstance(instruction, Restart) else None,
-            answer=type(answer).__name__.lower(),
-            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
-        )
+        if not isinstance(instruction, Record):
+            return await self._targets.carry_out(app, action, instruction, snapshot.version)
+        answer = await self._actions.record(app, action)
+        if isinstance(answer, Unanswered):
+            app.log.warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
-
-    async def _trigger_checkpoint(self, app: Application, subject: Subject, action: ActionState) -> None:
-        now = self._clock.monotonic()
-        if app.checkpoint_triggered_at is not None and now - app.checkpoint_triggered_at < TRIGGER_PAUSE_SECONDS:
-            return
-        if await self._ownership.unconfirmed(app) is not None:
-            return
-        app.checkpoint_triggered_at = now
-        problem = await self._driver(subject).trigger_checkpoint(subject, action.deployment.job_id)
-        if problem is not None:
-            app.checkpoint_triggered_at = None
-            self._log_of(app).info("checkpoint-trigger-failed", reason=problem)
-
-    async def _evict(self, app: Application, subject: Subject, instruction: Evict) -> Evicted | None:
-        """Return the members that were removed, or None; the next observation shows who is left."""
-        now = self._clock.monotonic()
-        if app.evicted_at is not None and now - app.evicted_at < EVICT_PAUSE_SECONDS:
-            return None
-        if await self._ownership.unconfirmed(app) is not None:
-            return None
-        app.evicted_at = now
-        answer = await self._driver(subject).evict(subject, instruction.members)
-        if isinstance(answer, Evicted):
-            return answer
-        self._log_of(app).warning("eviction-failed", members=len(instruction.members), reason=answer.reason)
-        return None
 
     async def drain(self) -> None:
         """Wait for the pending writes to knowledge."""

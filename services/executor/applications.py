@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
+import structlog
 from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
 
 from runtime.envelope import new_traceparent
@@ -47,6 +49,11 @@ class Application:
         """Trace of the action; an action of another process gets the trace of its observation."""
         action = self.history.action
         return self.traceparent or (new_traceparent(action.observation_id) if action is not None else None)
+
+    @property
+    def log(self) -> Any:
+        """Log with this application and its action's trace."""
+        return structlog.get_logger("executor").bind(application=self.id, traceparent=self.trace)
 
     @property
     def driven(self) -> bool:

@@ -81,7 +81,6 @@ class ActionStore:
         self._knowledge = knowledge
         self._ownership = ownership
         self._mirrors: set[asyncio.Task[None]] = set()
-        self._log = structlog.get_logger("executor")
 
     async def record(self, app: Application, action: ActionState) -> Recorded | Conflict | Unanswered:
         """Store an action in place of the application's stored one, unless that is another executor's."""
@@ -89,7 +88,7 @@ class ActionStore:
 
     def mirror(self, app: Application, action: ActionState) -> None:
         """Store a published action in the background: verifying and rolling back continue without knowledge."""
-        previous, log = app.previous, self._log.bind(application=app.id, traceparent=app.trace)
+        previous, log = app.previous, app.log
 
         async def record() -> None:
             try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 
 from runtime.http_client import client
+from testbed.bootstrap import PROJECT
 from testbed.process import Launcher, ManagedProcess, free_port
 
 from .loop_stack import LoopStack
@@ -24,15 +25,13 @@ from .options import (
 SERVICE_MICROS = 4000
 """Time of a paid order: an instance of one thread carries 250 a second."""
 READY_SECONDS = 150.0
-SETTINGS = {
-    # Little state: a task moves at once and restores it, instead of warming up for ten minutes.
-    "acceptable.recovery.lag": "10000000",
-    # The broker answers an instance ten times a second, not for each record: the instances of a contest share two cores.
-    "main.consumer.fetch.min.bytes": "100000",
-    "main.consumer.fetch.max.wait.ms": "100",
-    # An instance processes all that it has polled before it rejoins a group: few slow records, so that a rebalance is short.
-    "main.consumer.max.poll.records": "20",
-}
+SETTINGS_FILE = PROJECT / "deploy" / "compose" / "jobs" / "streams.properties"
+"""Settings of the sample in every deployment."""
+TRIAL_SETTINGS = """\
+# The broker answers an instance ten times a second, not for each record: the instances of a contest share two cores.
+main.consumer.fetch.min.bytes=100000
+main.consumer.fetch.max.wait.ms=100
+"""
 
 
 class StreamsStack(LoopStack):
@@ -88,7 +87,7 @@ class StreamsStack(LoopStack):
         folder = self.folder / "instances" / application_id
         folder.mkdir(parents=True, exist_ok=True)
         settings = folder / "streams.properties"
-        settings.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
+        settings.write_text(SETTINGS_FILE.read_text() + TRIAL_SETTINGS)
         arguments: dict[str, object] = {
             "bootstrap": self.kafka.bootstrap_servers,
             "application-id": application_id,

@@ -6,7 +6,7 @@ refuses no request.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -14,16 +14,12 @@ from weir_contracts import ActionState, Deployment, InstanceRef, Parallelism, de
 
 from . import messages
 from .capacity import judge
-from .deadlines import checkpoint_is_due, rescale_limit, successive_starts
 from .gate import may_supersede, still_wanted
 from .history import rollback_target
-from .messages import changes, short, vector
+from .messages import short, vector
 from .observed import (
     Accepted,
     Conflict,
-    Evict,
-    Evicted,
-    Instruction,
     Observed,
     PolicyReading,
     Record,
@@ -32,23 +28,18 @@ from .observed import (
     Rejected,
     Request,
     Restart,
-    Snapshot,
     Step,
-    TriggerCheckpoint,
-    contested,
 )
 from .rules import Rules
-from .table import LEGAL, Event, EventName, Lost, RequestAccepted, Running, TakenOver, Timed, move
-
-MAX_GAP_SECONDS = 5.0
-"""A gap in observations longer than this does not count against a deadline."""
+from .situation import Situation
+from .table import LEGAL, Event, Lost, Running, TakenOver, Timed, move
 
 
 def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rules) -> Step:
     """Return the step that `observed` leads to at `now`: without event if the action has ended or nothing is new."""
     if action.terminal:
         return Step(action)
-    return _STEPS[action.phase](_Situation(action, observed, now, rules))
+    return _STEPS[action.phase](Situation(action, observed, now, rules))
 
 
 def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
@@ -118,121 +109,7 @@ def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
     return now - action.finished_at <= timedelta(seconds=rules.capacity_watch_seconds)
 
 
-@dataclass(frozen=True)
-class _Situation:
-    """An action that has not ended, and the observed state that its next step depends on."""
-
-    action: ActionState
-    observed: Observed
-    now: datetime
-    rules: Rules
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.observed.snapshot
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the deadline of the phase has passed."""
-        return self.action.deadline_at is not None and self.now > self.action.deadline_at
-
-    def stay(self, instruction: Instruction | None = None) -> Step:
-        return Step(self.action, instruction=instruction)
-
-    def go(self, event: Event, instruction: Instruction | None = None) -> Step:
-        return Step(move(self.action, event, self.now), event, instruction)
-
-    def end(self, name: EventName, sentence: str, code: str = "") -> Step:
-        return self.go(Event(name, sentence, code=code))
-
-    def accepted(self, name: EventName, at: datetime, change: str, code: str = "") -> Step:
-        """Wait for the requested parallelism to run; a rescale may wait for a checkpoint, so trigger one."""
-        limit = self.limit()
-        sentence = messages.requested(change, limit.total_seconds())
-        return self.go(RequestAccepted(name, sentence, at + limit, at, code=code), self.checkpoint())
-
-    def roll_back(self, name: EventName, reason: str, code: str = "") -> Step:
-        """Roll back, unless the target takes no request: a rollout may itself be the reason for what was observed."""
-        target, refusal = rollback_target(self.action), self.snapshot.refusal
-        if refusal is not None:
-            return self.end("contested", messages.not_rolled_back(target, refusal.sentence), refusal.code)
-        deadline_at = self.now + timedelta(seconds=self.rules.unobserved_limit_seconds)
-        return self.go(Timed(name, messages.back_to(reason, target), deadline_at, code=code), Request(target))
-
-    def contested(self, requested: Parallelism) -> Step:
-        by = messages.writer(self.snapshot.writers, self.action.wanted, requested)
-        return self.end("contested", contested(changes(self.action.wanted, requested), by).sentence)
-
-    def limit(self) -> timedelta:
-        """Return the time limit of a rescale."""
-        deployment = self.snapshot.deployment
-        if deployment is None:
-            return timedelta(seconds=self.rules.deadline_floor_seconds)
-        analysis = self.observed.analysis
-        unit = analysis.policy.spec.target.unit if analysis else None
-        slots = 1 if unit is None or deployment.engine == "service" else unit.slots
-        starts = successive_starts(deployment, self.action.before, self.action.wanted, slots)
-        return rescale_limit(deployment, analysis, self.rules, starts=starts)
-
-    def checkpoint(self, requested_at: datetime | None = None) -> TriggerCheckpoint | None:
-        """Return the instruction to trigger a checkpoint if the driver can and, for a waiting rescale, one is due."""
-        if not self.snapshot.can_trigger_checkpoint:
-            return None
-        due = requested_at is None or checkpoint_is_due(self.snapshot, requested_at, self.now)
-        return TriggerCheckpoint() if due else None
-
-    def eviction(self) -> Step | None:
-        """Report members that were evicted, or evict those whose process has ended; None if there are none.
-
-        A phase that is past its deadline ends instead.
-        """
-        answer = self.observed.answer
-        if isinstance(answer, Evicted):
-            instances = list(dict.fromkeys(member.instance for member in answer.members))
-            return self.go(Event("evicted", messages.evicted(instances, len(answer.members))))
-        if not self.snapshot.departed or self.is_late:
-            return None
-        return self.stay(Evict(self.snapshot.departed))
-
-    def job_lost(self) -> Step | None:
-        """Return the end of the action if its job has ended or was replaced, or None."""
-        there = self.snapshot.deployment
-        if not self.snapshot.reachable:
-            return None
-        if there is None:
-            sentence = messages.job_missing(self.snapshot.reason)
-        elif there.job_id != self.action.deployment.job_id:
-            sentence = messages.job_replaced(self.action.deployment.job_id, there.job_id)
-        elif there.is_final:
-            sentence = messages.job_state(there.state)
-        else:
-            return None
-        code = "job-failed" if there is not None and there.health == "failed" else "job-gone"
-        return self.end("gone", sentence, code)
-
-    def present(self) -> "tuple[_Situation, Deployment] | Step":
-        """Return the situation after an observation of the action's job, or the step if the job is not observed.
-
-        A gap in observations extends the deadline. An unreachable target is waited for up to
-        `unobserved_limit_seconds`.
-        """
-        action, snapshot, now = self.action, self.snapshot, self.now
-        if not snapshot.reachable:
-            unobserved = now - (action.checked_at or action.started_at)
-            if unobserved <= timedelta(seconds=self.rules.unobserved_limit_seconds):
-                return self.stay()
-            return self.end("unreachable", messages.unreachable_for(unobserved, snapshot.reason))
-        lost = self.job_lost()
-        if lost is not None or snapshot.deployment is None:
-            return lost or self.stay()
-        gap, deadline_at = now - (action.checked_at or now), action.deadline_at
-        if deadline_at is not None and gap > timedelta(seconds=MAX_GAP_SECONDS):
-            deadline_at += gap
-        checked = action.model_copy(update={"checked_at": now, "deadline_at": deadline_at})
-        return replace(self, action=checked), snapshot.deployment
-
-
-def _intended(case: _Situation) -> Step:
+def _intended(case: Situation) -> Step:
     action, observed, answer = case.action, case.observed, case.observed.answer
     if isinstance(answer, Recorded):
         deadline_at = case.now + timedelta(seconds=case.rules.request_retry_seconds)
@@ -255,7 +132,7 @@ def _change(action: ActionState) -> Request | Restart:
     return Request(action.wanted) if action.instance is None else Restart(action.instance)
 
 
-def _applying(case: _Situation) -> Step:
+def _applying(case: Situation) -> Step:
     action, snapshot = case.action, case.snapshot
     change = messages.change(action.before, action.wanted, action.instance)
     match case.observed.answer:
@@ -290,7 +167,7 @@ def _applying(case: _Situation) -> Step:
     return case.end("unreachable", messages.unfinished(sentence, target, (there and there.requested) or target))
 
 
-def _verifying(case: _Situation) -> Step:
+def _verifying(case: Situation) -> Step:
     present = case.present()
     if isinstance(present, Step):
         return present
@@ -323,7 +200,7 @@ def _verifying(case: _Situation) -> Step:
     return case.stay(checkpoint)
 
 
-def _restarting(case: _Situation, instance: InstanceRef) -> Step:
+def _restarting(case: Situation, instance: InstanceRef) -> Step:
     """Wait until another process has the instance's place. Nothing else was changed, so there is nothing to roll back."""
     action, snapshot = case.action, case.snapshot
     is_replaced = snapshot.is_replaced(instance)
@@ -335,7 +212,7 @@ def _restarting(case: _Situation, instance: InstanceRef) -> Step:
     return case.end("stuck", messages.restart_failed(instance, progress), "restart-failed")
 
 
-def _began_to_run(case: _Situation) -> Step:
+def _began_to_run(case: Situation) -> Step:
     """Record when the wanted parallelism began to run."""
     requested_at = case.action.requested_at
     began = min(max(case.snapshot.steady_since or case.now, requested_at or case.now), case.now)
@@ -344,7 +221,7 @@ def _began_to_run(case: _Situation) -> Step:
     return case.go(Running("running", sentence, case.now + case.limit(), began))
 
 
-def _settling(case: _Situation, running_at: datetime) -> Step:
+def _settling(case: Situation, running_at: datetime) -> Step:
     """Verify once the wanted parallelism ran without a restart for a while, with the capacity it had before."""
     # From here on the deadline is for running again after a restart.
     case = replace(case, action=case.action.model_copy(update={"deadline_at": case.now + case.limit()}))
@@ -361,7 +238,7 @@ def _settling(case: _Situation, running_at: datetime) -> Step:
     return case.end("healthy", sentence, code="verified")
 
 
-def _rolling_back(case: _Situation) -> Step:
+def _rolling_back(case: Situation) -> Step:
     target = rollback_target(case.action)
     again = f"{vector(target)} again"
     if case.action.rollback_requested_at is None:
@@ -389,7 +266,7 @@ def _rolling_back(case: _Situation) -> Step:
     return case.end("unreachable", messages.rollback_unanswered(target), code="rollback-unreachable")
 
 
-def _returning(case: _Situation, requested_at: datetime, state: str) -> Step:
+def _returning(case: Situation, requested_at: datetime, state: str) -> Step:
     target = rollback_target(case.action)
     if case.snapshot.runs(target) or case.snapshot.runs(case.action.before):
         return case.end("restored", messages.restored(target), code="rolled-back")
@@ -411,7 +288,7 @@ def _extra_restarts(action: ActionState, deployment: Deployment) -> int | None:
     return None if count is None or before is None or count < before else max(0, count - before - 1)
 
 
-def _is_looping(case: _Situation) -> bool:
+def _is_looping(case: Situation) -> bool:
     """Return whether the restarts are due to the new parallelism: they persist, continue, and no slots are missing.
 
     The loss of a TaskManager restarts a job several times, too, until the cluster has noticed and while slots are
@@ -430,7 +307,7 @@ def _is_looping(case: _Situation) -> bool:
     return slots.total >= analysis.topology.slots(action.before)
 
 
-_STEPS: dict[str, Callable[[_Situation], Step]] = {
+_STEPS: dict[str, Callable[[Situation], Step]] = {
     "intended": _intended,
     "applying": _applying,
     "verifying": _verifying,

@@ -277,6 +277,12 @@ def test_the_sample_is_that_of_compose() -> None:
     assert (policy.application, policy.spec.mode, policy.spec.bounds) == ("demo/orders", "act", theirs.spec.bounds)
 
 
+def test_the_settings_of_kafka_streams_are_those_of_compose() -> None:
+    """The same file twice: an overlay reads none outside its folder."""
+    theirs = (COMPOSE / "jobs" / "streams.properties").read_text()
+    assert (FOLDER / STREAMS / "sample" / "streams.properties").read_text() == theirs
+
+
 def test_the_reactive_job_is_the_same_on_pods_that_weir_may_scale() -> None:
     """The sample's costs and topics; its policy differs in target and bounds alone, and names a workload that exists."""
     command = named(REACTIVE, "Deployment", "jobmanager")["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -245,7 +245,7 @@ async def test_killed_in_each_phase(kill_at: str, wanted: int) -> None:
 
     owner.ports.on_effect = watch
     # the other process has its own driver, which saw no earlier instance
-    other.executor._runner._drivers = {"endpoint": house.new_driver()}
+    other.executor._runner._targets._drivers = {"endpoint": house.new_driver()}
     await house.wants(wanted)
     await house.until(lambda: owner.ports.stopped)
     await house.quiet(9)

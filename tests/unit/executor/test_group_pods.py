@@ -89,7 +89,10 @@ async def test_another_process_continues(house: KubernetesHouse, wanted: int) ->
     await house.wants(wanted)
     await house.until(lambda: "accepted" in house.codes())
     for replica in house.replicas:
-        replica.executor._runner._drivers = {**replica.executor._runner._drivers, "kubernetes": house.new_driver()}
+        replica.executor._runner._targets._drivers = {
+            **replica.executor._runner._targets._drivers,
+            "kubernetes": house.new_driver(),
+        }
     await house.until(house.ended("verified"))
     assert len(house.group.evicted) == max(0, 2 - wanted) and len(house.group.members) == wanted
 

@@ -34,10 +34,17 @@ from weir_contracts import (
 )
 from weir_planner.request import Request
 
+from bench.planners import contest
 from engines.flink.health import health_of
 from services.planner.core.guards import Context
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+REQUIRED_PARAMETERS: dict[str, dict[str, Any]] = {
+    "schedule": {"entries": [{"cron": "* * * * *", "parallelism": 2}]},
+    "static": {"parallelism": 2},
+    "threshold": dict(contest.PARAMETERS["threshold"]),
+}
+"""Parameters of the planners that have no defaults."""
 SPACE = UUID("11111111-2222-5333-8444-555555555555")
 APP = "shop/orders"
 SOURCE, WORK = "orders", "work"

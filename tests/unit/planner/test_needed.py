@@ -1,19 +1,10 @@
 """The parts of a request that are sent to another process."""
 
-from typing import Any
-
 from weir_contracts import PlanState
 from weir_planner.installed import LARGE, ask, installed, needed
 
 from bench.advance import observation
-from tests.unit.planner.build import policy, request
-
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "schedule": {"entries": [{"cron": "0 8 * * *", "parallelism": 3}]},
-    "static": {"parallelism": 3},
-    "threshold": {"up_above": 0.8, "down_below": 0.3},
-}
-"""Parameters of planners with required ones."""
+from tests.unit.planner.build import REQUIRED_PARAMETERS, policy, request
 
 
 def test_a_reduced_request_gets_the_same_reply() -> None:
@@ -22,7 +13,7 @@ def test_a_reduced_request_gets_the_same_reply() -> None:
         update={"observations": [observation(0)], "state": PlanState(planner="rate", memory={"a": 1})}
     )
     for name, entry in installed().items():
-        choice = {"name": name, "parameters": PARAMETERS.get(name, {})}
+        choice = {"name": name, "parameters": REQUIRED_PARAMETERS.get(name, {})}
         complete = plan_request.model_copy(update={"policy": policy(planner=choice)})
         lean = needed(complete, name)
         assert {field for field in LARGE if getattr(lean, field)} <= entry.reads

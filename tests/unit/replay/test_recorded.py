@@ -20,22 +20,17 @@ from replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compar
 from runtime.event_feed import Event
 from services.planner.core.guards.chain import GUARDS
 from simulator import Noise, Simulation
+from tests.unit.planner.build import REQUIRED_PARAMETERS
 
 APP = "replay/replay"
 SECONDS = 240
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "schedule": {"entries": [{"cron": "* * * * *", "parallelism": 2}]},
-    "static": {"parallelism": 2},
-    "threshold": {"measure": "utilization", "up_above": 0.8, "down_below": 0.4},
-}
-"""Of the planners that have no defaults."""
 
 
 @cache
 def recorded(planner: str = "rate", trace: str = "spike") -> tuple[Event, ...]:
     """The messages of a simulated application under the services' own shells, as the feed of knowledge has them."""
     prepared = prepare(ReplayOptions(trace=trace, interval_seconds=5))
-    chosen = PlannerChoice(name=planner, parameters=PARAMETERS.get(planner, {}))
+    chosen = PlannerChoice(name=planner, parameters=REQUIRED_PARAMETERS.get(planner, {}))
     policy = prepared.policy.model_copy(update={"spec": prepared.policy.spec.model_copy(update={"planner": chosen})})
     events: list[Event] = []
 
