@@ -4,8 +4,8 @@ BIN := $(or $(WEIR_VENV),.venv)/bin
 PYTHON3 ?= $(firstword $(shell command -v python3 python3.12 python3.11 2>/dev/null))
 BOOTSTRAP = $(or $(PYTHON3),$(error Python 3.11 or 3.12 is needed and was not found on the PATH: install python3.11 or python3.12)) testbed/bootstrap.py
 ARGS ?=
-# Compiled modules are kept beside the sources (git ignores them) also where the environment says not to: to compile all tests
-# anew is a quarter of the fast tests' time.
+# Compiled modules are kept beside the sources (git ignores them) also where the environment says not to: compiling all tests
+# is a quarter of the fast tests' time.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/contracts tests/loop
 # Each worker collects all tests, and no test waits for a clock: more workers than processors would only collect more often.

@@ -29,6 +29,7 @@ def test_a_cheaper_candidate_takes_back_what_the_own_planner_wastes() -> None:
     assert any("costs 8 slots, rate 7" in (reason or "") for reason in lost)
 
 
+@pytest.mark.thorough
 def test_a_candidate_that_would_be_late_never_wins() -> None:
     """The thrifty candidate wants one subtask for 900 records/s: the loop does what `rate` alone does."""
     with_it, alone = world({"name": "rate"}, static(1)).live(300), world({"name": "rate"}).live(300)

@@ -119,6 +119,7 @@ def _daily(minute: int) -> float:
     return 2000 + 1500 * math.sin(2 * math.pi * (minute % DAY) / DAY)
 
 
+@pytest.mark.thorough
 def test_a_day_is_learned() -> None:
     """After three days the profile forecasts half an hour ahead where the last value is off by a tenth."""
     source = Source().take(days(3.25, _daily))
@@ -197,7 +198,7 @@ def test_a_low_that_comes_every_day_is_no_outage() -> None:
 @pytest.mark.parametrize("gap_seconds", [7 * 86_400.0, 86_400.0, 1500.0])
 def test_a_gap_is_not_learned(gap_seconds: float) -> None:
     """After a week, a day or 25 minutes without observations the forecast goes on from the rate that is there now, and the
-    gap's minutes are judged by nobody."""
+    gap's minutes are not judged."""
     source = Source().take([1000.0] * 300)
     judged = source.forecast.horizons[-1].judged
     source.wait(gap_seconds).take([None, 500.0, 500.0, 500.0])

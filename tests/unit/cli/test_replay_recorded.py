@@ -13,7 +13,7 @@ from cli.client import Client
 from runtime.clock import FakeClock
 from runtime.event_feed import Event
 from tests.unit.cli.test_command import Done, weir
-from tests.unit.replay.test_recorded import APP, recorded, second_half
+from tests.unit.replay.test_recorded import APP, SECONDS, recorded, second_half
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 """Of simulated time."""
@@ -62,8 +62,11 @@ def test_the_servers_history_is_the_same_today() -> None:
     done = run(Knowledge(recorded()), "--since", "24h")
     assert done.returncode == 0, done.stderr
     assert "history is stored from 2026-01-05 00:00:05 on, later than asked (2026-01-04 00:10:00)" in done.stdout
-    assert "48 made again from the observations, all the same" in done.stdout
-    assert "48 decisions from 2026-01-05 00:00:05 to 2026-01-05 00:04:00: 0 differences" in done.stdout
+    assert f"{SECONDS // 5} made again from the observations, all the same" in done.stdout
+    assert (
+        f"{SECONDS // 5} decisions from 2026-01-05 00:00:05 to 2026-01-05 00:0{SECONDS // 60}:00: 0 differences"
+        in done.stdout
+    )
 
 
 def test_outcomes_from_before_the_stored_history_are_asked_for() -> None:

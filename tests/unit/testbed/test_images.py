@@ -12,6 +12,7 @@ from testbed import docker as daemons
 from testbed.bootstrap import PROJECT
 from testbed.process import TestbedError
 from tests.containers import images
+from tests.effort import some
 
 DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "workloads" / "Dockerfile"]
 
@@ -103,7 +104,7 @@ def test_what_a_dockerfile_copies_is_in_the_build_context(path: Path) -> None:
     assert all((PROJECT / source).exists() for source in sources)
 
 
-@pytest.mark.parametrize("service", images.SERVICES)
+@pytest.mark.parametrize("service", some(images.SERVICES, len(images.SERVICES)))
 def test_an_image_has_what_its_service_imports(service: str, tmp_path: Path) -> None:
     """Modules and files that its Dockerfile copies, and packages of its own requirements.lock."""
     text = (PROJECT / "services" / service / "Dockerfile").read_text()
