@@ -74,7 +74,7 @@ class Judged:
 
 
 def minutes_of(recording: Recording) -> Floats:
-    """Return the mean rate of each whole minute of a recording."""
+    """Return the mean rate of each complete minute of a recording."""
     count = int(recording.offsets_seconds[-1] // 60)
     step = 60 / SAMPLES_PER_MINUTE
     times = step * (np.arange(count * SAMPLES_PER_MINUTE) + 0.5)
@@ -123,13 +123,13 @@ def figures_of(found: Judged, step_seconds: float) -> dict[str, Any]:
             "between_samples": 60 * lead < step_seconds,
         }
     for j, minutes in enumerate(HORIZONS):
-        highest = sliding_window_view(rates[1:], minutes).max(axis=1)
-        count = len(highest)
+        max_rates = sliding_window_view(rates[1:], minutes).max(axis=1)
+        count = len(max_rates)
         bounded = ~np.isnan(found.bounds[:count, j])
-        bound, inside = found.bounds[:count, j][bounded], highest[bounded]
+        bound, inside = found.bounds[:count, j][bounded], max_rates[bounded]
         document[f"peak_{minutes}_min"] = {
-            **_misses("", found.peaks[:count, j], highest),
-            **_misses("_of_last_value", rates[:count], highest),
+            **_misses("", found.peaks[:count, j], max_rates),
+            **_misses("_of_last_value", rates[:count], max_rates),
             # A message has six digits: a rate that equals its bound stays at it.
             "coverage": round(float((inside <= bound * (1 + 1e-5)).mean()), 4),
             "bounded_share": round(float(bounded.mean()), 4),
@@ -138,8 +138,10 @@ def figures_of(found: Judged, step_seconds: float) -> dict[str, Any]:
     return {**document, "methods": found.methods, "learned_bytes": found.learned_bytes}
 
 
-def _misses(suffix: str, expected: Floats, highest: Floats) -> dict[str, float]:
-    under, over = (np.maximum(0.0, each).sum() / highest.sum() for each in (highest - expected, expected - highest))
+def _misses(suffix: str, expected: Floats, max_rates: Floats) -> dict[str, float]:
+    under, over = (
+        np.maximum(0.0, each).sum() / max_rates.sum() for each in (max_rates - expected, expected - max_rates)
+    )
     return {f"under{suffix}": round(float(under), 4), f"over{suffix}": round(float(over), 4)}
 
 

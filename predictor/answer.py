@@ -45,7 +45,7 @@ def what_if(
 
 
 def _ahead(case: Case, load: Load, horizon_seconds: float, after_seconds: float) -> WhatIf:
-    """Return the answer under the forecast's middle, with the outcome under its upper edge beside it."""
+    """Return the answer under the forecast's middle, and the outcome under its upper edge."""
     if load.records_per_second is not None:
         raise InvalidQuestion(
             "load", "later than now the load is the forecast: write forecast, or x2 for twice as much"

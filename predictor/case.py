@@ -1,4 +1,4 @@
-"""A proposed parallelism of an application under given arrivals, as far as the analysis tells.
+"""A proposed parallelism of an application under given arrivals, as far as the analysis knows.
 
 An operator of unknown capacity suffices if it has no more to do than it does now with as many subtasks, or no more than
 its lower bound.
@@ -115,8 +115,8 @@ class Case:
 
     def along(self, paths: Mapping[str, ArrivalPath], horizon_seconds: float) -> "Case":
         """Return the case under arrivals that change over time; sources without a path keep their rate."""
-        highest = {source: path.max_rate(horizon_seconds) for source, path in paths.items()}
-        return self.under({**self.model.arrivals, **highest}, paths)
+        max_rates = {source: path.max_rate(horizon_seconds) for source, path in paths.items()}
+        return self.under({**self.model.arrivals, **max_rates}, paths)
 
     @property
     def caught_up(self) -> "Case":

@@ -112,8 +112,8 @@ def _course(forecast: SourceForecast, peak: PeakForecast, rate: float) -> Course
     points += [(p.after_seconds, p.records_per_second) for p in forecast.path if p.after_seconds > 0]
     # Times of the same value would divide by zero.
     points = points[:1] + [later for earlier, later in pairwise(points) if later[0] > earlier[0]]
-    highest = max(rate for at, rate in points if at <= peak.horizon_seconds)
-    above = (peak.peak_upper or 0.0) - highest
+    max_forecast = max(rate for at, rate in points if at <= peak.horizon_seconds)
+    above = (peak.peak_upper or 0.0) - max_forecast
     return Course(points, max(0.0, above), peak.peak_at_seconds)
 
 

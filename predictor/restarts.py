@@ -1,4 +1,4 @@
-"""Cost of a rescale by its direction: of a job that restarts as a whole, and of a consumer group whose tasks move.
+"""Cost of a rescale by its direction: of a job that restarts entirely, and of a consumer group whose tasks move.
 
 A group goes on while tasks move. Growing, the tasks that move stand still for one rebalance; where state is warmed up
 first they move, and capacity counts, only then. Shrinking, the tasks of the instances that end stand still until the
@@ -78,8 +78,8 @@ def serving_of(analysis: Analysis, deployment: Deployment, topology: Topology) -
     if group is None or group.probing_rebalance_at is None or run is None or len(known) < len(active) or not sum(known):
         return None
     (name, now), tasks = next(iter(deployment.observed.items())), sum(known)
-    most = max(math.ceil(count / max(1, each.threads)) for count, each in zip(known, instances, strict=True))
-    serving = max(1, tasks // most)
+    max_tasks = max(math.ceil(count / max(1, each.threads)) for count, each in zip(known, instances, strict=True))
+    serving = max(1, tasks // max_tasks)
     if topology.smallest_useful(name, now) <= serving:
         return None
     next_seconds = max(0.0, (group.probing_rebalance_at - analysis.observed_at).total_seconds())

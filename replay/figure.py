@@ -101,8 +101,8 @@ def _style() -> str:
 def _panel(panel: Panel, y: int, seconds: float, step: float, marks: str) -> list[str]:
     """Return a panel whose plot area begins at `y`: heading with legend, grid, marks, curves."""
     inner = panel.height - HEADING
-    largest = max((v for c in panel.curves for _, v in c.points if v is not None), default=0.0)
-    top = panel.top or nice_top(largest)
+    max_value = max((v for c in panel.curves for _, v in c.points if v is not None), default=0.0)
+    top = panel.top or nice_top(max_value)
     parts = [_heading(panel, y, marks)]
     for share in (0.0, 0.5, 1.0):
         line = y + inner * (1 - share)
@@ -147,12 +147,12 @@ def _x(at: float, seconds: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * at / seconds
 
 
-def nice_top(largest: float) -> float:
+def nice_top(max_value: float) -> float:
     """Return the end of an axis: 1, 2, 2.5 or 5 times a power of ten, at least `largest`."""
-    if largest <= 0 or not math.isfinite(largest):
+    if max_value <= 0 or not math.isfinite(max_value):
         return 1.0
-    power = 10.0 ** math.floor(math.log10(largest))
-    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= largest * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(max_value))
+    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= max_value * (1 - 1e-9))
 
 
 def _time_step(seconds: float) -> tuple[float, str, float]:

@@ -138,9 +138,9 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
 def _streams(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace) -> StreamsApplication:
     """Return a ready-made group with enough instances for the first load, within the policy's bounds."""
     application = STREAMS_PRESETS[options.topology](1)
-    lowest, highest = policy.spec.bounds.of(application.name)
+    minimum, maximum = policy.spec.bounds.of(application.name)
     needed = StreamsOptimum(application, policy.spec.bounds).slots(trace.rate_at(0.0) / START_UTILIZATION)
-    return application.started_with(min(highest, max(lowest, needed // application.threads)))
+    return application.started_with(min(maximum, max(minimum, needed // application.threads)))
 
 
 def _with_room(application: Application, bounds: Bounds) -> Application:

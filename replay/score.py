@@ -46,16 +46,16 @@ class StreamsOptimum:
     """Threads of the fewest instances that carry a load; it moves tasks and state for free."""
 
     def __init__(self, application: StreamsApplication, bounds: Bounds) -> None:
-        unit, highest = application.threads, bounds.of(application.name)[1]
-        most = max(1, min(highest // unit, application.max_instances))
-        self._capacities = [(n * unit, application.capacity(n * unit)) for n in range(1, most + 1)]
+        unit, max_parallelism = application.threads, bounds.of(application.name)[1]
+        limit = max(1, min(max_parallelism // unit, application.max_instances))
+        self._capacities = [(n * unit, application.capacity(n * unit)) for n in range(1, limit + 1)]
 
     def carries(self, rate: float, seconds: float = 0.0) -> bool:
         return max(capacity for _, capacity in self._capacities) >= rate * (1 - 1e-9)
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
-        largest = self._capacities[-1][0]
-        return next((threads for threads, capacity in self._capacities if capacity >= rate * (1 - 1e-9)), largest)
+        max_threads = self._capacities[-1][0]
+        return next((threads for threads, capacity in self._capacities if capacity >= rate * (1 - 1e-9)), max_threads)
 
 
 def optimum_of(application: Application | StreamsApplication, bounds: Bounds) -> Optimum:

@@ -167,8 +167,8 @@ class Simulation:
         if len(groups) == 1:
             return {name: min(p, max(1, self.conditions.slots)) for name, p in wanted.items()}
         while self.topology.slots(wanted) > max(len(groups), self.conditions.slots):
-            largest = max(wanted, key=lambda name: wanted[name])
-            wanted[largest] -= 1
+            widest = max(wanted, key=lambda name: wanted[name])
+            wanted[widest] -= 1
         return wanted
 
     @property

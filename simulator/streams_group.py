@@ -155,7 +155,7 @@ class Group:
         return process
 
     def _end(self, process: Process, now: float) -> None:
-        """Tell a process to end: it commits, but does not leave the group."""
+        """Stop a process: it commits, but does not leave the group."""
         self._commit(process.active)
         process.ends_at = now + self._application.stop_seconds
         process.next_commit_at = _FOREVER
@@ -293,11 +293,11 @@ class Group:
     def _give(self, process: Process, tasks: list[Task]) -> None:
         """Divide tasks over the threads; one stays with its thread while that is balanced."""
         threads = [thread for thread in process.threads if thread.member is not None]
-        most = -(-len(tasks) // len(threads))
-        kept = [[task for task in thread.tasks if task in tasks][:most] for thread in threads]
+        per_thread = -(-len(tasks) // len(threads))
+        kept = [[task for task in thread.tasks if task in tasks][:per_thread] for thread in threads]
         left = [task for task in tasks if all(task not in own for own in kept)]
         for own in sorted(kept, key=len):
-            while left and len(own) < most:
+            while left and len(own) < per_thread:
                 own.append(left.pop(0))
         for thread, own in zip(threads, kept, strict=True):
             thread.tasks = own

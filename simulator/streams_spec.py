@@ -101,7 +101,7 @@ class StreamsApplication(Spec):
         return self.subtopologies[subtopology].topic or f"{self.name}-{subtopology}-repartition"
 
     def state_records(self, subtopology: int) -> float:
-        """Return the changelog records of one task's whole state."""
+        """Return the changelog records of one task's entire state."""
         return self.subtopologies[subtopology].state_bytes / self.changelog_record_bytes
 
     def flows(self) -> list[float]:

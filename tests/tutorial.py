@@ -29,7 +29,7 @@ class Reader:
     printed: list[str] = field(default_factory=list)
 
     def reads(self) -> None:
-        """To its end, but for what tests leave out; the planner still runs then."""
+        """Run it to its end without the steps that tests leave out; the planner still runs then."""
         for skipped, language, text in BLOCK.findall(TUTORIAL.read_text()):
             if not skipped:
                 self.does(language, text)

@@ -129,9 +129,9 @@ def membership(group: DescribedGroup, *, is_streams: bool) -> Membership:
     """Decode the members. What cannot be decoded is unknown, and a problem says why."""
     found, failed = [], []
     for described in group.members[:MAX_MEMBERS]:
-        member, why = _member(described, is_streams=is_streams)
+        member, reasons = _member(described, is_streams=is_streams)
         found.append(member)
-        failed += why
+        failed += reasons
     problems = [Problem(where=f"group {group.id}", what=what) for what in dict.fromkeys(failed)][:_MAX_PROBLEMS]
     if len(group.members) > MAX_MEMBERS:
         what = f"{len(group.members):,} members are more than the {MAX_MEMBERS:,} that are read"

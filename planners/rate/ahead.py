@@ -76,8 +76,8 @@ def expected_rise(request: Request, comparison: Comparison, memory: Memory, drai
     now = sum(comparison.model.arrivals.values())
     if found is None or now <= 0:
         return 0.0
-    highest = max(sum(found.expected(at).values()) for at in _times(found))
-    return max(0.0, highest / now - 1)
+    max_load = max(sum(found.expected(at).values()) for at in _times(found))
+    return max(0.0, max_load / now - 1)
 
 
 def before_the_peak(request: Request, comparison: Comparison, memory: Memory, drain_seconds: float) -> Ahead | None:
@@ -163,8 +163,8 @@ class _Future:
     def overloaded_at(self, vector: Parallelism) -> float | None:
         """Return when a vector's utilization becomes too high; None: not within the horizon."""
         capacities, limit = self._comparison.model.capacities(vector), self._comparison.max_utilization
-        highest = self.loads({source: max(rates[source] for rates in self._rates) for source in self._rates[0]})
-        if all(highest[name] <= limit * rate for name, rate in capacities.items() if name in highest):
+        max_load = self.loads({source: max(rates[source] for rates in self._rates) for source in self._rates[0]})
+        if all(max_load[name] <= limit * rate for name, rate in capacities.items() if name in max_load):
             return None
         for at, rates in zip(self._times, self._rates, strict=True):
             loads = self.loads(rates)

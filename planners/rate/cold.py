@@ -27,7 +27,7 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
     by_commits = request.policy.group_id is not None and all(o.utilization.value is None for o in analysis.operators)
     if request.outcomes and not by_commits:
         return None
-    # The cycle nearest to that age: the next one may be a whole interval later.
+    # The cycle nearest to that age: the next one may be an interval later.
     early = min(MAX_EARLY_SECONDS, request.policy.spec.interval.total_seconds() / 2)
     if (analysis.observed_at - run.running_since).total_seconds() < MIN_RUN_SECONDS - early:
         return None

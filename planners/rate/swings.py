@@ -78,7 +78,7 @@ def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_ma
     limit = comparison.limit_seconds
     if limit is None or comparison.objective.max_latency is not None or comparison.suspects:
         return None
-    seen = _Seen(memory.looks)
+    seen = _Observed(memory.looks)
     if seen.crossings(seen.mean, MIN_SWING * seen.mean)[0] < MIN_EXCURSIONS:
         return None
     levels = _levels(comparison, max(seen.rates) * (1 + arrival_margin) / comparison.target_utilization)
@@ -110,7 +110,7 @@ def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_ma
     return Ride(vector, rate, excursions, longest, seen.lag(rate), present)
 
 
-class _Seen:
+class _Observed:
     """The remembered arrivals."""
 
     def __init__(self, looks: Sequence[tuple[float, float]]) -> None:
@@ -125,7 +125,7 @@ class _Seen:
 
     @cached_property
     def lasting(self) -> float:
-        """Records/s over whole swings, from the first rise above the mean to the last; the mean if there are not two."""
+        """Records/s over complete swings, from the first rise above the mean to the last; the mean if there are not two."""
         rises = [i + 1 for i, (before, rate) in enumerate(pairwise(self.rates)) if before <= self.mean < rate]
         if len(rises) < 2:
             return self.mean
@@ -136,16 +136,16 @@ class _Seen:
     def crossings(self, level: float, top: float = 0.0) -> tuple[int, float, float]:
         """Return how often arrivals rose above a level, to `top` at least, and fell below it again, the longest time
         above it in these, and the time since which they are above it now."""
-        count, longest, above, highest = 0, 0.0, 0.0, 0.0
+        count, longest, above, max_rate = 0, 0.0, 0.0, 0.0
         begun = False
         for (_, before), (seconds, rate) in pairwise(zip(self.seconds, self.rates, strict=True)):
             if rate > level:
                 begun = begun or before <= level
-                above, highest = above + seconds, max(highest, rate)
+                above, max_rate = above + seconds, max(max_rate, rate)
             elif above > 0:
-                if begun and highest >= top:
+                if begun and max_rate >= top:
                     count, longest = count + 1, max(longest, above)
-                begun, above, highest = False, 0.0, 0.0
+                begun, above, max_rate = False, 0.0, 0.0
         return count, longest, above
 
     def lag(self, rate: float, interval_seconds: float = 0.0) -> float:
@@ -163,15 +163,15 @@ class _Seen:
     def held(self, window: timedelta) -> list[float]:
         """Return the highest arrivals in a window before each moment: what following holds."""
         length, at, found = window.total_seconds(), 0.0, []
-        highest: deque[tuple[float, float]] = deque()
+        max_rates: deque[tuple[float, float]] = deque()
         for seconds, rate in zip(self.seconds, self.rates, strict=True):
             at += seconds
-            while highest and highest[-1][1] <= rate:
-                highest.pop()
-            highest.append((at, rate))
-            while highest[0][0] < at - length:
-                highest.popleft()
-            found.append(highest[0][1])
+            while max_rates and max_rates[-1][1] <= rate:
+                max_rates.pop()
+            max_rates.append((at, rate))
+            while max_rates[0][0] < at - length:
+                max_rates.popleft()
+            found.append(max_rates[0][1])
         return found
 
 

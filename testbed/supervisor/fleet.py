@@ -196,7 +196,7 @@ class Fleet:
                     del self._members[ordinal]
 
     def _end(self, ordinal: int) -> None:
-        """End an instance on a thread of its own; under the lock."""
+        """End an instance on a new thread; under the lock."""
         member = self._members[ordinal]
         if member.phase is Phase.ENDING:
             return

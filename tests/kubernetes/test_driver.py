@@ -296,7 +296,7 @@ async def instances(cluster: KubernetesCluster, shop: str, access: Access) -> As
 
 
 async def test_a_disruption_budget_keeps_the_pod(instances: GroupApiRig) -> None:
-    """The eviction is refused with the reason, and carried out once the budget is gone."""
+    """The eviction is refused with the reason, and carried out once the budget is deleted."""
     (name,) = instances.names
     found, instance = await RestartSuite.settled(instances)
     arguments = "create", "poddisruptionbudget", name, f"--selector=app={name}", "--min-available=2"

@@ -107,7 +107,7 @@ def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
 
 @pytest.mark.thorough
 def test_a_hot_key_is_allowed_for_before_it_limits() -> None:
-    """A tenth of all records has one key, hardly seen with 2 subtasks. When five times as much arrives, one restart brings
+    """A tenth of all records has one key, barely visible with 2 subtasks. When five times as much arrives, one restart brings
     what is needed, and nothing is late."""
     world = story(changed(chain(2), "enrich", hot_key_share=0.1), 480.0, bounds={"max": 16}).live(200)
     world.load = 2300.0

@@ -208,7 +208,7 @@ def _since_commit(
     next commit is overdue."""
     committed_at = None if p.committed_at is None else p.committed_at.timestamp()
     overdue_seconds = commits.overdue_seconds
-    # A group's tasks that did not move have gone on; a job resumes at its checkpoint.
+    # A group's tasks that did not move have continued; a job resumes at its checkpoint.
     resumed = overdue_seconds is None and committed_at is not None and run is not None and committed_at < run.started_at
     if run is None or committed_at is None or resumed:
         basis = "committed offset, " + ("where processing resumes" if run is None else "fallback: no position yet")

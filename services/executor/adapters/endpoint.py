@@ -231,10 +231,10 @@ class EndpointDriver:
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
         try:
             found = await self._read(subject)  # an instance may have come back since the snapshot
-            gone = [member for member in members if member in found.departed]
-            if not gone:
+            evictable = [member for member in members if member in found.departed]
+            if not evictable:
                 return Unanswered("no member is left whose instance has ended")
-            evicted = await self._groups.evict(kafka_of(subject), group_of(subject), gone)
+            evicted = await self._groups.evict(kafka_of(subject), group_of(subject), evictable)
         except (CredentialRefused, EndpointFailed, GroupUnread) as error:
             return Unanswered(str(error))
         return Evicted(evicted) if evicted else Unanswered("the coordinator removed no member")

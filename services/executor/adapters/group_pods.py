@@ -51,7 +51,7 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Read:
-    """Workload, the group that was read after its pods, and the members whose pod is gone."""
+    """Workload, the group that was read after its pods, and the members whose pod was deleted."""
 
     found: Found
     group: GroupReading
@@ -139,17 +139,17 @@ class GroupPods:
     async def evict(
         self, subject: Subject, found: Found, members: Sequence[DepartedMember], pods: Pods
     ) -> Evicted | Unanswered:
-        """Remove those of the members whose pod is still gone, by the API server's word at this time."""
+        """Remove those of the members whose pod is still missing, by the API server's word at this time."""
         try:
             read = await self._read(subject, found)
             wanted = {member.id for member in members}  # a pod of the same name may have come since
-            gone = [member for member in read.departed if member.id in wanted]
-            names = sorted({member.instance: member.uid for member in gone}.items())[:MAX_EVICTED_PODS]
+            evictable = [member for member in read.departed if member.id in wanted]
+            names = sorted({member.instance: member.uid for member in evictable}.items())[:MAX_EVICTED_PODS]
             ended = await pods.ended(subject.namespace, dict(names)) if names else frozenset()
-            gone = [member for member in gone if member.instance in ended]
-            if not gone:
-                return Unanswered("no member is left whose pod is gone")
-            evicted = await self._groups.evict(kafka_of(subject), group_of(subject), gone)
+            evictable = [member for member in evictable if member.instance in ended]
+            if not evictable:
+                return Unanswered("no member is left whose pod was deleted")
+            evicted = await self._groups.evict(kafka_of(subject), group_of(subject), evictable)
         except GroupUnread as error:
             return Unanswered(str(error))
         return Evicted(evicted) if evicted else Unanswered("the coordinator removed no member")
@@ -191,7 +191,7 @@ def ordinals(name: str, group: GroupReading) -> frozenset[str]:
 
 
 def _addresses(remembered: dict[str, str], pods: Sequence[PodReading]) -> Mapping[str, str]:
-    """Return the pod of each address, those of pods that are gone included; an address of several pods is no one's."""
+    """Return the pod of each address, those of deleted pods included; an address of several pods is no one's."""
     there: dict[str, list[str]] = {}
     for each in pods:
         for address in each.addresses:

@@ -221,8 +221,8 @@ def unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str
     odd = sorted(set(parallelism) ^ set(names))
     if odd:
         return f"workloads and request differ in: {', '.join(odd[:5])}"
-    highest = max(parallelism.values())
-    return f"{highest} replicas are more than {MAX_REPLICAS}" if highest > MAX_REPLICAS else ""
+    max_parallelism = max(parallelism.values())
+    return f"{max_parallelism} replicas are more than {MAX_REPLICAS}" if max_parallelism > MAX_REPLICAS else ""
 
 
 def replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:

@@ -64,7 +64,7 @@ class InstanceMetricsCollector:
         answers = await asyncio.gather(*(self._metrics(url) for url in urls[:MAX_INSTANCES]))
         found = [each for each in answers if isinstance(each, InstanceMetrics)]
         failed = [(url, each) for url, each in zip(urls, answers, strict=False) if isinstance(each, str)]
-        problems += [Problem(where=f"metrics {url}", what=why) for url, why in failed[:_MAX_PROBLEMS]]
+        problems += [Problem(where=f"metrics {url}", what=reason) for url, reason in failed[:_MAX_PROBLEMS]]
         if len(failed) > _MAX_PROBLEMS or len(urls) > MAX_INSTANCES:
             what = messages.metrics_missing(len(urls) - len(found), len(urls))
             problems.append(Problem(where="metrics", what=what))

@@ -121,8 +121,8 @@ class KafkaBrokers:
         try:
             listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
         except BusError:
-            if why := await self._connection_problem():
-                raise BrokersAway(why) from None
+            if problem := await self._connection_problem():
+                raise BrokersAway(problem) from None
             raise
         hosts = frozenset(broker.host for broker in listed.brokers.values())
         await self._check(hosts)

@@ -80,7 +80,7 @@ def own_request(request: PlanRequest) -> ContenderRequest:
 
 def candidate_requests(request: PlanRequest) -> list[ContenderRequest]:
     """Return the requests to the candidates, each with its own memory and recommendations; with other parameters it
-    starts anew."""
+    starts again."""
     kept = {(each.label, each.planner, each.parameters_id): each for each in request.state.contenders}
     found = []
     for candidate in request.policy.spec.candidates:
@@ -173,8 +173,8 @@ def _best(comparison: Comparison, able: Sequence[_Judged]) -> _Judged:
     good = [each for each in able if _is_good(comparison, each)]
     if good:
         return min(good, key=lambda each: each.cost)
-    smallest = min(comparison.violation_cost(_known(each)) for each in able)
-    near = [each for each in able if comparison.violation_cost(_known(each)) <= within_tolerance(smallest)]
+    smallest = min(comparison.violation_cost(_outlook(each)) for each in able)
+    near = [each for each in able if comparison.violation_cost(_outlook(each)) <= within_tolerance(smallest)]
     return min(near, key=lambda each: each.cost)
 
 
@@ -186,11 +186,11 @@ def _limit(comparison: Comparison, vector: Parallelism) -> float:
 
 
 def _is_good(comparison: Comparison, judged: _Judged) -> bool:
-    outlook = _known(judged)
+    outlook = _outlook(judged)
     return comparison.is_good(outlook) and (outlook.max_utilization or 0.0) <= _limit(comparison, judged.vector)
 
 
-def _known(judged: _Judged) -> Outlook:
+def _outlook(judged: _Judged) -> Outlook:
     assert judged.outlook is not None  # noqa: S101 - the caller's filter
     return judged.outlook
 
@@ -229,7 +229,7 @@ def _worse(each: _Judged, winner: _Judged, comparison: Comparison) -> str:
     name = winner.call.label
     if each.vector == winner.vector:
         return messages.same_as(name)
-    own, best = _known(each), _known(winner)
+    own, best = _outlook(each), _outlook(winner)
     if _is_good(comparison, winner) and not _is_good(comparison, each) and own.violation_seconds == 0:
         return messages.too_busy(own.max_utilization or 0.0, _limit(comparison, each.vector))
     if comparison.violation_cost(own) > comparison.violation_cost(best):
@@ -256,7 +256,7 @@ def _with_prediction(winner: _Judged) -> Plan:
 def _state(own: PlanState, candidates: Sequence[_Judged]) -> PlanState:
     """Return the state for the next plan: the own planner's, and that of each candidate.
 
-    A memory that exceeds what all candidates may keep together is left out: its planner starts anew.
+    A memory that exceeds what all candidates may keep together is left out: its planner starts again.
     """
     left, kept = MAX_MEMORIES_BYTES, []
     for each in candidates:

@@ -192,7 +192,7 @@ def test_a_lost_state_forecasts_as_before() -> None:
 
 @pytest.mark.parametrize("forecasts", [None, [], {"series": 1}, {"series": {"a": [1, "?"]}, "wait_seconds": None}])
 def test_an_unreadable_forecast_costs_no_capacity(forecasts: object) -> None:
-    """What else was learned is kept."""
+    """All other learned values are kept."""
     last = Loop().watch(60)
     memory = seed(last.model_copy(update={"learned": last.learned | {"forecasts": forecasts}}))
     assert memory is not None

@@ -38,7 +38,7 @@ def test_a_restore_lasts_until_nothing_is_left() -> None:
 
 
 def test_a_warm_up_lasts_until_no_probing_rebalance_is_due() -> None:
-    """In the rebalance itself nobody carries the time of the next one: it ends nothing."""
+    """In the rebalance itself no member carries the time of the next one: it ends nothing."""
     warm = [(0.0, seen(probing=True)), (600.0, seen(state="PreparingRebalance")), (605.0, seen(probing=True))]
     assert after(*warm).warm_up_seconds is None
     assert after(*warm, (1200.0, seen())).warm_up_seconds == 1200.0

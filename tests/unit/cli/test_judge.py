@@ -104,7 +104,7 @@ def test_programs_get_the_document(form: str, read: Any) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], code: int, sentence: str) -> None:
-    """Found before any request where the command alone can tell."""
+    """Found before any request where the command alone can see it."""
     servers = Servers()
     done = servers.run(*arguments)
     assert (done.returncode, done.stdout) == (code, "")
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], code: int, sentence: st
 
 
 def test_too_little_is_known_yet() -> None:
-    """A failure, but nobody's mistake."""
+    """A failure, but no mistake of the user."""
     done = Servers(analysis={**ANALYSIS, "topology": None}).run()
     assert (done.returncode, done.stdout) == (1, "")
     assert "shop/orders cannot be judged yet: the application's graph" in done.stderr

@@ -96,7 +96,7 @@ class GroupPodsSuite(DriverSuite):
         assert isinstance(await rig.driver.evict(rig.subject, found.departed), Unanswered)
 
     async def test_an_executor_that_starts_meanwhile_evicts_them_of_a_stateful_set(self, rig: GroupPodsRig) -> None:
-        """It never saw the pods: ordinals tell them; of another kind the brokers' session timeout ends the wait."""
+        """It never saw the pods: ordinals identify them; of another kind the brokers' session timeout ends the wait."""
         if rig.kind != "StatefulSet" or rig.group.unnamed:
             return
         await rig.until(lambda s: s.runs(rig.before))

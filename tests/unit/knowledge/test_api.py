@@ -573,7 +573,7 @@ async def test_an_applications_feed_is_its_own(house: House) -> None:
 
 
 async def test_a_feed_that_does_not_follow_ends_after_the_newest_event(house: House) -> None:
-    """What is stored, then an event `end`; without a stored event that alone."""
+    """The stored events, then an event `end`; without a stored event that alone."""
     answer = await house.http.get("/v1/events?follow=false", headers={"Last-Event-ID": "0"})
     assert answer.text.count("event: ") == answer.text.count("event: end") == 1
     await house.store_events(observation(1), analysis(1), plan(1))

@@ -1,4 +1,4 @@
-"""One publisher of policies: a late, paused or replaced one restores nothing that was changed or deleted."""
+"""One publisher of policies: a late, paused or replaced one restores no changed or deleted policy."""
 
 import asyncio
 from contextlib import suppress

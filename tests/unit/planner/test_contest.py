@@ -121,7 +121,7 @@ async def test_without_any_usable_reply_the_application_is_held() -> None:
 
 
 async def test_where_nothing_can_be_judged_the_own_planner_decides() -> None:
-    """The arrivals are unknown, so that the predictor cannot compare; the candidates are told so."""
+    """The arrivals are unknown, so that the predictor cannot compare; their requests say so."""
     plan, listed = await planned(Asks(rate=hold()), question(RATE, static(5), arrivals=None))
     assert plan.planner == "rate"
     assert "not judged, so rate decides" in (listed["static"].lost_because or "")
@@ -169,7 +169,7 @@ async def test_each_candidate_has_its_own_window_and_memory() -> None:
 
 
 async def test_a_gap_keeps_the_memory_and_starts_the_windows_anew() -> None:
-    """While the policy is paused nobody is called."""
+    """While the policy is paused no planner is called."""
     asks = Asks(rate=hold(), static=scale(FIVE).model_copy(update={"memory": {"level": 1}}))
     plan, _ = await planned(asks, question(RATE, static(5)))
     paused = question(RATE, static(5), spec={"mode": "paused"}).model_copy(update={"state": plan.state})

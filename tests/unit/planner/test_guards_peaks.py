@@ -33,7 +33,7 @@ def given_(
 
 
 def guarded(wanted: dict[str, int], the_context: Context) -> Proposal:
-    """Only this guard: another would hold for a reason of its own."""
+    """Only this guard: another would hold for another reason."""
     reply = scale(wanted)
     return will_be_needed(Proposal(the_context, reply.parallelism, reply.code, reply.sentence))
 

@@ -101,7 +101,7 @@ def test_a_stuck_instance_is_restarted() -> None:
 
 
 def test_a_restart_goes_before_a_change_of_size() -> None:
-    """What the planner proposed and the guards approved stays visible."""
+    """The planner's proposal and the guards' approval stay visible."""
     plan = planned(asked(), scale({GROUP: 6}))
     assert plan.kind == "restart_instance" and plan.proposed == {GROUP: 6}
     (*_, last) = plan.amendments
@@ -149,7 +149,7 @@ PREVENTING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("why", PREVENTING)
 def test_each_of_these_prevents_it(why: str) -> None:
-    """The plan is what the planner and the guards made of it."""
+    """The plan comes from the planner and the guards."""
     assert planned(asked(**PREVENTING[why])).kind == "hold"
 
 

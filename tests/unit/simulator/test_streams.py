@@ -39,7 +39,7 @@ def assert_whole(simulation: StreamsSimulation) -> None:
 
 
 def test_a_member_that_ended_keeps_its_tasks_until_its_session_ends() -> None:
-    """Live: process gone after 0.3 s, tasks back after 48 s."""
+    """Live: process ended after 0.3 s, tasks back after 48 s."""
     simulation = running(streams(2), 400.0)
     simulation.request(1)
     after(simulation, 44)
@@ -139,7 +139,7 @@ def test_a_killed_process_is_replayed_from_its_last_commit() -> None:
 
 
 def test_a_stuck_instance_keeps_its_tasks_and_a_restart_frees_them() -> None:
-    """Its heartbeats go on, so that nobody else takes its tasks."""
+    """Its heartbeats go on, so that no other instance takes its tasks."""
     simulation = running(streams(2), 400.0)
     stuck = next(iter(simulation.group.processes))
     simulation.conditions.stuck.add(stuck)

@@ -75,8 +75,8 @@ class Band:
             if peak.due == minute and len(inside) == self.minutes:
                 self._learn(peak, max(inside))
 
-    def _learn(self, peak: PendingPeak, highest: float) -> None:
-        error = (highest - peak.expected) / peak.unit if peak.unit > 0 else (_MAX_ERROR if highest > 0 else 0.0)
+    def _learn(self, peak: PendingPeak, max_rate: float) -> None:
+        error = (max_rate - peak.expected) / peak.unit if peak.unit > 0 else (_MAX_ERROR if max_rate > 0 else 0.0)
         error = min(max(error, _MIN_ERROR), _MAX_ERROR)
         if self.bound is None:
             self.first.append(error)

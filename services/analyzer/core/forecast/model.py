@@ -1,4 +1,4 @@
-"""The model of one source's load, advanced by whole minutes, and its forecast at the end of one.
+"""The model of one source's load, advanced by complete minutes, and its forecast at the end of one.
 
 It is bounded: two profiles, an hour or two of rates, and a few forecasts that wait to be judged.
 """
@@ -175,12 +175,12 @@ class Model:
         horizons = []
         for band in self.bands:
             inside = values[: points_within(band.minutes)]
-            highest = max(inside)
+            max_rate = max(inside)
             if learning:
-                band.issue(self.minute - 1, highest, self.usual)
+                band.issue(self.minute - 1, max_rate, self.usual)
             coverage = None if band.coverage is None else round(band.coverage, 4)
             known = band.middle, band.bound, coverage, band.judged
-            horizons.append(Horizon(band.minutes, inside.index(highest), *known))
+            horizons.append(Horizon(band.minutes, inside.index(max_rate), *known))
         return Outlook(
             self.levels.last,
             self.flow.disturbed,

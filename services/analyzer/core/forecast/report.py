@@ -22,7 +22,7 @@ _DIGITS = 6
 
 
 def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast | None:
-    """Return the forecast of a source; None before a whole minute is known, and long after the last one."""
+    """Return the forecast of a source; None before a complete minute is known, and long after the last one."""
     age_seconds = at - MINUTE_SECONDS * state.made_at
     if not state.outlook or not 0 <= age_seconds <= _MAX_AGE_SECONDS:
         return None
@@ -48,7 +48,7 @@ def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast 
 
 
 def _moved(state: SeriesState, outlook: Outlook) -> float:
-    """Return by how much the mean of the last 60 s has moved since the last whole minute.
+    """Return by how much the mean of the last 60 s has moved since the last complete minute.
 
     The beginning of an outage does not count: its minute is not known to be one yet.
     """
@@ -62,11 +62,11 @@ def _moved(state: SeriesState, outlook: Outlook) -> float:
 
 def _horizon(horizon: Horizon, usual: float, rates: list[float], elapsed: int, scale: float) -> dict[str, object]:
     minutes, point, middle, bound, coverage, judged = horizon
-    highest = rates[point]
-    unit = unit_of(highest, usual)
-    peak, upper = _inside(highest + middle * unit), None
+    max_rate = rates[point]
+    unit = unit_of(max_rate, usual)
+    peak, upper = _inside(max_rate + middle * unit), None
     if bound is not None:
-        upper = _inside(highest + bound * unit)
+        upper = _inside(max_rate + bound * unit)
         peak, upper = round(min(peak, upper) * scale) / scale, round(upper * scale) / scale
     return {
         "horizon_seconds": MINUTE_SECONDS * minutes,
@@ -83,6 +83,6 @@ def _inside(rate: float) -> float:
     return 0.0 if rate < MIN_NUMBER else rate if rate < MAX_NUMBER else MAX_NUMBER
 
 
-def _scale(largest: float) -> float:
+def _scale(max_value: float) -> float:
     """Return the factor that makes the largest rate a number of six digits, to round by."""
-    return 10.0 ** (_DIGITS - 1 - floor(log10(largest))) if largest > 0 else 1.0
+    return 10.0 ** (_DIGITS - 1 - floor(log10(max_value))) if max_value > 0 else 1.0

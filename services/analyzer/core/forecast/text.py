@@ -84,7 +84,7 @@ class _Reader:
         self._next = 0
 
     def count(self) -> int:
-        """Return the next number, a whole one."""
+        """Return the next number, an integer."""
         number = self._numbers[self._next]
         self._next += 1
         return int(number)

@@ -25,13 +25,13 @@ def will_be_needed(proposal: Proposal) -> Proposal:
     """Prevent scale-down below what the forecast's upper bound needs, if growing back would come before the shrink has
     paid for its restarts."""
     context, down = proposal.context, proposal.moves[1]
-    longest = context.spec.behavior.scale_down.forecast_hold.total_seconds()
-    if not down or not context.analysis.forecasts or longest <= 0:
+    hold_seconds = context.spec.behavior.scale_down.forecast_hold.total_seconds()
+    if not down or not context.analysis.forecasts or hold_seconds <= 0:
         return proposal
     pays, takes = _pays_after(context, proposal.wanted)
     if pays is None:
         return proposal
-    within = min(pays, longest)
+    within = min(pays, hold_seconds)
     peaks = _peaks(proposal, down, within + takes)
     vector, reasons = dict(proposal.wanted), []
     for name, peak in peaks.items():
@@ -80,6 +80,6 @@ def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Pe
             load, capacity = loads.get(name), capacities.get(name, math.inf)
             if load is not None and load > limit * capacity:
                 first = peaks[name].at_seconds if name in peaks else at
-                highest = max(load, peaks[name].records_per_second if name in peaks else 0.0)
-                peaks[name] = _Peak(first, highest)
+                max_load = max(load, peaks[name].records_per_second if name in peaks else 0.0)
+                peaks[name] = _Peak(first, max_load)
     return peaks
