@@ -275,7 +275,10 @@ async def test_no_registration_or_validation_before_the_topic_is_read() -> None:
     await remote.client.close()
 
 
-@pytest.mark.parametrize("has_tenth", [True, False], ids=["the tenth replies", "none replies"])
+@pytest.mark.parametrize(
+    "has_tenth",
+    [pytest.param(True, id="the tenth replies"), pytest.param(False, id="none replies", marks=pytest.mark.thorough)],
+)
 async def test_candidates_that_never_reply_cost_only_their_own_proposals(cluster: Cluster, *, has_tenth: bool) -> None:
     """Nine of ten take the request and keep silent: the plan is made at their deadline, and each is named. The tenth, which
     replies once all others were asked, proposes six subtasks, one less than the own planner; if it is silent, too, the own
