@@ -46,7 +46,7 @@ class Replicas:
     def ready(self) -> int:
         """Number of ready replicas: as the workload reports them, else its ready pods."""
         reported = self.workload.status.ready
-        return sum(1 for each in self.pods if each.counts and each.pod.ready) if reported is None else reported
+        return sum(1 for each in self.pods if each.serves) if reported is None else reported
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ class PodReading:
         """Whether it is one of its workload's replicas."""
         return not self.ends and not self.is_final
 
+    @property
+    def serves(self) -> bool:
+        """Whether it is a replica that is ready."""
+        return self.counts and self.pod.ready is True
+
 
 def pod_of(document: Any) -> PodReading | None:
     """Return the reading of a pod; None for an object without name."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from weir_contracts import (
     Deployment,
@@ -22,6 +23,7 @@ from weir_contracts.workloads import KubernetesTarget, Unit, Workload
 from engines.scrape import Scrape
 
 from .cluster import Replicas, WorkloadsReading, pods_of
+from .usage import Usage
 
 ENGINE = "service"
 STALE_SECONDS = 60.0
@@ -31,8 +33,16 @@ MAX_REPLICAS = 32_768
 _NO_FLINK = RescaleSettings(cooldown_seconds=0, stabilization_seconds=0, max_trigger_delay_seconds=0)
 
 
-def scrape_of(reading: WorkloadsReading, target: KubernetesTarget, namespace: str) -> Scrape:
-    """Return a service's workloads as one scrape, without the signals that measure it."""
+def scrape_of(
+    reading: WorkloadsReading,
+    target: KubernetesTarget,
+    namespace: str,
+    ready_since: Mapping[str, datetime] | None = None,
+) -> Scrape:
+    """Return a service's workloads as one scrape, without the signals that measure it.
+
+    `ready_since` is when a workload's set of ready pods last changed: CPU from before is no busy share of these pods.
+    """
     problems = workload_problems(reading)
     if missing := missing_workloads(reading, target, namespace):
         return Scrape("not_found", missing, problems=problems)
@@ -48,7 +58,10 @@ def scrape_of(reading: WorkloadsReading, target: KubernetesTarget, namespace: st
         run=_run(reading.found) if status == "running" else None,
         deployment=_deployment(reading, topology, health, state),
         topology=topology,
-        operators=tuple(_operator(name, replicas, reading) for name, replicas in reading.found.items()),
+        operators=tuple(
+            _operator(name, replicas, reading.usage, (ready_since or {}).get(name))
+            for name, replicas in reading.found.items()
+        ),
         problems=problems,
     )
 
@@ -201,7 +214,7 @@ def _run(found: Mapping[str, Replicas]) -> Run | None:
         each.pod.started_at
         for replicas in found.values()
         for each in replicas.pods
-        if each.counts and each.pod.ready and each.pod.started_at is not None
+        if each.serves and each.pod.started_at is not None
     ]
     created = [replicas.workload.created_at for replicas in found.values() if replicas.workload.created_at is not None]
     began = max(started or created, default=None)
@@ -211,8 +224,8 @@ def _run(found: Mapping[str, Replicas]) -> Run | None:
     return Run(key=f"service {hashlib.sha256(templates.encode()).hexdigest()[:32]}", running_since=began)
 
 
-def _operator(name: str, replicas: Replicas, reading: WorkloadsReading) -> OperatorReading:
-    ready = [reading.usage.of(each.pod) for each in replicas.pods if each.counts and each.pod.ready]
+def _operator(name: str, replicas: Replicas, usage: Usage, since: datetime | None) -> OperatorReading:
+    ready = [usage.of(each.pod) for each in replicas.pods if each.serves and usage.is_of(each.pod, since)]
     shares = [share for share in map(busy_share, ready) if share is not None]
     return OperatorReading(
         operator=name,

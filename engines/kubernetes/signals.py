@@ -8,6 +8,8 @@ from weir_contracts.workloads import ServiceApplication, ServiceSignals
 
 from engines.scrape import Scrape
 
+from .service import busy_share
+
 _PURGED_SCRAPES = 3
 """Scrapes in a row with fewer records than were counted, after which they count as deleted and not as read late."""
 
@@ -86,7 +88,11 @@ class ServiceMeter:
                     partitions.append(_partition(reading.operator, own.waiting or "", position, end))
             if reading.operator in sources:
                 problems += _missing(reading.operator, own)
-            if reading.busy_share_mean is None and scrape.status == "running":
+            if (
+                scrape.status == "running"
+                and reading.busy_share_mean is None
+                and not _has_share(scrape, reading.operator)
+            ):
                 problems.append(_no_busy_share(reading.operator))
         return replace(scrape, operators=tuple(operators), partitions=tuple(partitions), problems=tuple(problems))
 
@@ -137,6 +143,12 @@ def _missing(operator: str, own: ServiceSignals) -> list[Problem]:
         "and planners that need them hold"
     )
     return [Problem(where=f"signals of {operator}", what=what)]
+
+
+def _has_share(scrape: Scrape, operator: str) -> bool:
+    """Return whether some pod has a busy share, if only from before the last change of its workload's pods."""
+    pods = () if scrape.deployment is None else scrape.deployment.pods
+    return any(pod.ready and pod.workload in (None, operator) and busy_share(pod) is not None for pod in pods)
 
 
 def _no_busy_share(operator: str) -> Problem:

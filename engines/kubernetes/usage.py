@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from weir_contracts import Pod
 
 from .api import ApiFailed, Call, KubernetesApi
-from .values import mapping, name, quantity, sequence, whole
+from .values import duration, instant, mapping, name, quantity, sequence, whole
 
 _PATH = "/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods"
 _FRESH_SECONDS = 15.0
@@ -21,6 +22,8 @@ class PodUsage(NamedTuple):
 
     cpu_cores: float | None
     memory_bytes: int | None
+    measured_from: datetime | None = None
+    """Start of the interval whose mean the CPU is, which ended up to a minute ago. None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Usage:
             return pod
         return pod.model_copy(update={"cpu_cores": found.cpu_cores, "memory_bytes": found.memory_bytes})
 
+    def is_of(self, pod: Pod, since: datetime | None) -> bool:
+        """Return whether the pod's CPU was measured after `since`, or it is unknown when."""
+        began = None if pod.name not in self.by_pod else self.by_pod[pod.name].measured_from
+        return began is None or since is None or began >= since
+
 
 def usage_of(document: Any) -> dict[str, PodUsage]:
     """Parse a `PodMetricsList`. A pod with a container of unknown usage has an unknown usage."""
@@ -46,7 +54,9 @@ def usage_of(document: Any) -> dict[str, PodUsage]:
         called = name(mapping(each.get("metadata")).get("name"))
         used = [mapping(mapping(c).get("usage")) for c in sequence(each.get("containers"))]
         if called and used:
-            found[called] = PodUsage(_sum(used, "cpu"), whole(_sum(used, "memory")))
+            ended, window = instant(mapping(each).get("timestamp")), duration(mapping(each).get("window"))
+            began = None if ended is None or window is None else ended - window
+            found[called] = PodUsage(_sum(used, "cpu"), whole(_sum(used, "memory")), began)
     return found
 
 

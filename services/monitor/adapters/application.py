@@ -108,7 +108,7 @@ class Collectors:
         on_pods = subject.target.kubernetes is not None
         collector: Engine
         if engine == "service":
-            return ServiceCollector(subject, self.workloads, self.namespaces)
+            return ServiceCollector(subject, self.workloads, self.namespaces, self.clock)
         if engine == "flink":
             timeout, allowed = self.call_timeout_seconds, self.allowed
             collector = FlinkCollector(subject.flink, timeout, allowed, reads_task_managers=not on_pods)

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 from typing import Protocol
 
 from weir_contracts import Problem, Subject
@@ -12,6 +13,7 @@ from engines.kubernetes.cluster import WorkloadReader, WorkloadsReading
 from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import merged, scrape_of
 from engines.scrape import Scrape
+from runtime.clock import Clock
 
 SETTING = "WEIR_MONITOR_KUBERNETES_NAMESPACES"
 
@@ -48,8 +50,13 @@ def _failed(status: str, what: str) -> Scrape:
 class ServiceCollector:
     """Collector of a service: its workloads are the operators. It reports failures and does not raise them."""
 
-    def __init__(self, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]) -> None:
+    def __init__(
+        self, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str], clock: Clock
+    ) -> None:
         self._workloads = _Workloads(subject, reader, namespaces)
+        self._clock = clock
+        self._ready: dict[str, frozenset[tuple[str, datetime | None]]] = {}
+        self._ready_since: dict[str, datetime] = {}
 
     async def close(self) -> None:
         """Do nothing: the watches are shared, and end when they are not read."""
@@ -59,7 +66,16 @@ class ServiceCollector:
         found = await self._workloads.read()
         if isinstance(found, Scrape):
             return found
-        return scrape_of(found, self._workloads.target, self._workloads.namespace)
+        self._compare(found)
+        return scrape_of(found, self._workloads.target, self._workloads.namespace, self._ready_since)
+
+    def _compare(self, reading: WorkloadsReading) -> None:
+        """Note the time if other pods are ready than at the last scrape."""
+        for name, replicas in reading.found.items():
+            ready = frozenset((each.pod.name, each.pod.started_at) for each in replicas.pods if each.serves)
+            if self._ready.get(name, ready) != ready:
+                self._ready_since[name] = self._clock.now()
+            self._ready[name] = ready
 
 
 class Engine(Protocol):

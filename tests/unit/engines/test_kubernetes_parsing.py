@@ -14,7 +14,7 @@ from engines.kubernetes.discovery import (
 )
 from engines.kubernetes.pods import pod_of
 from engines.kubernetes.usage import PodUsage, usage_of
-from engines.kubernetes.values import instant, label_selector, parse_selector, quantity, selects, text
+from engines.kubernetes.values import duration, instant, label_selector, parse_selector, quantity, selects, text
 from engines.kubernetes.workloads import WorkloadReading, Writer, workload_of
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
@@ -344,11 +344,27 @@ def test_usage() -> None:
     items = [
         {"metadata": {"name": "a"}, "containers": [{"usage": {"cpu": "120m", "memory": "10Mi"}}, {"usage": {"cpu": "1n", "memory": "1"}}]},
         {"metadata": {"name": "b"}, "containers": [{"usage": {"cpu": "?"}}]},
+        {"metadata": {"name": "c"}, "timestamp": "2026-03-01T10:00:30Z", "window": "15.5s",
+         "containers": [{"usage": {"cpu": "1", "memory": "1"}}]},
     ]  # fmt: skip
     assert usage_of({"items": items}) == {
         "a": PodUsage(pytest.approx(0.120000001), 10 * 2**20 + 1),
         "b": PodUsage(None, None),
+        "c": PodUsage(1.0, 1, instant("2026-03-01T10:00:14.500Z")),
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("30s", 30.0), ("1m0.5s", 60.5), ("15.012s", 15.012), ("250ms", 0.25), ("1h2m3s", 3723.0), ("24h", 86400.0), ("0s", 0.0),
+        ("", None), ("30", None), ("-5s", None), ("25h", None), ("s", None), ("1s1m", None), ("9" * 40 + "s", None), (30, None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_durations(written: object, seconds: float | None) -> None:
+    found = duration(written)
+    assert (None if found is None else found.total_seconds()) == seconds
 
 
 @given(_ANY)

@@ -57,7 +57,7 @@ async def until(
 
 
 def _ready(replicas: Replicas | None) -> int:
-    return sum(1 for each in replicas.pods if each.counts and each.pod.ready) if replicas else 0
+    return sum(1 for each in replicas.pods if each.serves) if replicas else 0
 
 
 class WorkloadsSuite:

@@ -1,6 +1,6 @@
 """Collectors of Kubernetes workloads, from the API's objects to the observation and the analysis of it."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -41,7 +41,7 @@ def _policy(target: dict[str, Any] | None = None, **spec: Any) -> ScalingPolicy:
 
 
 def _service(found: MemoryCluster | None, policy: ScalingPolicy, namespaces: tuple[str, ...] = (NAMESPACE,)) -> Any:
-    return ServiceCollector(policy.subject, found, frozenset(namespaces))
+    return ServiceCollector(policy.subject, found, frozenset(namespaces), FakeClock(START))
 
 
 async def test_a_namespace_that_the_settings_do_not_list_is_not_read() -> None:
@@ -86,6 +86,9 @@ class _Service:
         self.clock = FakeClock(START)
         self.cluster = cluster(replicas)
         self.capacity, self.arrivals, self.replicas = capacity, arrivals, replicas
+        self.usage_seconds = 0
+        """Length of the windows whose mean CPU is reported once they are over; 0: the present CPU is known at once."""
+        self._busy: list[float] = []
         self.done = self.queued = 0.0
         self.policy = _policy()
         transport = httpx.MockTransport(self._answer)
@@ -111,13 +114,23 @@ class _Service:
             self.queued += 5 * self.arrivals - served
             self.done += served
             busy = served / (5 * self.capacity * self.replicas)
-            self.cluster.usage = {f"orders-{i}": PodUsage(busy, 1) for i in range(self.replicas)}
+            self._measure(busy)
             readings = await self.collector.read(self.policy)
             self.previous = observe(readings, self.clock.now())
             self.state, analysis = advance(self.state, self.previous)
         return analysis
 
+    def _measure(self, busy: float) -> None:
+        self._busy.append(busy)
+        if 5 * len(self._busy) < self.usage_seconds:
+            return
+        mean, self._busy = sum(self._busy) / len(self._busy), []
+        began = self.clock.now() - timedelta(seconds=max(5, self.usage_seconds))
+        self.cluster.usage = {f"orders-{i}": PodUsage(mean, 1, began) for i in range(self.replicas)}
+
     def scale(self, replicas: int) -> None:
+        for i in range(replicas, self.replicas):
+            self.cluster.delete("Pod", NAMESPACE, f"orders-{i}")
         self.replicas = replicas
         self.cluster.put(workload("orders", replicas))
         for i in range(replicas):
@@ -153,6 +166,20 @@ async def test_the_analyzer_learns_demand_lag_and_capacity_of_a_service() -> Non
     assert (observation.deployment.requested, observation.deployment.replicas) == ({"orders": 4}, 4)
     assert observation.topology is not None
     assert observation.topology.operator("orders").source_partitions is None
+
+
+async def test_cpu_from_before_a_change_of_the_pods_teaches_no_capacity() -> None:
+    """Metrics are the mean of a minute that is over: of six replicas, when two are left, and the other way round."""
+    service = _Service(capacity=100.0, arrivals=150.0, replicas=6)
+    service.usage_seconds = 60
+    for replicas in (6, 2, 5, 3):
+        service.scale(replicas)
+        for _ in range(36):
+            analysis = await service.pass_time(5)
+            for point in analysis.operators[0].capacities:
+                assert point.records_per_second == pytest.approx(100 * point.parallelism, rel=0.05)
+    assert {point.parallelism for point in analysis.operators[0].capacities} == {6, 2, 5, 3}
+    assert service.previous is not None and service.previous.problems == []
 
 
 async def test_a_service_without_signals_has_a_symptom_that_says_what_lacks() -> None:
