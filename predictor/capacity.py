@@ -88,12 +88,7 @@ class CapacityCurve(NamedTuple):
     @property
     def best(self) -> int | None:
         """The parallelism beyond which more subtasks do less; None: there is none."""
-        own, shared, hot = self.per_subtask_seconds, self.serial_seconds, self.hot_share
-        falls = self.coherence_seconds + shared * hot
-        if falls <= 0:
-            return None
-        exact = math.sqrt(max(0.0, own - shared) * (1 - hot) / falls)
-        return max(max(1, math.floor(exact)), math.ceil(exact), key=self.rate)
+        return _best(self)
 
     @property
     def ceiling(self) -> float:
@@ -140,6 +135,16 @@ def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: floa
     return next((p for p in range(first, limit + 1) if is_enough(p)), None)
 
 
+@lru_cache(maxsize=4096)  # each plan asks several times
+def _best(curve: CapacityCurve) -> int | None:
+    own, shared, hot = curve.per_subtask_seconds, curve.serial_seconds, curve.hot_share
+    falls = curve.coherence_seconds + shared * hot
+    if falls <= 0:
+        return None
+    exact = math.sqrt(max(0.0, own - shared) * (1 - hot) / falls)
+    return max(max(1, math.floor(exact)), math.ceil(exact), key=curve.rate)
+
+
 def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     """Return the curve through what was measured of an operator; None if nothing was."""
     trusted = [point for point in operator.capacities if point.confidence >= MIN_CONFIDENCE]
@@ -148,26 +153,27 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     rate = now.value if now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE else None
     points = _measurements(trusted)
     confidences = [point.confidence for point in trusted]
-    if rate and all(point.parallelism != parallelism for point in trusted):
+    if rate and parallelism not in [point.parallelism for point in trusted]:
         points.append(Measurement(parallelism, rate, 1 / now.confidence))
         confidences.append(now.confidence)
     if not points:
         return None
     curve = _falling(points, max(confidences)) if _falls(trusted) else None
-    if curve is not None:
-        return curve
-    hot = _hot_share(trusted)
-    return curve_through(tuple(points), max(confidences), hot_share=hot)
+    return curve or curve_through(tuple(points), max(confidences), _hot_share(trusted))
 
 
 def _hot_share(points: Sequence[CapacityPoint]) -> float:
     """Return the share of records that one subtask gets beyond its equal part, by least squares of the measured skews;
     0 if no skew is more than a difference between gauges."""
-    uneven = [(p.skew - 1, p.parallelism - 1, p.confidence) for p in points if p.skew is not None and p.parallelism > 1]
-    if max([excess for excess, _, _ in uneven], default=0.0) < NOTABLE_SKEW:
-        return 0.0
-    squares = sum(weight * more * more for _, more, weight in uneven)
-    return min(MAX_HOT_SHARE, max(0.0, sum(weight * more * excess for excess, more, weight in uneven) / squares))
+    largest = products = squares = 0.0
+    for point in points:
+        skew, more = point.skew, point.parallelism - 1
+        if skew is not None and more > 0:
+            excess, weight = skew - 1, point.confidence
+            largest = max(largest, excess)
+            products += weight * more * excess
+            squares += weight * more * more
+    return 0.0 if largest < NOTABLE_SKEW else min(MAX_HOT_SHARE, max(0.0, products / squares))
 
 
 def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:
@@ -201,7 +207,7 @@ def _falls(points: Sequence[CapacityPoint]) -> bool:
 
 @lru_cache(maxsize=4096)  # measurements stay for many cycles
 def curve_through(
-    points: tuple[Measurement, ...], confidence: float, prior: Prior = PRIOR, hot_share: float = 0.0
+    points: tuple[Measurement, ...], confidence: float, hot_share: float = 0.0, prior: Prior = PRIOR
 ) -> CapacityCurve:
     """Return the curve through one or more measurements, at which one subtask got `hot_share` beyond its equal part."""
     even = points

@@ -181,13 +181,13 @@ class Comparison:
         """Records that the backlogs bring to each operator with a known flow."""
         return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})
 
-    @cached_property
+    @property
     def limit_seconds(self) -> float | None:
         """Predicted lag or latency that counts as a violation; None: the objective is a utilization."""
         bound = self.objective.bound_seconds
         return None if bound is None else bound * self.assumptions.objective_share
 
-    @cached_property
+    @property
     def horizon_seconds(self) -> float:
         """Length of the predictions."""
         if self.assumptions.horizon_seconds is not None:
@@ -204,7 +204,7 @@ class Comparison:
         """Load over capacity that a new parallelism is sized for."""
         return self.objective.utilization or self.assumptions.target_utilization
 
-    @cached_property
+    @property
     def max_utilization(self) -> float:
         """Load over capacity from which staying is not good enough."""
         if self.objective.utilization is not None:
@@ -214,8 +214,8 @@ class Comparison:
     @cached_property
     def staying(self) -> Outlook:
         """The outlook of the present parallelism."""
-        waits = 0.0 if self.serving is None else self.serving.seconds
-        return self._outlooks([self.current], replace(STAY, capacity_after_seconds=waits))[0]
+        stay = STAY if self.serving is None else replace(STAY, capacity_after_seconds=self.serving.seconds)
+        return self._outlooks([self.current], stay)[0]
 
     def going(self, vectors: Sequence[Parallelism]) -> list[Outlook]:
         """Return the outlook of each vector, with the restart that a change costs."""

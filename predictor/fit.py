@@ -8,6 +8,8 @@ allows. The posterior of s is summed over a grid, which needs no iteration that 
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import mul
 from typing import NamedTuple
 
 
@@ -84,21 +86,38 @@ def _shape(serial_share: float, parallelism: int) -> float:
     return math.log(parallelism) - math.log1p(serial_share * (parallelism - 1))
 
 
+@lru_cache(maxsize=64)
+def _shares(prior: Prior) -> tuple[float, ...]:
+    """Return the serial share at each deviation of `GRID`."""
+    return tuple([min(MAX_SERIAL_SHARE, prior.serial_share * math.exp(prior.deviation * each)) for each in GRID])
+
+
+@lru_cache(maxsize=4096)  # each cycle measures the same parallelisms
+def _shapes(parallelism: int, prior: Prior) -> tuple[float, ...]:
+    return tuple([_shape(share, parallelism) for share in _shares(prior)])
+
+
+@lru_cache(maxsize=64)
+def _log_shares(prior: Prior) -> tuple[float, ...]:
+    return tuple([math.log(share) for share in _shares(prior)])
+
+
 def _posterior(rows: Sequence[tuple[int, float, float]], total: float, prior: Prior) -> tuple[float, float, float]:
     """Return the median of s, the deviation of ln s, and the weighted squares that remain."""
-    found = []
-    for deviations in GRID:
-        share = min(MAX_SERIAL_SHARE, prior.serial_share * math.exp(prior.deviation * deviations))
-        off = [(y - _shape(share, p), weight) for p, y, weight in rows]
-        level = sum(value * weight for value, weight in off) / total
-        squares = sum(weight * (value - level) ** 2 for value, weight in off)
+    usual, half_freedom = NOISE_POINTS * NOISE**2, (NOISE_POINTS + len(rows) - 1) / 2
+    weights = [weight for _, _, weight in rows]
+    columns = [[y - shape for shape in _shapes(p, prior)] for p, y, _ in rows]
+    all_squares, costs = list[float](), list[float]()
+    for deviations, off in zip(GRID, zip(*columns, strict=True), strict=True):
+        level = sum(map(mul, off, weights)) / total
+        squares = sum([weight * (value - level) ** 2 for value, weight in zip(off, weights, strict=True)])
+        all_squares.append(squares)
         # Student's t: points that agree better than usual say more of the shape, those that disagree say less.
-        cost = (NOISE_POINTS + len(rows) - 1) / 2 * math.log1p(squares / (NOISE_POINTS * NOISE**2))
-        found.append((cost + deviations**2 / 2, math.log(share), squares))
-    minimum = min(cost for cost, _, _ in found)
-    likely = [(math.exp(minimum - cost), log_share, squares) for cost, log_share, squares in found]
-    whole = sum(weight for weight, _, _ in likely)
-    mean = sum(weight * log_share for weight, log_share, _ in likely) / whole
-    variance = sum(weight * (log_share - mean) ** 2 for weight, log_share, _ in likely) / whole
-    remaining = sum(weight * squares for weight, _, squares in likely) / whole
+        costs.append(half_freedom * math.log1p(squares / usual) + deviations**2 / 2)
+    minimum, log_shares = min(costs), _log_shares(prior)
+    likely = [math.exp(minimum - cost) for cost in costs]
+    whole = sum(likely)
+    mean = sum(map(mul, likely, log_shares)) / whole
+    variance = sum([weight * (each - mean) ** 2 for weight, each in zip(likely, log_shares, strict=True)]) / whole
+    remaining = sum(map(mul, likely, all_squares)) / whole
     return math.exp(mean), math.sqrt(variance), remaining

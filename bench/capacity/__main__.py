@@ -94,7 +94,7 @@ def learned(curves: Mapping[str, Points], without: str) -> Prior:
 
 def fit(points: Points, prior: Prior) -> CapacityCurve:
     """Return the predictor's curve through points measured under saturation."""
-    return curve_through(tuple(Measurement(p, rate, 1.0) for p, rate in points), 1.0, prior)
+    return curve_through(tuple(Measurement(p, rate, 1.0) for p, rate in points), 1.0, prior=prior)
 
 
 def misses_of(points: Points, count: int, prior: Prior) -> list[Miss]:

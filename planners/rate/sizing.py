@@ -142,6 +142,8 @@ def infeasible(demands: Sequence[Demand], drain_seconds: float) -> list[Infeasib
         if curve is None or each.load is None:
             continue
         rate = each.lasting + each.catching_up / drain_seconds
+        if curve.rate(useful) > 1.001 * rate:
+            continue  # not even close
         needed = curve.needed(rate)
         if needed is None:
             reason = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"

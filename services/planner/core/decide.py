@@ -212,8 +212,7 @@ def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
     deployment, topology = request.deployment, request.topology
     if reply.parallelism is not None or reply.code in _NO_OPINION or deployment is None or topology is None:
         return reply
-    busy = {found.operator: found.utilization.value for found in request.analysis.operators}
-    wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, busy)
+    wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, request.analysis)
     if wanted == deployment.observed:
         return reply
     return PlanReply(

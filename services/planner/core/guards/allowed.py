@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from weir_contracts import Bounds, Parallelism, PolicySpec, Topology
+from weir_contracts import Analysis, Bounds, Parallelism, PolicySpec, Topology
 
 from services.planner.core import messages
 
@@ -61,7 +61,7 @@ def raised(
 
 
 def allowed(
-    current: Mapping[str, int], spec: PolicySpec, topology: Topology, busy: Mapping[str, float | None]
+    current: Mapping[str, int], spec: PolicySpec, topology: Topology, analysis: Analysis
 ) -> tuple[Parallelism, list[str]]:
     """Return the allowed vector nearest to the current one, and why it differs; the same vector if that is allowed."""
     bounds, total, limit = spec.bounds, spec.bounds.total, spec.budget.limit
@@ -74,6 +74,7 @@ def allowed(
     if total is not None and total.min is not None and subtasks(found) < total.min:
         reasons.append(messages.below_total(subtasks(found), total.min))
         ceilings = {name: limits.max for name, limits in topology.limits(bounds).items()}
+        busy = {each.operator: each.utilization.value for each in analysis.operators}
         found = raised(found, ceilings, total.min, busy)
     if total is not None and total.max is not None and subtasks(found) > total.max:
         reasons.append(messages.above_total(subtasks(found), total.max))

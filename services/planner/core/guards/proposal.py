@@ -49,7 +49,7 @@ class Context:
         self.operators = {found.operator: found for found in self.analysis.operators}
         self.busy = {name: found.utilization.value for name, found in self.operators.items()}
         """Busy share of each operator."""
-        nearest = allowed(self.current, self.spec, self.topology, self.busy)[0]
+        nearest = allowed(self.current, self.spec, self.topology, self.analysis)[0]
         self.movable = frozenset([name for name, p in self.current.items() if nearest[name] == p])
         """Operators that run within what the policy allows. The others are on their way there, and no guard holds them
         back."""
