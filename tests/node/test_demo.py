@@ -12,12 +12,16 @@ from testbed.process import wait_until
 from tests.containers.compose import WEIR as SERVICES
 from tests.containers.loop import Loop, slowest
 
+from .servers import RESTRICTED, Callers, deployment, service
 from .stack import SAMPLE, WEIR, NodeStack
 
 LOW, HIGH = 700, 2000
 """Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
 SLOTS = 4
 """A budget that is too small for the high load."""
+SHOP = "checkout"
+REQUESTS, CPU_SECONDS, CPU_REQUEST, CPU_PERCENT = 10.0, 0.02, 0.1, 60
+"""Load of a service: requests/s and CPU time of each; CPU that its pod requests, in cores, and the target of its use."""
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +99,42 @@ def test_daedalus_stays_within_the_budget(loop: Loop) -> None:
 
     loop.until("the budget's four slots", at_the_limit)
     assert all(max(plan["action"]["parallelism"].values()) <= SLOTS for plan in found.values() if plan["action"])
+
+
+def test_the_hpa_rule_scales_a_deployment_by_its_cpu(loop: Loop) -> None:
+    """200 millicores at pods that request 100 and are to use 60 %: four pods; one once the requests end."""
+    cluster = loop.stack.node.cluster
+    pods = deployment(SHOP, RESTRICTED, 1, cpu=f"{CPU_REQUEST * 1000:g}m", cpu_seconds=CPU_SECONDS)
+    cluster.apply(pods, service(SHOP), namespace=SAMPLE)
+    shop = Loop(loop.stack, 8080, f"{SAMPLE}/{SHOP}", loop.host)
+    utilization = {"type": "Utilization", "averageUtilization": CPU_PERCENT}
+    parameters = {
+        "scope": "application",
+        "metrics": [{"name": "cpu", "target": utilization}],
+        "downscaleStabilizationSeconds": 30,
+    }
+    spec = {
+        "target": {"kubernetes": {"kind": "Deployment", "name": SHOP}},
+        "objective": {"utilization": CPU_PERCENT / 100},
+        "bounds": {"max": 6},
+        "planner": {"name": "hpa", "parameters": parameters},
+        "behavior": {"cooldown": "10s", "scaleDown": {"stabilization": "0s", "reversalHold": "0s"}},
+        "mode": "act",
+    }
+    shop.put_policy(spec)
+
+    def replicas(summary: Mapping[str, Any]) -> int:
+        return int((summary.get("observed") or {}).get(SHOP, 0))
+
+    with Callers(f"http://{loop.stack.node.service_address(SAMPLE, SHOP)}", REQUESTS):
+        shop.until("four pods", lambda s: 3 <= replicas(s) <= 5 and s.get("action_phase") == "verified")
+        grown = [plan for plan in plans(shop) if plan["kind"] == "scale"]
+    assert {plan["planner"] for plan in grown} == {"hpa"}
+    assert grown[-1]["evidence"]["cpu"] > CPU_REQUEST * CPU_PERCENT / 100
+    shop.until("one pod", lambda s: replicas(s) == 1 and s.get("action_phase") == "verified")
+    shop.client.delete(f"/v1/policies/{shop.application}").raise_for_status()
+    cluster.kubectl("delete", "deployment,service", SHOP, "-n", SAMPLE)
+    shop.client.close()
 
 
 def test_delete_leaves_nothing(loop: Loop) -> None:

@@ -4,56 +4,17 @@ nothing."""
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 from testbed.kubernetes import is_ready
 from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
-from tests.containers.images import BASE
+
+from .servers import RESTRICTED, deployment, service
 
 NAMESPACE = "restricted"
 SECONDS = 120
-RESTRICTED: dict[str, Any] = {
-    "runAsNonRoot": True,
-    "runAsUser": 10001,
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-SERVER = (
-    "import http.server, os, socketserver\n"
-    "class Name(http.server.BaseHTTPRequestHandler):\n"
-    "    def do_GET(self):\n"
-    "        self.send_response(200); self.end_headers(); self.wfile.write(os.uname().nodename.encode())\n"
-    "print('serving', flush=True)\n"
-    "http.server.ThreadingHTTPServer(('', 8080), Name).serve_forever()\n"
-)
-
-
-def deployment(name: str, security: dict[str, Any], replicas: int = 2) -> dict[str, Any]:
-    """Return a deployment of pods that answer with their name."""
-    container = {
-        "name": "server",
-        "image": BASE,
-        "imagePullPolicy": "Never",
-        "command": ["python3", "-c", SERVER],
-        "ports": [{"containerPort": 8080}],
-        "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1},
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},
-        "securityContext": security,
-    }
-    labels = {"app": name}
-    spec = {"replicas": replicas, "selector": {"matchLabels": labels}}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {**spec, "template": template},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +22,7 @@ def servers(node: KubernetesNode) -> Iterator[str]:
     """Two pods and a service of theirs, in a namespace whose pods must be restricted; the deployment's name."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     node.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    service = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]}
-    node.cluster.apply(
-        deployment("web", RESTRICTED),
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": service},
-        namespace=NAMESPACE,
-    )
+    node.cluster.apply(deployment("web", RESTRICTED), service("web"), namespace=NAMESPACE)
     node.wait_available(NAMESPACE, SECONDS)
     yield "web"
     node.cluster.kubectl("delete", "namespace", NAMESPACE, timeout_seconds=SECONDS)
