@@ -153,6 +153,24 @@ def _kubernetes(found: dict[str, Any]) -> Figures:
         )
 
 
+def _kubernetes_node(found: dict[str, Any]) -> Figures:
+    apply, stages = found["apply_to"], found["stages"]
+    reached = ", ".join(
+        f"{what} {apply[name]:.0f} s"
+        for what, name in (
+            ("all deployments available", "all_available_seconds"),
+            ("first acted plan", "first_plan_seconds"),
+            ("its request accepted", "first_request_accepted_seconds"),
+            ("verified", "first_action_verified_seconds"),
+        )
+    )
+    yield "`kubectl apply -k` on a real node with images present", reached
+    for name, stage in stages.items():
+        case = name.removesuffix("_seconds").replace("_", " ")
+        yield f"load step of a reactive Flink job, TaskManagers as pods: {case}", _percentiles(stage, "s")
+    yield "memory of the largest pod", ", ".join(f"{k} {v:,.0f} MB" for k, v in found["pod_memory_megabytes"].items())
+
+
 def _capacity(found: dict[str, Any]) -> Figures:
     for name, fitted in (("triples", "three points"), ("single", "one point")):
         reach = found[name]["within_reach"]
@@ -226,7 +244,9 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "what_if": _what_if,
     "fidelity": _fidelity,
     "chaos": _chaos,
+    "chaos_kubernetes": _chaos,
     "kubernetes": _kubernetes,
+    "kubernetes_node": _kubernetes_node,
     "streams": _streams,
     "compose": _compose,
     "images": _images,
