@@ -20,6 +20,7 @@ from weir_contracts import (
 )
 
 from services.planner.core.guards import GUARDS, Context, Proposal, amend
+from services.planner.core.guards.effects import scale_down_gate
 from services.planner.core.guards.sizes import saturated_stays, sustained_rate
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -167,6 +168,31 @@ def test_an_unknown_rate_per_subtask_prevents_scaling_in(unknown: dict[str, Any]
     proposal = sustained_rate(Proposal(context(NOW, found=found), {SOURCE: 1, WORK: 1}, "less", "less"))
     assert proposal.vector is not None and proposal.vector[WORK] == 4
     assert "is unknown" in proposal.amendments[-1].because
+
+
+def service_of(busy: float, **application: Any) -> Context:
+    """Return a service of four replicas, of unknown demand, with an objective of 60 % CPU."""
+    found = analysis(operators=[operator(SOURCE, 4, None, None).model_copy(update={"utilization": known(busy)})])
+    given_ = context({SOURCE: 4}, found=found)
+    document = policy().to_document()
+    document["spec"] |= {
+        "application": {"service": application},
+        "target": {"kubernetes": {"kind": "Deployment", "name": SOURCE}},
+        "signals": {"prometheus": {"url": "http://prometheus:9090", "queries": {"done": "d", "queued": "q"}}},
+        "objective": {"utilization": 0.6},
+    }
+    return Context(given_.request.model_copy(update={"policy": ScalingPolicy.model_validate(document)}))
+
+
+def test_a_service_without_signals_shrinks_by_its_cpu() -> None:
+    """At 10 % of four replicas one does the work, at 20 % two; a service that counts its records waits for them."""
+    wanted = {SOURCE: 1}
+    for busy, replicas in ((0.1, 1), (0.2, 2)):
+        proposal = Proposal(service_of(busy), wanted, "less", "less", ())
+        assert sustained_rate(proposal).vector == wanted
+        assert scale_down_gate(proposal).vector == {SOURCE: replicas}
+    counted = Proposal(service_of(0.1, processed="done", waiting="queued"), wanted, "less", "less", ())
+    assert sustained_rate(counted).vector == {SOURCE: 4}
 
 
 def test_a_rate_measured_under_saturation_is_trusted() -> None:

@@ -75,7 +75,10 @@ def _metrics_field(context: Context) -> str:
 
 
 def sustained_rate(proposal: Proposal) -> Proposal:
-    """Limit scale-down to where a subtask does at most 1.3 times its highest observed rate, else to one useful step."""
+    """Limit scale-down to where a subtask does at most 1.3 times its highest observed rate, else to one useful step.
+
+    A service that counts no records has no such rate: its CPU alone limits it, in `scale_down_gate`.
+    """
     context, wanted = proposal.context, proposal.wanted
     down = proposal.moves[1]
     if not down:
@@ -84,6 +87,8 @@ def sustained_rate(proposal: Proposal) -> Proposal:
     limited: dict[str, tuple[float, float] | None] = {}
     for name in down:
         now, sustained, demand = context.current[name], _sustained(name, context), context.demand(name)
+        if not context.counts_records(name):
+            continue
         if demand is None or sustained is None:
             vector[name], limited[name] = now, None
             continue
