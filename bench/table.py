@@ -125,7 +125,10 @@ def _chaos(found: dict[str, Any]) -> Figures:
         str(sum(len(summary[name]) for name in lost)),
     )
     for victim, seconds in found["recovered_seconds"].items():
-        yield f"recovery after a kill of {victim}", f"p50 {seconds['p50']:.0f} s, maximum {seconds['max']:.0f} s"
+        if seconds["count"]:
+            yield f"recovery after a kill of {victim}", f"p50 {seconds['p50']:.0f} s, maximum {seconds['max']:.0f} s"
+    for each in found["not_recovered"]:
+        yield f"not recovered in time after a kill of {each['victim']} at {each['moment']}", each["because"]
     for outage in found["kafka_outages"]:
         case = f"recovery after {outage['seconds']:.0f} s without brokers, load {outage['load']}"
         yield case, f"{outage['recovered_seconds']:.0f} s, {outage['requests_after']} rescales"
