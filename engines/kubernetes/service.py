@@ -225,7 +225,7 @@ def _run(found: Mapping[str, Replicas]) -> Run | None:
 
 
 def _operator(name: str, replicas: Replicas, usage: Usage, since: datetime | None) -> OperatorReading:
-    ready = [usage.of(each.pod) for each in replicas.pods if each.serves and usage.is_of(each.pod, since)]
+    ready = [usage.of(each.pod) for each in replicas.pods if each.serves and usage.is_measured_since(each.pod, since)]
     shares = [share for share in map(busy_share, ready) if share is not None]
     return OperatorReading(
         operator=name,

@@ -23,7 +23,7 @@ class PodUsage(NamedTuple):
     cpu_cores: float | None
     memory_bytes: int | None
     measured_from: datetime | None = None
-    """Start of the interval whose mean the CPU is, which ended up to a minute ago. None: unknown."""
+    """Start of the interval that the CPU is the mean of; it may have ended a minute ago. None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Usage:
             return pod
         return pod.model_copy(update={"cpu_cores": found.cpu_cores, "memory_bytes": found.memory_bytes})
 
-    def is_of(self, pod: Pod, since: datetime | None) -> bool:
-        """Return whether the pod's CPU was measured after `since`, or it is unknown when."""
+    def is_measured_since(self, pod: Pod, since: datetime | None) -> bool:
+        """Return whether the measurement of the pod's CPU began at `since` or later; True if either time is unknown."""
         began = None if pod.name not in self.by_pod else self.by_pod[pod.name].measured_from
         return began is None or since is None or began >= since
 

@@ -112,11 +112,10 @@ def paused(workload: str) -> str:
 
 
 def rebalancing(group: str, state: str, members: int) -> str:
-    waits = state == "PreparingRebalance"
-    does = (
-        "the broker waits for members that still process what they polled" if waits else "tasks move between instances"
-    )
-    return f"{_short(group)} rebalances (state {state}, {members} members): {does}."
+    cause = "tasks move between instances"
+    if state == "PreparingRebalance":
+        cause = "the broker waits for members that still process what they polled"
+    return f"{_short(group)} rebalances (state {state}, {members} members): {cause}."
 
 
 def migrating(group: str, tasks: int, at: datetime) -> str:

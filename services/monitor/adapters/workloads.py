@@ -66,10 +66,10 @@ class ServiceCollector:
         found = await self._workloads.read()
         if isinstance(found, Scrape):
             return found
-        self._compare(found)
+        self._note_changes(found)
         return scrape_of(found, self._workloads.target, self._workloads.namespace, self._ready_since)
 
-    def _compare(self, reading: WorkloadsReading) -> None:
+    def _note_changes(self, reading: WorkloadsReading) -> None:
         """Note the time if other pods are ready than at the last scrape."""
         for name, replicas in reading.found.items():
             ready = frozenset((each.pod.name, each.pod.started_at) for each in replicas.pods if each.serves)
