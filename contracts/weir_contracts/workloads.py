@@ -1,5 +1,6 @@
 """Kubernetes workloads as targets, and services, which are measured by the signals of their workloads alone."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import gcd
 from typing import Annotated, Self
@@ -62,6 +63,13 @@ class ServiceApplication(ServiceSignals):
         default_factory=dict
     )
     """Signals of each workload by its name, for a target with several workloads. Default: none."""
+
+    def signals_of(self, operator: str, sources: Collection[str]) -> ServiceSignals:
+        """Return the signals of an operator; those of the application itself are its only source's."""
+        own = self.operators.get(operator)
+        if own is not None:
+            return own
+        return self if list(sources) == [operator] else ServiceSignals()
 
 
 class WorkloadRef(Document):

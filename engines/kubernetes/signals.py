@@ -1,6 +1,6 @@
 """Signals of a service, translated to the counters that every engine reports: records, busy time, and queues."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from weir_contracts import MAX_COUNT, OperatorReading, PartitionReading, Problem
@@ -78,7 +78,7 @@ class ServiceMeter:
         operators = []
         sources = scrape.topology.sources
         for reading in scrape.operators:
-            own = self._signals(reading.operator, sources)
+            own = self.application.signals_of(reading.operator, sources)
             meter = self._meters.setdefault(reading.operator, _Meter())
             processed, waiting = (_value(signals, name) for name in (own.processed, own.waiting))
             operators.append(_with_counters(reading, meter, processed, waiting, at))
@@ -95,13 +95,6 @@ class ServiceMeter:
             ):
                 problems.append(_no_busy_share(reading.operator))
         return replace(scrape, operators=tuple(operators), partitions=tuple(partitions), problems=tuple(problems))
-
-    def _signals(self, operator: str, sources: Collection[str]) -> ServiceSignals:
-        """Return the signals of an operator; those of the application itself are its only source's."""
-        own = self.application.operators.get(operator)
-        if own is not None:
-            return own
-        return self.application if list(sources) == [operator] else ServiceSignals()
 
 
 def _value(signals: Mapping[str, float | None], name: str | None) -> float | None:

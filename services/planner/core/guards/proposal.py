@@ -57,7 +57,7 @@ class Context:
     def counts_records(self, name: str) -> bool:
         """Return whether the policy says how to count an operator's records: a service may have CPU alone."""
         service = self.request.policy.subject.application.service
-        return service is None or service.operators.get(name, service).processed is not None
+        return service is None or service.signals_of(name, self.topology.sources).processed is not None
 
     def load(self, name: str) -> float | None:
         """Return an operator's demand over its capacity as it runs; None if either is unknown."""
