@@ -109,9 +109,9 @@ def test_right_replicas_of_a_service_are_enough_and_little_more() -> None:
 class _Samples(kubernetes.KubernetesCampaign):
     """A campaign whose workload was sampled once."""
 
-    def __init__(self, *samples: Sample, planned: bool = True) -> None:
+    def __init__(self, *samples: Sample, code: str = "objective-held") -> None:
         self.rate = 200.0
-        plans = [SimpleNamespace(kind="plan")] if planned else []
+        plans = [SimpleNamespace(kind="plan", data={"code": code})] if code else []
         self.events = SimpleNamespace(events=lambda: plans)  # type: ignore[assignment]
         self.stack = SimpleNamespace(simulation=SimpleNamespace(samples={kubernetes.NAME: samples}))  # type: ignore[assignment]
 
@@ -131,4 +131,10 @@ def test_a_workload_is_well_when_its_replicas_are_ready_right_and_in_time(
 ) -> None:
     troubles = _Samples(*samples).target_troubles()
     assert (troubles == []) if words is None else (words in troubles[0])
-    assert samples == [] or _Samples(*samples, planned=False).target_troubles() == ["no plan was made yet"]
+    assert samples == [] or _Samples(*samples, code="").target_troubles() == ["no plan was made yet"]
+
+
+def test_a_workload_that_rides_the_rounds_out_may_keep_what_the_high_load_needs() -> None:
+    kept = [Sample(1.0, 200.0, 0.0, 9, 9, 9)]
+    assert _Samples(*kept, code="swings-ridden").target_troubles() == []
+    assert _Samples(Sample(1.0, 200.0, 0.0, 1, 1, 1), code="swings-ridden").target_troubles() != []
