@@ -35,8 +35,8 @@ DNS_ADDRESS = "10.96.0.10"
 READY_SECONDS = 180.0
 REMOVAL_SECONDS = 90.0
 """Longest wait of a start for the removal of the node of a killed run."""
-VOLUMES = 4
-"""Volumes that claims find; nothing makes further ones."""
+VOLUMES = 16
+"""Volumes that claims find; nothing makes further ones, and none is used twice."""
 _MANIFESTS = Path(__file__).with_name("node.yaml")
 _IMAGES = {"pause": PAUSE, "coredns": "weir-node/coredns:1", "metrics-server": "weir-node/metrics-server:1"}
 """Images of one program each."""
@@ -267,10 +267,10 @@ class KubernetesNode(Launcher):
             archive.unlink()
 
     def _add_volumes(self) -> None:
-        for number in range(VOLUMES):
-            path = self.data / "volumes" / str(number)
+        paths = [self.data / "volumes" / str(number) for number in range(VOLUMES)]
+        for path in paths:
             path.mkdir(parents=True)
-            self.cluster.apply(_volume(f"weir-node-{number}", path))
+        self.cluster.apply(*(_volume(f"weir-node-{path.name}", path) for path in paths))
 
     def _is_ready(self) -> bool:
         self.kube_proxy.check()
