@@ -59,15 +59,14 @@ class NodeStack:
         command = ("delete", "-k", str(self._folder), "--ignore-not-found", f"--timeout={GONE_SECONDS}s")
         self.node.cluster.kubectl(*command, timeout_seconds=GONE_SECONDS + 30)
 
+    def end(self) -> None:
+        """Delete what is left of the overlay, if anything."""
+        if self.left():
+            self.down()
+
     def left(self) -> list[str]:
         """Return the overlay's objects that still exist."""
-        found = []
-        for each in self.manifests():
-            kind, meta = each["kind"].lower(), each["metadata"]
-            place = ["-n", meta["namespace"]] if "namespace" in meta else []
-            name = self.node.cluster.kubectl("get", kind, meta["name"], *place, "--ignore-not-found", "-o", "name")
-            found += name.split()
-        return found
+        return self.node.cluster.kubectl("get", "-k", str(self._folder), "--ignore-not-found", "-o", "name").split()
 
     def containers_left(self) -> list[str]:
         """Return the ids of containers of the overlay's pods."""

@@ -35,7 +35,7 @@ def loop(node: KubernetesNode) -> Iterator[Loop]:
         yield loop
         loop.client.close()
     finally:
-        stack.down()
+        stack.end()
 
 
 def test_the_loop_acts_by_itself(loop: Loop) -> None:
@@ -111,7 +111,7 @@ def test_the_hpa_rule_scales_a_deployment_by_its_cpu(loop: Loop) -> None:
     parameters = {
         "scope": "application",
         "metrics": [{"name": "cpu", "target": utilization}],
-        "downscaleStabilizationSeconds": 30,
+        "downscaleStabilizationSeconds": 10,
     }
     spec = {
         "target": {"kubernetes": {"kind": "Deployment", "name": SHOP}},

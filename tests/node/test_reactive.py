@@ -9,6 +9,7 @@ import pytest
 
 from testbed.kubernetes import is_ready
 from testbed.node import KubernetesNode
+from testbed.trial.options import short_behavior
 from tests.containers.loop import Loop, slowest
 
 from .stack import SAMPLE, WEIR, NodeStack
@@ -29,7 +30,7 @@ def loop(node: KubernetesNode) -> Iterator[Loop]:
         yield loop
         loop.client.close()
     finally:
-        stack.down()
+        stack.end()
 
 
 def running(loop: Loop) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ def test_a_pod_that_dies_is_replaced(loop: Loop) -> None:
 def test_less_load_is_fewer_pods(loop: Loop) -> None:
     """Down to the one it began with."""
     # With all else that runs there, a restart may take longer than the demonstration's objective allows: Weir holds.
-    loop.change_policy(objective={"maxLag": "5m"})
+    loop.change_policy(objective={"maxLag": "5m"}, behavior=short_behavior(12, 5))
     loop.set_load(rate=LOW)
     loop.until("one pod", lambda s: slowest(s) == 2 and len(loop.stack.pods(WORKLOAD)) == 1 and len(running(loop)) == 1)
 

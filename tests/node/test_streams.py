@@ -9,6 +9,7 @@ import pytest
 
 from testbed.kubernetes import is_ready
 from testbed.node import KubernetesNode
+from testbed.trial.options import short_behavior
 from tests.containers.loop import Loop
 
 from .stack import SAMPLE, WEIR, NodeStack
@@ -31,7 +32,7 @@ def loop(node: KubernetesNode) -> Iterator[Loop]:
         yield loop
         loop.client.close()
     finally:
-        stack.down()
+        stack.end()
 
 
 def pods(loop: Loop) -> list[str]:
@@ -77,6 +78,7 @@ def test_more_load_is_more_pods(loop: Loop) -> None:
 def test_less_load_is_fewer_pods_whose_members_are_evicted(loop: Loop) -> None:
     """The highest ordinals go; their tasks run elsewhere long before the brokers would have noticed."""
     before, outcomes = pods(loop), Outcomes(loop)
+    loop.change_policy(behavior=short_behavior(12, 5))
     loop.set_load(rate=LOW)
     loop.until(
         "one pod",
