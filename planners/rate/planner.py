@@ -13,6 +13,9 @@ are run on the predictor, and the cheapest that meets the objective wins, else t
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
 right with one, too.
 
+Under `maxLag` a load that was steady for some minutes needs less room: what it rose by in the time that a growth takes
+(`_with_room`), and none beyond the noise of its readings before a shrink (`_margin`).
+
 A forecast only adds: growth before a peak for which waiting would be late, and a larger growth where one is needed
 (`ahead.py`).
 
@@ -22,16 +25,26 @@ The model lets operators of unknown demand or capacity take in everything. Where
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply
 from weir_planner import Request, planner
 
-from predictor import Comparison, Outlook, TooLittle, changes, comparison_of, is_overloaded, within_tolerance
+from predictor import (
+    Comparison,
+    Outlook,
+    TooLittle,
+    changes,
+    comparison_of,
+    is_overloaded,
+    seconds_until_capacity,
+    within_tolerance,
+)
 
 from .ahead import Ahead, before_the_peak, expected_rise, last_growth_seconds
 from .cold import first_step
-from .rising import Memory, noticed, rise_of
+from .rising import MIN_RISE, Memory, largest_rise, mean_of, noticed, rise_of, shared
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 from .swings import Ride, looked, ride_of
 
@@ -59,7 +72,9 @@ def plan_by_rate(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     before = request.remembered(Memory)
     grew = {"growth_seconds": last_growth_seconds(request, before)}
-    memory = before.model_copy(update={**noticed(request, before), **looked(request, before), **grew})
+    memory = before.model_copy(
+        update={**noticed(request, before), **looked(request, before), **shared(request, before), **grew}
+    )
     return _planned(request, memory).model_copy(update={"memory": memory.model_dump(exclude_defaults=True)})
 
 
@@ -71,6 +86,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         if step is not None:
             return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
+    steady_margin, comparison = _margin(request, comparison, memory), _with_room(request, comparison, memory)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
     if parameters.look_ahead:
@@ -83,13 +99,47 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     if reason is None:
         drain = parameters.drain_seconds
         ahead = before_the_peak(request, comparison, memory, drain) if parameters.look_ahead else None
-        return _scale_in(situation, parameters) if ahead is None else _grown_ahead(situation, ahead)
+        return _grown_ahead(situation, ahead) if ahead else _scale_in(situation, parameters, steady_margin)
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
     vectors = _candidates(situation, demands)
     outlooks = comparison.going(vectors)
     options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]
     return _scale_out(situation, options, reason)
+
+
+def _with_room(request: Request, comparison: Comparison, memory: Memory) -> Comparison:
+    """Return the comparison with room for what the load rose by in the time that a growth takes, where that is less than
+    `max_utilization` leaves; a growth leaves as much less. A policy that sets its room keeps it."""
+    arriving = sum(comparison.model.arrivals.values())
+    if not _may_have_less_room(comparison) or arriving <= 0:
+        return comparison
+    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
+    takes += request.policy.spec.interval.total_seconds()
+    rise = largest_rise(memory, takes, 2 * takes)
+    if rise is None:
+        return comparison
+    saved = max(0.0, arriving / (arriving + rise) - comparison.max_utilization)
+    limits = {name: getattr(comparison, name) + saved for name in ("max_utilization", "target_utilization")}
+    return replace(comparison, assumptions=comparison.assumptions.model_copy(update=limits))
+
+
+def _may_have_less_room(comparison: Comparison) -> bool:
+    """Return whether the room is the default one, and the objective a lag: a latency needs it for the queues themselves."""
+    chosen = comparison.assumptions.model_fields_set & {"max_utilization", "target_utilization"}
+    return comparison.objective.max_lag is not None and not chosen
+
+
+def _margin(request: Request, comparison: Comparison, memory: Memory) -> float | None:
+    """Return the share by which a steady load is to be taken higher (below 0: lower) before it shrinks: to what it was on
+    average in a stabilisation window, or where it falls to what it rose by at most. None: it rose by more than noise, or
+    that is not known."""
+    arriving, behavior = sum(comparison.model.arrivals.values()), request.policy.spec.behavior
+    if not _may_have_less_room(comparison) or arriving <= 0:
+        return None
+    window = behavior.scale_down.stabilization.total_seconds()
+    rise, mean = largest_rise(memory, window, window), mean_of(memory, window)
+    return None if rise is None or rise > MIN_RISE * arriving else min(arriving + rise, mean) / arriving - 1
 
 
 def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
@@ -218,10 +268,11 @@ def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
     return _reply(situation, option, "before-the-peak", ahead.sentence(comparison))
 
 
-def _scale_in(situation: _Situation, parameters: RateParameters) -> PlanReply:
+def _scale_in(situation: _Situation, parameters: RateParameters, steady_margin: float | None) -> PlanReply:
     """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
-    vector, decided_by = shrunk(comparison, parameters.drain_seconds, parameters.arrival_margin)
+    margin = parameters.arrival_margin if steady_margin is None else min(steady_margin, parameters.arrival_margin)
+    vector, decided_by = shrunk(comparison, parameters.drain_seconds, margin, is_steady=steady_margin is not None)
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
     if staying.max_utilization is not None:
         held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"

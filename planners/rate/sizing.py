@@ -65,6 +65,8 @@ class Demand(NamedTuple):
         return found
 
 
+STEADY_ROOM = 0.01
+"""Share of capacity that a shrink under a steady load leaves: what the mean of its readings may be wrong by."""
 LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
 
 
@@ -104,12 +106,15 @@ def sized(comparison: Comparison, demands: Sequence[Demand], drains: Sequence[fl
     return found
 
 
-def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) -> tuple[Parallelism, str]:
+def shrunk(
+    comparison: Comparison, drain_seconds: float, arrival_margin: float, *, is_steady: bool = False
+) -> tuple[Parallelism, str]:
     """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
     decided the largest; none becomes larger.
 
     Each uncertainty counts once: arrivals and capacity are seldom at their worst together, and the target utilization
-    leaves the room in which the restart is worked off.
+    leaves the room in which the restart is worked off. Under a steady load the curve itself is enough: what proves a
+    little too small falls behind slowly, grows in time, and has been measured then.
     """
     found, decided = {}, (0, LOAD)
     for each in demands_of(comparison, arrival_margin):
@@ -120,8 +125,14 @@ def shrunk(comparison: Comparison, drain_seconds: float, arrival_margin: float) 
         if curve is None or each.load is None:
             found[name] = min(_grown(comparison, each), now)
             continue
-        rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-        ((size, decided_by),) = each.fittings(curve, [rate], arrival_margin)
+        if is_steady:
+            needed = curve.needed(each.upper / (1 - STEADY_ROOM))
+            size, decided_by = max(each.min, now if needed is None else needed), LOAD
+            if each.tasks:
+                size = each.tasks.next_useful(name, size)
+        else:
+            rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
+            ((size, decided_by),) = each.fittings(curve, [rate], arrival_margin)
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))
     return found, decided[1]

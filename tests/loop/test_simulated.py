@@ -108,11 +108,12 @@ def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
 @pytest.mark.thorough
 def test_a_hot_key_is_allowed_for_before_it_limits() -> None:
     """A tenth of all records has one key, barely visible with 2 subtasks. When five times as much arrives, one restart brings
-    what is needed, and nothing is late."""
+    what is needed, and nothing is late. What was too much is given back once the load has been steady for minutes."""
     world = story(changed(chain(2), "enrich", hot_key_share=0.1), 480.0, bounds={"max": 16}).live(200)
     world.load = 2300.0
     world.live(300)
-    assert len(world.moves("enrich")) == 1
+    steps = [wanted - current for current, wanted in world.moves("enrich") if wanted != current]
+    assert [step > 0 for step in steps] in ([True], [True, False])
     assert world.worst(since=200) < 30
 
 

@@ -59,7 +59,7 @@ def test_going_down_ends_where_the_target_would_be_passed() -> None:
     found = analysis(work=4, arrivals=2400.0, per_subtask=1000.0, seen=[point(4, 4000)])
     proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
-    assert "work at 2 would be above 92% of its capacity" in [a.because for a in proposal.amendments]
+    assert "work at 2 would be above 100% of its capacity" in [a.because for a in proposal.amendments]
     narrow = context(NOW, found=found, spec={"objective": {"utilization": 0.7}})
     assert (passed({SOURCE: 1, WORK: 3}, narrow).vector, passed({SOURCE: 1, WORK: 3}, narrow).code) == (
         None,
@@ -68,7 +68,7 @@ def test_going_down_ends_where_the_target_would_be_passed() -> None:
 
 
 def test_utilization_belongs_to_the_parallelism_it_was_measured_at() -> None:
-    """8 subtasks were 40 % busy, so 3.5 are needed at 92 %: of the 4 that run now none may go."""
+    """8 subtasks were 40 % busy, so 3.2 are needed: of the 4 that run now none may go."""
     found = analysis(operators=[operator(SOURCE, 1, 100_000.0, 800.0), measured_at_eight()])
     assert effects.scale_down_gate(wanting(2, found)).vector == NOW
 

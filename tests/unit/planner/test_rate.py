@@ -569,4 +569,7 @@ def test_a_damaged_memory_is_an_empty_one() -> None:
     plan_request = request(of={"arrivals": 1300.0, "work": 2}).model_copy(
         update={"memory": {"arrivals": "many", "rises": -1}}
     )
-    assert ask(plan_request, "rate").memory == {"arrivals": 1300.0, "looked_at": plan_request.now.timestamp()}
+    at = plan_request.now.timestamp()
+    shares = {SOURCE: 1.0, WORK: 1.0}
+    expected = {"arrivals": 1300.0, "looked_at": at, "shares": shares, "shares_since": at}
+    assert ask(plan_request, "rate").memory == expected

@@ -1,13 +1,15 @@
 """The planner `rate` under a load that swings: bursts and sawtooths are ridden out where lag stays within the objective."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from weir_contracts import PlanReply
+from weir_planner import Request
 from weir_planner.installed import ask
 
-from planners.rate.rising import Memory
+from planners.rate.rising import Memory, largest_rise, shared
 from planners.rate.swings import MAX_LOOKS, MAX_SECONDS, looked
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, known, policy, request
 
@@ -17,13 +19,22 @@ BURSTS = ([QUIET] * 7 + [BURST]) * 4
 """A burst in every eighth cycle; the newest look is one."""
 
 
-def answer(looks: Sequence[float], **of: Any) -> PlanReply:
+def answer(
+    looks: Sequence[float],
+    shares: dict[str, float] | None = None,
+    spec: dict[str, Any] | None = None,
+    growth_seconds: float | None = None,
+    **of: Any,
+) -> PlanReply:
     """Return the reply of `rate` after these arrivals, one in each cycle; the last is the present one."""
     memory = {
         "looked_at": NOON.timestamp() - INTERVAL_SECONDS,
         "looks": [(INTERVAL_SECONDS, rate) for rate in looks[:-1]],
+        "shares": shares or {SOURCE: 1.0, WORK: 1.0},
+        "shares_since": NOON.timestamp() - len(looks) * INTERVAL_SECONDS,
+        "growth_seconds": growth_seconds,
     }
-    the_policy = policy(interval="15s")
+    the_policy = policy(interval="15s", **(spec or {}))
     found = analysis(the_policy=the_policy, **{"arrivals": looks[-1], "arrival_rate": known(looks[-1]), **of})
     return ask(request(found).model_copy(update={"memory": memory}), "rate")
 
@@ -82,6 +93,103 @@ def test_slow_waves_are_followed() -> None:
     """One rise and fall in half an hour is not faster than stabilisation."""
     wave = [400.0 + 10 * abs(64 - cycle) for cycle in range(128)]
     assert answer(wave, work=6).code != "swings-ridden"
+
+
+@pytest.mark.parametrize(
+    ("looks", "fewest"),
+    [
+        ([480.0] * 20, 1),
+        ([470.0, 480.0] * 10, 1),
+        ([480.0] * 6, 2),
+        ([430.0] * 16 + [480.0] * 4, 2),
+        ([max(30.0, 480.0 - 30 * cycle) for cycle in range(20)][::-1], 2),
+    ],
+    ids=["steady", "noise", "known for 90 s", "rose by a tenth", "rises"],
+)
+def test_a_steady_load_needs_little_room(looks: Sequence[float], fewest: int) -> None:
+    """480/s at subtasks of 500/s: one is 96 % used. It suffices while arrivals do not rise, and only then."""
+    assert (answer(looks, work=2).parallelism or {WORK: 2})[WORK] == fewest
+    assert (answer(looks, work=1).parallelism or {WORK: 1})[WORK] == fewest
+
+
+@pytest.mark.parametrize(("rise", "size"), [(1.0, 11), (400.0, 12)], ids=["slowly", "fast"])
+def test_a_load_that_rises_slowly_grows_by_less(rise: float, size: int) -> None:
+    """Nine subtasks are overloaded by either: the room above 4,519/s is what the load rises by in a growth's time, and not
+    more than usual."""
+    looks = [4519.0 - rise * (cycle % 2) for cycle in range(20)][::-1]
+    reply = answer(looks, work=9)
+    assert reply.parallelism is not None
+    assert reply.parallelism[WORK] == size
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"planner": {"name": "rate", "parameters": {"max_utilization": 0.9}}},
+        {"planner": {"name": "rate", "parameters": {"target_utilization": 0.8}}},
+        {"objective": {"maxLatency": "30s"}},
+        {"objective": {"utilization": 0.85}},
+    ],
+    ids=str,
+)
+def test_a_room_that_was_chosen_is_kept(spec: dict[str, Any]) -> None:
+    """By the policy's parameters, or as the objective is no lag."""
+    assert (answer([480.0] * 20, spec=spec, work=2).parallelism or {WORK: 2})[WORK] == 2
+
+
+def test_what_rose_in_the_time_of_a_growth_is_the_room() -> None:
+    """Restart and a cycle are less than two cycles, and the oldest rise is more than four minutes ago. At least two minutes
+    have to be known."""
+    looks = [100.0, 500.0, *[470.0 + 5 * (cycle % 4) for cycle in range(17)]]
+    memory = Memory(looked_at=1000.0, looks=tuple((INTERVAL_SECONDS, rate) for rate in looks), shares_since=700.0)
+    assert largest_rise(memory, 20.0, 240.0) == 5.0
+    assert largest_rise(memory, 120.0, 240.0) == 15.0
+    short = memory.model_copy(update={"looks": memory.looks[-15:]})
+    assert largest_rise(short, 20.0, 240.0) is None
+    assert largest_rise(short, 20.0, 40.0) == 5.0
+    assert largest_rise(memory.model_copy(update={"looks": memory.looks[-7:]}), 20.0, 40.0) is None
+
+
+@pytest.mark.parametrize(
+    ("looks", "fewest"),
+    [
+        ([483.0, 490.0] * 10, 1),
+        ([490.0, 508.0] * 10, 2),
+        ([900.0] * 11 + [480.0] * 9, 1),
+        ([480.0 + 5 * cycle for cycle in range(20)][::-1], 1),
+    ],
+    ids=["noise", "too much", "fell", "falls"],
+)
+def test_a_steady_load_shrinks_by_its_mean(looks: Sequence[float], fewest: int) -> None:
+    """One subtask of 500/s may be 99 % used by the mean of two minutes, also where the newest reading and the largest rise
+    would be more together. A load that falls needs less than that mean."""
+    assert (answer(looks, work=2).parallelism or {WORK: 2})[WORK] == fewest
+
+
+def test_capacity_that_takes_minutes_needs_a_longer_history() -> None:
+    """Growth takes three minutes: one subtask stays 96 % used only if twice as long of a steady load is known."""
+    for cycles, fewest in ((20, 2), (30, 1)):
+        reply = answer([480.0] * cycles, growth_seconds=180.0, work=1)
+        assert (reply.parallelism or {WORK: 1})[WORK] == fewest
+
+
+def test_a_load_is_as_steady_as_its_share_of_the_arrivals() -> None:
+    """`work` gets 0.8 records for each of the source a cycle ago, and now one: however steady the source is, one subtask
+    is not enough. A small change is noise."""
+    for share, fewest in ((0.8, 2), (0.97, 1)):
+        reply = answer([480.0] * 20, {SOURCE: 1.0, WORK: share}, work=2)
+        assert (reply.parallelism or {WORK: 2})[WORK] == fewest
+        assert reply.memory["shares"][WORK] == (1.0 if fewest == 2 else share)
+
+
+def test_the_shares_of_a_large_graph_are_not_remembered() -> None:
+    """They would not fit into the memory."""
+    found = Request(**dict(request(analysis(arrivals=500.0))))
+    assert shared(found, Memory())["shares"] == {SOURCE: 1.0, WORK: 1.0}
+    names = {f"{'x' * 200} {i}": {SOURCE: 1.0} for i in range(50)}
+    model, gaps = found.model
+    found.__dict__["model"] = replace(model, flow=names), gaps
+    assert shared(found, Memory()) == {"shares": {}, "shares_since": None}
 
 
 def test_what_is_remembered_is_bounded_and_begins_again_after_a_gap() -> None:

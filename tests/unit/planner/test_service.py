@@ -20,7 +20,7 @@ from runtime.records import partition_of
 from services.planner.request_cache import RequestCache
 from services.planner.service import GROUP, Planner
 from services.planner.workers import Workers
-from tests.unit.planner.build import APP, NOON, SPACE, WORK, action, after, analysis, outcome, policy, scale
+from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, scale
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PARTITIONS = 4
@@ -302,8 +302,9 @@ async def test_the_request_carries_observations_and_outcomes(
     assert plan_request.signals == {"queue": 3.0}
     assert [o.restart_seconds for o in plan_request.outcomes] == [7.0]
     by_rate = spec.get("planner", {"name": "rate"})["name"] == "rate"
-    remembered = {"arrivals": 800.0, "looked_at": after(-1).timestamp()} if by_rate else {}
-    assert plan_request.memory == remembered, "the memory is its planner's own"
+    at, shares = after(-1).timestamp(), {SOURCE: 1.0, WORK: 1.0}
+    remembered = {"arrivals": 800.0, "looked_at": at, "shares": shares, "shares_since": at}
+    assert plan_request.memory == (remembered if by_rate else {}), "the memory is its planner's own"
 
 
 async def test_a_plan_that_could_not_be_published_is_made_again(cluster: Cluster) -> None:

@@ -19,7 +19,9 @@ def scale_down_gate(proposal: Proposal) -> Proposal:
     reason = _not_now(context) if down else None
     if reason is not None:
         return proposal.kept("scale-down-gate", messages.not_now(down, reason), down)
-    limit = context.spec.objective.utilization or MAX_UTILIZATION
+    objective = context.spec.objective
+    # Lag grows slowly beyond capacity; a latency needs room for the queues themselves.
+    limit = objective.utilization or (MAX_UTILIZATION if objective.max_lag is None else 1.0)
     vector, reasons = dict(proposal.wanted), []
     for name in down:
         needed = _needed(name, limit, proposal)
