@@ -8,7 +8,7 @@ from .answer import what_if
 from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
 from .case import NotYet
-from .coming import Coming, coming, growth_seconds, is_believed, seconds_until_capacity
+from .coming import Coming, coming, growth_seconds, has_believed, is_believed, seconds_until_capacity
 from .comparison import (
     Assumptions,
     Compared,
@@ -60,6 +60,7 @@ __all__ = [
     "curve_of",
     "flow_of",
     "growth_seconds",
+    "has_believed",
     "is_believed",
     "is_overloaded",
     "judged",

@@ -88,7 +88,8 @@ class CapacityCurve(NamedTuple):
     @property
     def best(self) -> int | None:
         """The parallelism beyond which more subtasks do less; None: there is none."""
-        return _best(self)
+        falls = self.coherence_seconds + self.serial_seconds * self.hot_share
+        return _best(self) if falls > 0 else None
 
     @property
     def ceiling(self) -> float:
@@ -107,13 +108,18 @@ class CapacityCurve(NamedTuple):
         # (c + s·q)·(1 + h·q)·demand = 1 + q for the q = p − 1 further subtasks: the smaller root
         own, shared, hot = self.per_subtask_seconds, self.serial_seconds, self.hot_share
         missing, left = demand * own - 1, 1 - demand * (shared + own * hot)
-        root = left * left - 4 * missing * demand * shared * hot
         if missing <= 0:
             return 1
-        if left <= 1e-9 or root < 0:
+        if left <= 1e-9:
             return None
-        found = 1 + math.ceil(2 * missing / (left + math.sqrt(root)) - 1e-9)
-        return found if self.rate(found) >= demand * (1 - 1e-9) else None
+        if hot == 0:
+            return 1 + math.ceil(missing / left - 1e-9)
+        root = left * left - 4 * missing * demand * shared * hot
+        if root < 0:
+            return None
+        more = math.ceil(2 * missing / (left + math.sqrt(root)) - 1e-9)
+        # Rounded up, it may lie beyond the larger root.
+        return 1 + more if 1 + more >= demand * (1 - 1e-9) * (own + shared * more) * (1 + hot * more) else None
 
     def surely_needed(self, demand: float, limit: int, margin: float = 0.0) -> int | None:
         """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`, which may be `margin` higher;
@@ -136,11 +142,9 @@ def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: floa
 
 
 @lru_cache(maxsize=4096)  # each plan asks several times
-def _best(curve: CapacityCurve) -> int | None:
+def _best(curve: CapacityCurve) -> int:
     own, shared, hot = curve.per_subtask_seconds, curve.serial_seconds, curve.hot_share
     falls = curve.coherence_seconds + shared * hot
-    if falls <= 0:
-        return None
     exact = math.sqrt(max(0.0, own - shared) * (1 - hot) / falls)
     return max(max(1, math.floor(exact)), math.ceil(exact), key=curve.rate)
 
@@ -152,14 +156,14 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     # An estimate may be negative or 0; such a rate says nothing of what the operator can do.
     rate = now.value if now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE else None
     points = _measurements(trusted)
-    confidences = [point.confidence for point in trusted]
+    confidence = max([point.confidence for point in trusted], default=0.0)
     if rate and parallelism not in [point.parallelism for point in trusted]:
         points.append(Measurement(parallelism, rate, 1 / now.confidence))
-        confidences.append(now.confidence)
+        confidence = max(confidence, now.confidence)
     if not points:
         return None
-    curve = _falling(points, max(confidences)) if _falls(trusted) else None
-    return curve or curve_through(tuple(points), max(confidences), _hot_share(trusted))
+    curve = _falling(points, confidence) if len(trusted) > 1 and _falls(trusted) else None
+    return curve or curve_through(tuple(points), confidence, _hot_share(trusted))
 
 
 def _hot_share(points: Sequence[CapacityPoint]) -> float:
@@ -177,12 +181,10 @@ def _hot_share(points: Sequence[CapacityPoint]) -> float:
 
 
 def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:
-    if not trusted:
-        return []
-    newest, found = max([p.measured_at for p in trusted]), []
+    newest, found = max([p.measured_at for p in trusted]) if len(trusted) > 1 else None, []
     for point in trusted:
         variance = 1 / (point.confidence * (SATURATED_WEIGHT if point.saturated else 1.0))
-        if point.measured_at < newest:
+        if newest is not None and point.measured_at < newest:
             hours = min(MAX_AGE_HOURS, (newest - point.measured_at).total_seconds() / 3600)
             variance += (HOURLY_ERROR * hours / NOISE) ** 2
         found.append(Measurement(point.parallelism, point.records_per_second, round(variance, 3)))
@@ -191,8 +193,6 @@ def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:
 
 def _falls(points: Sequence[CapacityPoint]) -> bool:
     """Whether more subtasks were measured to do clearly less than fewer, both saturated and within the last hour."""
-    if len(points) < 2:
-        return False
     newest = max(p.measured_at for p in points)
     full = [
         (p.parallelism, p.records_per_second) for p in points if p.saturated and newest - p.measured_at <= FALL_COUNTS

@@ -147,7 +147,7 @@ class Case:
         (found,) = outlooks(
             replace(model, curves={**model.curves, **lines}),
             [self.wanted],
-            self.restart,
+            [self.restart],
             horizon_seconds=horizon_seconds,
             objective_seconds=objective.bound_seconds,
             of_latency=objective.max_latency is not None,

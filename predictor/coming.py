@@ -79,6 +79,11 @@ def is_believed(peak: PeakForecast) -> bool:
     )
 
 
+def has_believed(analysis: Analysis) -> bool:
+    """Return whether the bound of any forecast is believed: else nothing is known to come."""
+    return any(is_believed(peak) for forecast in analysis.forecasts for peak in forecast.horizons)
+
+
 def coming(analysis: Analysis, arrivals: Mapping[str, float], seconds: float) -> Coming | None:
     """Return what arrives within `seconds`, or within the longest horizon if that is shorter; `arrivals` is the present
     rate of each source. None: no bound is believed."""

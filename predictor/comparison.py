@@ -145,7 +145,7 @@ class Comparison:
         # While it starts or catches up every operator is saturated.
         return frozenset() if self.analysis.has("warming-up") or self.analysis.has("catching-up") else full
 
-    @cached_property
+    @property
     def growing_lag(self) -> tuple[float, float] | None:
         """The longest lag in s above the objective that grows, and its growth in records/s; None: there is none, or the
         run is starting."""
@@ -171,12 +171,12 @@ class Comparison:
             backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
             yield replace(self, model=replace(self.model, backlogs=backlogs))
 
-    @cached_property
+    @property
     def without_restart(self) -> "Comparison":
         """The comparison as if a restart cost nothing."""
         return replace(self, restarts=self.restarts.free)
 
-    @cached_property
+    @property
     def waiting(self) -> Mapping[str, float]:
         """Records that the backlogs bring to each operator with a known flow."""
         return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})
@@ -215,23 +215,27 @@ class Comparison:
     def staying(self) -> Outlook:
         """The outlook of the present parallelism."""
         stay = STAY if self.serving is None else replace(STAY, capacity_after_seconds=self.serving.seconds)
-        return self._outlooks([self.current], stay)[0]
+        return self._outlooks([self.current], [stay])[0]
 
     def going(self, vectors: Sequence[Parallelism]) -> list[Outlook]:
         """Return the outlook of each vector, with the restart that a change costs."""
         if not vectors:
             found = []
-        elif self.restarts.is_one and self.serving is None:
-            found = self._outlooks(vectors, self.restart)
+        elif not self.restarts.is_one or self.serving is not None:
+            found = [self._outlooks([vector], [self.restart_to(vector)])[0] for vector in vectors]
+        elif "staying" in self.__dict__:
+            found = self._outlooks(vectors, [self.restart] * len(vectors))
         else:
-            found = [self._outlooks([vector], self.restart_to(vector))[0] for vector in vectors]
+            # At once, which takes little longer than one of them.
+            stay, *found = self._outlooks([self.current, *vectors], [STAY, *[self.restart] * len(vectors)])
+            self.__dict__["staying"] = stay
         return [self.staying if vector == self.current else each for vector, each in zip(vectors, found, strict=True)]
 
-    def _outlooks(self, vectors: Sequence[Parallelism], restart: Restart) -> list[Outlook]:
+    def _outlooks(self, vectors: Sequence[Parallelism], restarts: Sequence[Restart]) -> list[Outlook]:
         return outlooks(
             self.model,
             vectors,
-            restart,
+            restarts,
             horizon_seconds=self.horizon_seconds,
             objective_seconds=self.limit_seconds,
             of_latency=self.objective.max_latency is not None,

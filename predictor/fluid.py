@@ -34,59 +34,61 @@ class Flows(NamedTuple):
 def simulate(  # noqa: PLR0917 - the question in the order of `predict`
     model: Model,
     capacities: Sequence[Mapping[str, float]],
-    restart: Restart,
+    restarts: Sequence[Restart],
     horizon_seconds: float,
     steps: int,
     present: Mapping[str, float] | None = None,
 ) -> Flows:
     """Let the application run with each of `capacities` (records/s by operator; one that is missing limits nothing), all of
-    it away for `restart.seconds`. `present` are the capacities until `restart.capacity_after_seconds`, where the new
+    it away for its restart's `seconds`. `present` are the capacities until its `capacity_after_seconds`, where the new
     ones are not smaller."""
-    if model.paths or (present is not None and restart.capacity_after_seconds > restart.seconds):
-        return _simulate_changes(model, capacities, restart, horizon_seconds, steps, present or {})
+    if model.paths or (present is not None and any(r.capacity_after_seconds > r.seconds for r in restarts)):
+        return _simulate_changes(model, capacities, restarts, horizon_seconds, steps, present or {})
     times = times_of(horizon_seconds, steps)
     sources, rates = list(model.arrivals), list(model.arrivals.values())
     if len(sources) > 1:
-        running = _running(horizon_seconds, steps, restart.seconds).tolist()
-        arriving = [rate * times for rate in rates]
-        rows = [
-            _drained(arriving, running, [limits] * len(running), model, restart)
-            for limits in _limits(model, capacities)
-        ]
+        arriving, rows = [rate * times for rate in rates], []
+        for limits, restart in zip(_limits(model, capacities), restarts, strict=True):
+            running = _running(horizon_seconds, steps, restart.seconds).tolist()
+            rows.append(_drained(arriving, running, [limits] * len(running), model, restart))
         return _flows(sources, times, rows)
     (source,), (rate,), waiting = sources, rates, model.backlogs[sources[0]].records
     shares = [(name, fed[0][1]) for name, fed in model.fed.items()]
     intakes = [min([c[name] / share for name, share in shares if name in c], default=UNLIMITED) for c in capacities]
     # Replayed records are work still to do, although they arrived before everything that waits.
-    first = [waiting + min(rate, intake) * restart.replay_seconds for intake in intakes]
+    first = [
+        waiting + min(rate, intake) * restart.replay_seconds for intake, restart in zip(intakes, restarts, strict=True)
+    ]
     arrivals = rate * times + np.array(first)[:, None]
     # Both rates are constant, so the source never waits for records before it has caught up.
-    able = np.array(intakes)[:, None] * _up(horizon_seconds, steps, restart.seconds)
+    able = np.array([_up(horizon_seconds, steps, restart.seconds) for restart in restarts])
+    able *= np.array(intakes)[:, None]
     return Flows(times, {source: arrivals}, {source: np.minimum(arrivals, able)})
 
 
 def _simulate_changes(  # noqa: PLR0917 - the arguments of `simulate`
     model: Model,
     capacities: Sequence[Mapping[str, float]],
-    restart: Restart,
+    restarts: Sequence[Restart],
     horizon_seconds: float,
     steps: int,
     present: Mapping[str, float],
 ) -> Flows:
     """Return `simulate` for arrivals or capacities that change; a step of the result may consist of several."""
-    times, paths, added_at = times_of(horizon_seconds, steps), model.paths, restart.capacity_after_seconds
+    times, paths = times_of(horizon_seconds, steps), model.paths
     changes = [at for path in paths.values() for at in path.within(horizon_seconds)]
-    ends = union_of(times, [*changes, added_at] if 0 < added_at < horizon_seconds else changes)
-    running = np.diff(np.maximum(0.0, ends - restart.seconds)).tolist()
-    arriving = [paths[s].arrived_by(ends) if s in paths else rate * ends for s, rate in model.arrivals.items()]
-    before = int(np.count_nonzero(ends[:-1] < added_at)) if present else 0
     at_first = [{name: min(rate, present.get(name, rate)) for name, rate in each.items()} for each in capacities]
     early, late = _limits(model, at_first), _limits(model, capacities)
-    at = np.searchsorted(ends, times)
     rows = []
-    for first, then in zip(early, late, strict=True):
+    for first, then, restart in zip(early, late, restarts, strict=True):
+        added_at = restart.capacity_after_seconds
+        ends = union_of(times, [*changes, added_at] if 0 < added_at < horizon_seconds else changes)
+        running = np.diff(np.maximum(0.0, ends - restart.seconds)).tolist()
+        arriving = [paths[s].arrived_by(ends) if s in paths else rate * ends for s, rate in model.arrivals.items()]
+        before = int(np.count_nonzero(ends[:-1] < added_at)) if present else 0
         limits = [first] * before + [then] * (len(running) - before)
         arrived, processed = _drained(arriving, running, limits, model, restart)
+        at = np.searchsorted(ends, times)
         rows.append(([each[at] for each in arrived], processed[:, at]))
     return _flows(list(model.arrivals), times, rows)
 
@@ -158,8 +160,8 @@ def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
         # Replayed records are a little older still.
         ages = age + (waiting - at_start.records) / rate if arrives else age
         np.copyto(left, flows.times + ages - done * ages, where=old)
-    left *= waits
-    return left
+    # Not as a product, which may be −0.
+    return np.where(waits, left, 0.0)
 
 
 def latency_of(flows: Flows, source: str) -> np.ndarray:

@@ -49,7 +49,7 @@ def run_interval(
     there is no violation.
     """
     steps = min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / STEP_SECONDS)))
-    flows = simulate(model, [capacities], restart, seconds, steps)
+    flows = simulate(model, [capacities], [restart], seconds, steps)
     times = flows.times
     left = {s: np.maximum(0.0, flows.arrived[s][0] - flows.processed[s][0]) for s in model.arrivals}
     lags = {s: lag_of(flows, model, s)[0] for s in model.arrivals}

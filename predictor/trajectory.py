@@ -118,7 +118,7 @@ def predict(
     (found,) = outlooks(
         model,
         [parallelism],
-        restart,
+        [restart],
         horizon_seconds=horizon_seconds,
         objective_seconds=objective_seconds,
         of_latency=of_latency,
@@ -131,7 +131,7 @@ def predict(
 def outlooks(
     model: Model,
     vectors: Sequence[Parallelism],
-    restart: Restart,
+    restarts: Sequence[Restart],
     *,
     horizon_seconds: float,
     objective_seconds: float | None,
@@ -139,27 +139,29 @@ def outlooks(
     present: Parallelism | None = None,
     steps: int = STEPS,
 ) -> list[Outlook]:
-    """Return the figures of each vector; arguments as of `predict`."""
+    """Return the figures of each vector with its restart; arguments as of `predict`."""
     capacities = [model.capacities(vector) for vector in vectors]
-    is_late = present is not None and restart.capacity_after_seconds > restart.seconds
+    is_late = present is not None and any(r.capacity_after_seconds > r.seconds for r in restarts)
     before = model.capacities(present or {}) if is_late else None
-    away = restart if restart.away_share > 0 else replace(restart, seconds=0.0, replay_seconds=0.0)
+    away = [r if r.away_share > 0 else replace(r, seconds=0.0, replay_seconds=0.0) for r in restarts]
     flows = simulate(model, capacities, away, horizon_seconds, steps, before)
     sources, times = list(model.arrivals), flows.times
     lag = reduce(np.maximum, [lag_of(flows, model, source) for source in sources])
     bounded = reduce(np.maximum, [latency_of(flows, source) for source in sources]) if of_latency else lag
     late = bounded > (math.inf if objective_seconds is None else objective_seconds)
     arrived, processed = _total(flows)
-    if 0 < restart.away_share < 1:
-        rest = replace(restart, seconds=0.0, replay_seconds=0.0)
+    if any(0 < r.away_share < 1 for r in restarts):
+        rest = [replace(r, seconds=0.0, replay_seconds=0.0) for r in restarts]
         arrived_there, processed_there = _total(simulate(model, capacities, rest, horizon_seconds, steps, before))
-        arrived = restart.away_share * arrived + (1 - restart.away_share) * arrived_there
-        processed = restart.away_share * processed + (1 - restart.away_share) * processed_there
+        share = np.array([r.away_share or 1.0 for r in restarts])[:, None]
+        arrived = share * arrived + (1 - share) * arrived_there
+        processed = share * processed + (1 - share) * processed_there
     max_lags = np.maximum.reduce(lag, 1).tolist()
     counts = np.add.reduce(late, 1).tolist() if np.count_nonzero(late) else [0] * len(vectors)
     loads = model.max_loads(horizon_seconds) if model.paths else model.loads
     found = []
-    for row, (each, max_lag, late_steps) in enumerate(zip(capacities, max_lags, counts, strict=True)):
+    figures = zip(capacities, restarts, max_lags, counts, strict=True)
+    for row, (each, restart, max_lag, late_steps) in enumerate(figures):
         utilization, bottleneck = busiest(loads, each)
         found.append(
             Outlook(

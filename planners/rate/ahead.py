@@ -133,8 +133,7 @@ def _vector_for(comparison: Comparison, found: Coming, seconds: float) -> Parall
     becomes smaller."""
     expected = replace(comparison, model=replace(comparison.model, arrivals=found.expected(seconds)))
     upper = replace(comparison.model, arrivals=found.upper(seconds)).loads
-    demands = [each._replace(upper=upper.get(each.operator, each.upper)) for each in demands_of(expected)]
-    return sized(comparison, demands, [math.inf])[0]
+    return sized(comparison, demands_of(expected), [math.inf], upper=upper)[0]
 
 
 class _Future:

@@ -37,6 +37,7 @@ from predictor import (
     TooLittle,
     changes,
     comparison_of,
+    has_believed,
     is_overloaded,
     seconds_until_capacity,
     within_tolerance,
@@ -87,24 +88,31 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
             return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
     steady_margin, comparison = _margin(request, comparison, memory), _with_room(request, comparison, memory)
-    hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
-    if parameters.look_ahead:
+    looks_ahead = parameters.look_ahead and has_believed(request.analysis)
+    if looks_ahead:
         rise = max(rise, expected_rise(request, comparison, memory, parameters.drain_seconds))
-    demands = demands_of(comparison, rise)
-    situation = _Situation(comparison, hold, infeasible(demands, parameters.drain_seconds))
+    demands = demands_of(comparison)
+    impossible = infeasible(demands, parameters.drain_seconds, 1 + rise)
+    # What holding will be compared with is predicted together with it.
+    is_busy = any(each.is_above(comparison.max_utilization) for each in demands)
+    options = _options(comparison, demands, impossible, 1 + rise) if is_busy else None
+    smaller = None if is_busy else _smaller(comparison, demands, parameters, steady_margin)
+    hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
+    situation = _Situation(comparison, hold, impossible)
     reason, ride = _why_not_hold(comparison), ride_of(request, comparison, memory, parameters.arrival_margin)
     if ride is not None and _is_ridden(comparison, ride, request):
         return _ridden(situation, ride)
     if reason is None:
         drain = parameters.drain_seconds
-        ahead = before_the_peak(request, comparison, memory, drain) if parameters.look_ahead else None
-        return _grown_ahead(situation, ahead) if ahead else _scale_in(situation, parameters, steady_margin)
+        ahead = before_the_peak(request, comparison, memory, drain) if looks_ahead else None
+        if ahead is not None:
+            return _grown_ahead(situation, ahead)
+        return _scale_in(situation, _smaller(comparison, demands, parameters, steady_margin) if is_busy else smaller)
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
-    vectors = _candidates(situation, demands)
-    outlooks = comparison.going(vectors)
-    options = [_Option(v, found, _cost(comparison, v)) for v, found in zip(vectors, outlooks, strict=True)]
+    if options is None:
+        options = _options(comparison, demands, impossible, 1 + rise)
     return _scale_out(situation, options, reason)
 
 
@@ -192,21 +200,26 @@ def _suspicion(comparison: Comparison) -> str:
     return f"{name} {share} and its {unknown} is unknown{grows}"
 
 
-def _candidates(situation: _Situation, demands: Sequence[Demand]) -> list[Parallelism]:
-    """Return the vectors to compare with holding, each once: with several times to drain the backlog, and the largest
-    allowed."""
-    comparison, found = situation.comparison, list[Parallelism]()
-    drain = comparison.assumptions.drain_seconds
+def _options(
+    comparison: Comparison, demands: Sequence[Demand], impossible: Sequence[Infeasible], growth: float
+) -> list[_Option]:
+    """Return the options to compare with holding, each once, if arrivals may become `growth` times as high: with several
+    times to drain the backlog, and the largest allowed."""
+    found, drain = list[Parallelism](), comparison.assumptions.drain_seconds
     if comparison.serving is not None:
-        return [comparison.joined] if comparison.joined != comparison.current else []
-    for vector in sized(comparison, demands, (math.inf, 4 * drain, 2 * drain, drain, drain / 2, drain / 4)):
-        if vector not in found:
-            found.append(vector)
-    if situation.infeasible:
-        maximum = {each.operator: max(each.now, each.max) for each in demands}
-        if maximum not in found:
-            found.append(maximum)
-    return [vector for vector in found if vector != comparison.current]
+        found.append(comparison.joined)
+    else:
+        drains = (math.inf, 4 * drain, 2 * drain, drain, drain / 2, drain / 4)
+        for vector in sized(comparison, demands, drains, growth):
+            if vector not in found:
+                found.append(vector)
+        if impossible:
+            maximum = {each.operator: max(each.now, each.max) for each in demands}
+            if maximum not in found:
+                found.append(maximum)
+    vectors = [vector for vector in found if vector != comparison.current]
+    outlooks = comparison.going(vectors)
+    return [_Option(v, outlook, _cost(comparison, v)) for v, outlook in zip(vectors, outlooks, strict=True)]
 
 
 def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[str, str]) -> PlanReply:
@@ -268,27 +281,40 @@ def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
     return _reply(situation, option, "before-the-peak", ahead.sentence(comparison))
 
 
-def _scale_in(situation: _Situation, parameters: RateParameters, steady_margin: float | None) -> PlanReply:
-    """Holding is good enough: is less good enough, too, with arrivals a margin higher and through the restart?"""
-    comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
+def _smaller(
+    comparison: Comparison, demands: Sequence[Demand], parameters: RateParameters, steady_margin: float | None
+) -> tuple[_Option, str] | None:
+    """Return the smallest option that may be good enough with arrivals a margin higher, and what decided its size; None:
+    it saves too little."""
     margin = parameters.arrival_margin if steady_margin is None else min(steady_margin, parameters.arrival_margin)
-    vector, decided_by = shrunk(comparison, parameters.drain_seconds, margin, is_steady=steady_margin is not None)
+    is_steady = steady_margin is not None
+    vector, decided_by = shrunk(comparison, demands, parameters.drain_seconds, margin, is_steady=is_steady)
+    cost, held = _cost(comparison, vector), _cost(comparison, comparison.current)
+    if cost >= held or held[0] - cost[0] < parameters.min_saving * held[0]:
+        return None
+    return _Option(vector, comparison.going([vector])[0], cost), decided_by
+
+
+def _scale_in(situation: _Situation, smaller: tuple[_Option, str] | None) -> PlanReply:
+    """Holding is good enough: is less good enough, too, through the restart?"""
+    comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
     held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
     if staying.max_utilization is not None:
         held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"
-    cost = _cost(comparison, vector)
-    saved = hold.cost[0] - cost[0]
-    if cost >= hold.cost or saved < parameters.min_saving * hold.cost[0]:
+    if smaller is None:
         return _reply(situation, None, "objective-held", held)
+    option, decided_by = smaller
+    vector, cost = option.vector, option.cost
     moved, restart = changes(hold.vector, vector), comparison.restart_to(vector)
-    option = _Option(vector, comparison.going([vector])[0], cost)
     peak = option.outlook.max_lag_seconds
-    if saved == 0:
+    if cost[0] == hold.cost[0]:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
         return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
-    # A guess does not prevent the rescale that would correct it.
-    judged = option.outlook if restart.measured else comparison.without_restart.going([vector])[0]
-    if not comparison.is_good(judged):
+    is_good = comparison.is_good(option.outlook)
+    if not is_good and not restart.measured:
+        # A guess does not prevent the rescale that would correct it.
+        is_good = comparison.is_good(comparison.without_restart.going([vector])[0])
+    if not is_good:
         sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())

@@ -1,6 +1,7 @@
 """Parallelism of each operator by its demand, and the planner's parameters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import AliasChoices, Field
@@ -39,20 +40,33 @@ class Demand(NamedTuple):
     curve: CapacityCurve | None
     load: float | None
     """Records/s that arrive; None: unknown."""
-    upper: float
-    """Records/s that arrive at most: the load's upper edge."""
-    lasting: float
-    """Records/s over the target utilization."""
+    utilization: float
+    """Load over capacity to size for."""
+    is_bound: bool
+    """Whether that is the objective, which is to hold under higher arrivals, too; else the room is enough for them."""
     catching_up: float
     """Records of the backlog and of a restart."""
     tasks: Topology | None = None
     """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
     one."""
 
-    def fittings(self, curve: CapacityCurve, rates: Iterable[float], margin: float = 0.0) -> list[tuple[int, str]]:
-        """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, and
-        which of the two decided. `margin` is the share of `upper` above the load that is as uncertain as capacity."""
-        useful, upper, found = self.useful, self.upper, []
+    def is_above(self, utilization: float) -> bool:
+        """Return whether the present parallelism is known to be busier than that."""
+        return self.curve is not None and self.load is not None and self.load > utilization * self.curve.rate(self.now)
+
+    def lasting(self, growth: float) -> float:
+        """Return records/s over the target utilization if arrivals may become `growth` times as high: its input grows with
+        them."""
+        load = self.load or 0.0
+        return (growth * load if self.is_bound else load) / self.utilization
+
+    def fittings(
+        self, curve: CapacityCurve, rates: Iterable[float], upper: float, margin: float = 0.0
+    ) -> list[tuple[int, str]]:
+        """Return for each rate the smallest useful parallelism whose capacity is that and whose lower edge is `upper`, the
+        load's upper edge, and which of the two decided. `margin` is the share of `upper` above the load that is as
+        uncertain as capacity."""
+        useful, low, found = self.useful, self.min, []
         surely = curve.surely_needed(upper / (1 + margin), useful, margin)
         by_capacity = useful if surely is None or surely > useful else surely
         for rate in rates:
@@ -61,7 +75,7 @@ class Demand(NamedTuple):
             size = by_capacity if by_capacity > by_load else by_load
             if self.tasks:
                 size = min(useful, self.tasks.next_useful(self.operator, size))
-            found.append((max(self.min, size), CAPACITY if by_capacity > by_load else LOAD))
+            found.append((size if size > low else low, CAPACITY if by_capacity > by_load else LOAD))
         return found
 
 
@@ -70,29 +84,33 @@ STEADY_ROOM = 0.01
 LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
 
 
-def demands_of(comparison: Comparison, arrival_margin: float = 0.0) -> list[Demand]:
-    """Return the demand of each operator if arrivals may become `arrival_margin` higher: its input grows with them."""
-    model, waiting, current = comparison.model, comparison.waiting, comparison.current
-    utilization, restart_seconds, growth = comparison.target_utilization, comparison.restart.seconds, 1 + arrival_margin
-    # An objective of utilization is to hold under the higher arrivals, too; otherwise the target is room enough for them.
-    held = growth if comparison.objective.utilization is not None else 1.0
-    is_group = comparison.analysis.policy.group_id is not None
-    tasks = comparison.topology if is_group else None
+def demands_of(comparison: Comparison) -> list[Demand]:
+    """Return the demand of each operator."""
+    curves, loads, current = comparison.model.curves, comparison.model.loads, comparison.current
+    waiting, restart_seconds = comparison.waiting, comparison.restart.seconds
+    utilization = comparison.target_utilization
+    is_bound = comparison.objective.utilization is not None
+    tasks = None if comparison.analysis.policy.group_id is None else comparison.topology
     found = []
     for name, (low, high, _) in comparison.limits.items():
-        now, curve, load = current[name], model.curves.get(name), model.loads.get(name)
+        now, curve, load = current[name], curves.get(name), loads.get(name)
         best = None if curve is None else curve.best
         useful = high if best is None else min(high, max(best, now))
-        arriving = load or 0.0
-        catching_up = waiting.get(name, 0.0) + arriving * restart_seconds
-        lasting = held * arriving / utilization
-        found.append(Demand(name, now, low, high, useful, curve, load, growth * arriving, lasting, catching_up, tasks))
+        catching_up = waiting.get(name, 0.0) + (load or 0.0) * restart_seconds
+        found.append(Demand(name, now, low, high, useful, curve, load, utilization, is_bound, catching_up, tasks))
     return found
 
 
-def sized(comparison: Comparison, demands: Sequence[Demand], drains: Sequence[float]) -> list[Parallelism]:
+def sized(
+    comparison: Comparison,
+    demands: Sequence[Demand],
+    drains: Sequence[float],
+    growth: float = 1.0,
+    upper: Mapping[str, float] = MappingProxyType({}),
+) -> list[Parallelism]:
     """Return for each time in s to drain backlog and restart the smallest useful parallelism of each operator; none
-    becomes smaller. An infinite time drains nothing."""
+    becomes smaller. An infinite time drains nothing. Arrivals may become `growth` times as high; `upper` are records/s
+    that may arrive at operators instead."""
     found: list[Parallelism] = [{} for _ in drains]
     for each in demands:
         name, kept = each.operator, min(each.now, each.max)
@@ -100,14 +118,21 @@ def sized(comparison: Comparison, demands: Sequence[Demand], drains: Sequence[fl
             for vector in found:
                 vector[name] = _grown(comparison, each)
             continue
-        fittings = each.fittings(each.curve, [each.lasting + each.catching_up / seconds for seconds in drains])
+        lasting, catching_up = each.lasting(growth), each.catching_up
+        rates = [lasting + catching_up / seconds for seconds in drains]
+        fittings = each.fittings(each.curve, rates, upper.get(name, growth * each.load))
         for vector, (size, _) in zip(found, fittings, strict=True):
             vector[name] = size if size > kept else kept
     return found
 
 
 def shrunk(
-    comparison: Comparison, drain_seconds: float, arrival_margin: float, *, is_steady: bool = False
+    comparison: Comparison,
+    demands: Sequence[Demand],
+    drain_seconds: float,
+    arrival_margin: float,
+    *,
+    is_steady: bool = False,
 ) -> tuple[Parallelism, str]:
     """Return the smallest useful parallelism of each operator if arrivals may become `arrival_margin` higher, and what
     decided the largest; none becomes larger.
@@ -116,8 +141,8 @@ def shrunk(
     leaves the room in which the restart is worked off. Under a steady load the curve itself is enough: what proves a
     little too small falls behind slowly, grows in time, and has been measured then.
     """
-    found, decided = {}, (0, LOAD)
-    for each in demands_of(comparison, arrival_margin):
+    found, decided, growth = {}, (0, LOAD), 1 + arrival_margin
+    for each in demands:
         name, now, curve = each.operator, each.now, each.curve
         if curve is None and name in comparison.lower_bounds:
             # A lower bound suffices for fewer subtasks, and is no reason for more.
@@ -126,13 +151,13 @@ def shrunk(
             found[name] = min(_grown(comparison, each), now)
             continue
         if is_steady:
-            needed = curve.needed(each.upper / (1 - STEADY_ROOM))
+            needed = curve.needed(growth * each.load / (1 - STEADY_ROOM))
             size, decided_by = max(each.min, now if needed is None else needed), LOAD
             if each.tasks:
                 size = each.tasks.next_useful(name, size)
         else:
-            rate = max(each.lasting, each.load + each.catching_up / drain_seconds)
-            ((size, decided_by),) = each.fittings(curve, [rate], arrival_margin)
+            rate = max(each.lasting(growth), each.load + each.catching_up / drain_seconds)
+            ((size, decided_by),) = each.fittings(curve, [rate], growth * each.load, arrival_margin)
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))
     return found, decided[1]
@@ -145,14 +170,15 @@ def _grown(comparison: Comparison, demand: Demand) -> int:
     return min(demand.max, now + max(1, now // 2)) if demand.operator in comparison.suspects else now
 
 
-def infeasible(demands: Sequence[Demand], drain_seconds: float) -> list[Infeasible]:
-    """Return the operators whose demand exceeds their limits or every parallelism."""
+def infeasible(demands: Sequence[Demand], drain_seconds: float, growth: float) -> list[Infeasible]:
+    """Return the operators whose demand exceeds their limits or every parallelism, if arrivals may become `growth` times
+    as high."""
     found = []
     for each in demands:
         name, useful, curve = each.operator, each.useful, each.curve
         if curve is None or each.load is None:
             continue
-        rate = each.lasting + each.catching_up / drain_seconds
+        rate = each.lasting(growth) + each.catching_up / drain_seconds
         if curve.rate(useful) > 1.001 * rate:
             continue  # not even close
         needed = curve.needed(rate)

@@ -76,6 +76,8 @@ def looked(request: Request, memory: Memory) -> dict[str, Any]:
 def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_margin: float) -> Ride | None:
     """Return how the swings of the last half hour are ridden out; None if there are none, or following is cheaper."""
     limit = comparison.limit_seconds
+    if len(memory.looks) <= 2 * MIN_EXCURSIONS:
+        return None  # each takes two, and one to begin at
     if limit is None or comparison.objective.max_latency is not None or comparison.suspects:
         return None
     seen = _Observed(memory.looks)

@@ -127,10 +127,18 @@ class _Refused(InvalidDocument):
     unknown_field = "is not a parameter of this planner"
 
 
+@cache
+def _defaults(parameters: type[BaseModel]) -> BaseModel:
+    """Return the parameters of a policy that sets none; raises as `read_document`."""
+    return read_document(parameters, {}, root="", refusal=_Refused)
+
+
 def parse_parameters(name: str, values: Mapping[str, Any]) -> BaseModel:
     """Return a planner's parameters, checked. Raises `InvalidParameters` that names the first wrong or unknown ones."""
     entry = planner_of(name)
     try:
+        if not values and entry.parameters.model_config.get("frozen"):
+            return _defaults(entry.parameters)
         return read_document(entry.parameters, dict(values), root="", refusal=_Refused)
     except _Refused as error:
         accepted = ", ".join(field.alias or name for name, field in entry.parameters.model_fields.items())

@@ -23,7 +23,7 @@ def found(case: Model, p: int = 1, restart: Restart = STAY, *, of_latency: bool 
     (one,) = outlooks(
         case,
         [{SOURCE: 1, WORK: p}],
-        restart,
+        [restart],
         horizon_seconds=60,
         objective_seconds=2,
         of_latency=of_latency,
@@ -96,10 +96,10 @@ def test_sources_that_share_an_operator_have_their_own_paths() -> None:
         backlogs={SOURCE: Backlog(0.0), OTHER: Backlog(0.0)},
     )
     crossing = both.under({SOURCE: step(30.0, 90.0, 5.0), OTHER: step(30.0, 5.0, 90.0)})
-    (calm,) = outlooks(crossing, [{WORK: 1}], STAY, horizon_seconds=60, objective_seconds=1)
+    (calm,) = outlooks(crossing, [{WORK: 1}], [STAY], horizon_seconds=60, objective_seconds=1)
     assert (calm.max_utilization, calm.violation_seconds) == (0.95, 0)
     rising = both.under({OTHER: step(30.0, 5.0, 190.0)})
-    (late,) = outlooks(rising, [{WORK: 1}], STAY, horizon_seconds=60, objective_seconds=1)
+    (late,) = outlooks(rising, [{WORK: 1}], [STAY], horizon_seconds=60, objective_seconds=1)
     # 190/s against 100/s leave 47 % unprocessed: 14.2 s at the end.
     assert late.max_lag_seconds == pytest.approx(30 * 90 / 190, abs=0.1)
     assert late.violation_seconds == pytest.approx(28, abs=1)

@@ -116,7 +116,7 @@ def test_added_capacity_counts_later() -> None:
     (found,) = outlooks(
         model(150),
         [{SOURCE: 1, WORK: 2}],
-        later,
+        [later],
         horizon_seconds=60,
         objective_seconds=None,
         present={SOURCE: 1, WORK: 1},
@@ -128,7 +128,7 @@ def test_added_capacity_counts_later() -> None:
     (less,) = outlooks(
         model(150),
         [{SOURCE: 1, WORK: 1}],
-        later,
+        [later],
         horizon_seconds=60,
         objective_seconds=None,
         present={SOURCE: 1, WORK: 2},
@@ -139,13 +139,13 @@ def test_added_capacity_counts_later() -> None:
 def test_what_is_not_away_goes_on() -> None:
     """A quarter stands still for 8 s: it alone lags by 8 s, and 200 of the 800 records wait."""
     (part,) = outlooks(
-        model(100), [{SOURCE: 1, WORK: 3}], Restart(8.0, away_share=0.25), horizon_seconds=24, objective_seconds=None
+        model(100), [{SOURCE: 1, WORK: 3}], [Restart(8.0, away_share=0.25)], horizon_seconds=24, objective_seconds=None
     )
     left = part.arrived - part.processed
     assert float(left.max()) == pytest.approx(200, abs=1)
     assert part.max_lag_seconds == pytest.approx(8.0, abs=0.2)
     (none,) = outlooks(
-        model(100), [{SOURCE: 1, WORK: 3}], Restart(8.0, away_share=0.0), horizon_seconds=24, objective_seconds=None
+        model(100), [{SOURCE: 1, WORK: 3}], [Restart(8.0, away_share=0.0)], horizon_seconds=24, objective_seconds=None
     )
     assert none.max_lag_seconds == 0
 

@@ -154,7 +154,7 @@ def test_the_short_way_leads_where_the_steps_do(arrivals: float, waits: Backlog,
     (found,) = outlooks(
         model(arrivals, backlog=waits.records, age=waits.age_seconds),
         [{SOURCE: 1, WORK: p}],
-        restart,
+        [restart],
         horizon_seconds=60,
         objective_seconds=10,
     )

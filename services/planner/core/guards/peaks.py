@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from weir_contracts import Parallelism
 
-from predictor import coming, loads_of, restart_of, seconds_until_capacity
+from predictor import coming, has_believed, loads_of, restart_of, seconds_until_capacity
 from services.planner.core import messages
 
 from .proposal import MAX_UTILIZATION, Context, Proposal
@@ -26,7 +26,7 @@ def will_be_needed(proposal: Proposal) -> Proposal:
     paid for its restarts."""
     context, down = proposal.context, proposal.moves[1]
     hold_seconds = context.spec.behavior.scale_down.forecast_hold.total_seconds()
-    if not down or not context.analysis.forecasts or hold_seconds <= 0:
+    if not down or hold_seconds <= 0 or not has_believed(context.analysis):
         return proposal
     pays, takes = _pays_after(context, proposal.wanted)
     if pays is None:

@@ -10,6 +10,7 @@ from weir_contracts import (
     Parallelism,
     PastAction,
     Recommendation,
+    ServiceApplication,
     UsualArrivals,
 )
 from weir_planner.request import Request
@@ -56,8 +57,12 @@ class Context:
 
     def counts_records(self, name: str) -> bool:
         """Return whether the policy says how to count an operator's records: a service may have CPU alone."""
-        service = self.request.policy.subject.application.service
+        service = self._service
         return service is None or service.signals_of(name, self.topology.sources).processed is not None
+
+    @cached_property
+    def _service(self) -> ServiceApplication | None:
+        return self.request.policy.subject.application.service
 
     def load(self, name: str) -> float | None:
         """Return an operator's demand over its capacity as it runs; None if either is unknown."""
@@ -69,11 +74,11 @@ class Context:
         found, now = self.operators.get(name), self.current[name]
         if found is None:
             return None
-        here = (c for c in found.capacities if c.parallelism == now and c.confidence >= MIN_CONFIDENCE)
-        measured = next((c.records_per_second for c in here), None)
+        for point in found.capacities:
+            if point.parallelism == now and point.confidence >= MIN_CONFIDENCE:
+                return point.records_per_second
         rate = found.true_processing_rate
-        trusted = rate.value if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
-        return measured or trusted or None
+        return (rate.value or None) if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
 
     def curve(self, name: str) -> CapacityCurve | None:
         """Return an operator's capacity at each parallelism."""
@@ -84,13 +89,13 @@ class Context:
         found = self.operators.get(name)
         return None if found is None else found.target_input_rate.value
 
-    @cached_property
+    @property
     def lag_seconds(self) -> float | None:
         """The lag or latency that the objective bounds."""
         is_latency = self.spec.objective.max_latency is not None
         return (self.analysis.expected_latency_seconds if is_latency else self.analysis.lag_seconds).value
 
-    @cached_property
+    @property
     def backlogged_seconds(self) -> float:
         """The lag above which a backlog waits: a quarter of the objective, at least three intervals."""
         return max((self.spec.objective.bound_seconds or 60.0) / 4, 3 * self.spec.interval.total_seconds())

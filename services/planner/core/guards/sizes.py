@@ -25,12 +25,14 @@ def bounds(proposal: Proposal) -> Proposal:
 def useful_parallelism(proposal: Proposal) -> Proposal:
     """Lower each changed operator to the smallest parallelism with the same largest share of key groups or partitions."""
     context, vector = proposal.context, dict(proposal.wanted)
+    if migrates(context):
+        return proposal  # an instance more moves tasks sooner
     total = context.spec.bounds.total
     minimum = min((total.min if total else None) or 0, subtasks(vector))
     reasons = []
     for name, p in proposal.wanted.items():
-        if p == context.current.get(name) or migrates(context):
-            continue  # the planner left it alone, even if it is unbalanced; or an instance more moves tasks sooner
+        if p == context.current.get(name):
+            continue  # the planner left it alone, even if it is unbalanced
         # The smallest allowed counts, useful or not.
         useful = max(context.topology.smallest_useful(name, p), min(context.request.limits[name].min, p))
         if useful != p and subtasks(vector) - p + useful >= minimum:
@@ -137,6 +139,8 @@ def step_limits(proposal: Proposal) -> Proposal:
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
     if vector != proposal.wanted:
         proposal = proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)
+    if context.request.policy.group_id is None:
+        return proposal
     return _one_step_in(_one_step_out(proposal, step), step)
 
 
@@ -149,8 +153,6 @@ def _one_step_out(proposal: Proposal, step: int) -> Proposal:
     """Grow a consumer group whose state is warmed up by one useful step, and by one instance while tasks wait: a few tasks
     move with each rebalance, and each step brings one."""
     context, vector = proposal.context, dict(proposal.wanted)
-    if context.request.policy.group_id is None:
-        return proposal
     if not migrates(context) and context.analysis.restart_times.warm_up_seconds is None:
         return proposal
     for name in proposal.moves[0]:
@@ -166,8 +168,6 @@ def _one_step_out(proposal: Proposal, step: int) -> Proposal:
 def _one_step_in(proposal: Proposal, step: int) -> Proposal:
     """Shrink a consumer group by one useful step: others take over the tasks of what stops, and their state."""
     context, vector = proposal.context, dict(proposal.wanted)
-    if context.request.policy.group_id is None:
-        return proposal
     for name in proposal.moves[1]:
         now = context.current[name]
         vector[name] = max(vector[name], context.topology.smallest_useful(name, max(1, now - step)))

@@ -81,7 +81,7 @@ def stabilisation(proposal: Proposal) -> Proposal:
         recommended = [r.parallelism for r in context.recommendations if r.at >= begins]
         for name in names:
             now = context.current[name]
-            vector[name] = limit(now, cautious([vector[name], *(each.get(name, now) for each in recommended)]))
+            vector[name] = limit(now, cautious([vector[name], *[each.get(name, now) for each in recommended]]))
     if vector == proposal.wanted:
         return proposal
     if covered and not up and (later := _larger_step(proposal, vector)) is not None:
