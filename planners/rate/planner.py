@@ -13,8 +13,8 @@ are run on the predictor, and the cheapest that meets the objective wins, else t
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
 right with one, too.
 
-Under `maxLag` a load that was steady for some minutes needs less room: what it rose by in the time that a growth takes
-(`_with_room`), and none beyond the noise of its readings before a shrink (`_margin`).
+Under `maxLag` a load that was steady for some minutes needs less room: what it rose by in the time that a growth takes,
+and none beyond the noise of its readings before a shrink (`room.py`).
 
 A forecast only adds: growth before a peak for which waiting would be late, and a larger growth where one is needed
 (`ahead.py`).
@@ -25,7 +25,6 @@ The model lets operators of unknown demand or capacity take in everything. Where
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply
@@ -39,13 +38,13 @@ from predictor import (
     comparison_of,
     has_believed,
     is_overloaded,
-    seconds_until_capacity,
     within_tolerance,
 )
 
 from .ahead import Ahead, before_the_peak, expected_rise, last_growth_seconds
 from .cold import first_step
-from .rising import MIN_RISE, Memory, largest_rise, mean_of, noticed, rise_of, shared
+from .rising import Memory, noticed, rise_of
+from .room import shared, steady_margin, with_room
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 from .swings import Ride, looked, ride_of
 
@@ -87,7 +86,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         if step is not None:
             return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
-    steady_margin, comparison = _margin(request, comparison, memory), _with_room(request, comparison, memory)
+    margin, comparison = steady_margin(request, comparison, memory), with_room(request, comparison, memory)
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
     looks_ahead = parameters.look_ahead and has_believed(request.analysis)
     if looks_ahead:
@@ -97,7 +96,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     # What holding will be compared with is predicted together with it.
     is_busy = any(each.is_above(comparison.max_utilization) for each in demands)
     options = _options(comparison, demands, impossible, 1 + rise) if is_busy else None
-    smaller = None if is_busy else _smaller(comparison, demands, parameters, steady_margin)
+    smaller = None if is_busy else _smaller(comparison, demands, parameters, margin)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     situation = _Situation(comparison, hold, impossible)
     reason, ride = _why_not_hold(comparison), ride_of(request, comparison, memory, parameters.arrival_margin)
@@ -108,46 +107,12 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         ahead = before_the_peak(request, comparison, memory, drain) if looks_ahead else None
         if ahead is not None:
             return _grown_ahead(situation, ahead)
-        return _scale_in(situation, _smaller(comparison, demands, parameters, steady_margin) if is_busy else smaller)
+        return _scale_in(situation, _smaller(comparison, demands, parameters, margin) if is_busy else smaller)
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
     if options is None:
         options = _options(comparison, demands, impossible, 1 + rise)
     return _scale_out(situation, options, reason)
-
-
-def _with_room(request: Request, comparison: Comparison, memory: Memory) -> Comparison:
-    """Return the comparison with room for what the load rose by in the time that a growth takes, where that is less than
-    `max_utilization` leaves; a growth leaves as much less. A policy that sets its room keeps it."""
-    arriving = sum(comparison.model.arrivals.values())
-    if not _may_have_less_room(comparison) or arriving <= 0:
-        return comparison
-    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
-    takes += request.policy.spec.interval.total_seconds()
-    rise = largest_rise(memory, takes, 2 * takes)
-    if rise is None:
-        return comparison
-    saved = max(0.0, arriving / (arriving + rise) - comparison.max_utilization)
-    limits = {name: getattr(comparison, name) + saved for name in ("max_utilization", "target_utilization")}
-    return replace(comparison, assumptions=comparison.assumptions.model_copy(update=limits))
-
-
-def _may_have_less_room(comparison: Comparison) -> bool:
-    """Return whether the room is the default one, and the objective a lag: a latency needs it for the queues themselves."""
-    chosen = comparison.assumptions.model_fields_set & {"max_utilization", "target_utilization"}
-    return comparison.objective.max_lag is not None and not chosen
-
-
-def _margin(request: Request, comparison: Comparison, memory: Memory) -> float | None:
-    """Return the share by which a steady load is to be taken higher (below 0: lower) before it shrinks: to what it was on
-    average in a stabilisation window, or where it falls to what it rose by at most. None: it rose by more than noise, or
-    that is not known."""
-    arriving, behavior = sum(comparison.model.arrivals.values()), request.policy.spec.behavior
-    if not _may_have_less_room(comparison) or arriving <= 0:
-        return None
-    window = behavior.scale_down.stabilization.total_seconds()
-    rise, mean = largest_rise(memory, window, window), mean_of(memory, window)
-    return None if rise is None or rise > MIN_RISE * arriving else min(arriving + rise, mean) / arriving - 1
 
 
 def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
@@ -282,13 +247,12 @@ def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
 
 
 def _smaller(
-    comparison: Comparison, demands: Sequence[Demand], parameters: RateParameters, steady_margin: float | None
+    comparison: Comparison, demands: Sequence[Demand], parameters: RateParameters, margin: float | None
 ) -> tuple[_Option, str] | None:
     """Return the smallest option that may be good enough with arrivals a margin higher, and what decided its size; None:
-    it saves too little."""
-    margin = parameters.arrival_margin if steady_margin is None else min(steady_margin, parameters.arrival_margin)
-    is_steady = steady_margin is not None
-    vector, decided_by = shrunk(comparison, demands, parameters.drain_seconds, margin, is_steady=is_steady)
+    it saves too little. `margin` is that of a steady load."""
+    higher = parameters.arrival_margin if margin is None else min(margin, parameters.arrival_margin)
+    vector, decided_by = shrunk(comparison, demands, parameters.drain_seconds, higher, is_steady=margin is not None)
     cost, held = _cost(comparison, vector), _cost(comparison, comparison.current)
     if cost >= held or held[0] - cost[0] < parameters.min_saving * held[0]:
         return None

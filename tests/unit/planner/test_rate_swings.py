@@ -9,7 +9,8 @@ from weir_contracts import PlanReply
 from weir_planner import Request
 from weir_planner.installed import ask
 
-from planners.rate.rising import Memory, largest_rise, shared
+from planners.rate.rising import Memory
+from planners.rate.room import max_rise, shared
 from planners.rate.swings import MAX_LOOKS, MAX_SECONDS, looked
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, known, policy, request
 
@@ -142,12 +143,12 @@ def test_what_rose_in_the_time_of_a_growth_is_the_room() -> None:
     have to be known."""
     looks = [100.0, 500.0, *[470.0 + 5 * (cycle % 4) for cycle in range(17)]]
     memory = Memory(looked_at=1000.0, looks=tuple((INTERVAL_SECONDS, rate) for rate in looks), shares_since=700.0)
-    assert largest_rise(memory, 20.0, 240.0) == 5.0
-    assert largest_rise(memory, 120.0, 240.0) == 15.0
+    assert max_rise(memory, 20.0, 240.0) == 5.0
+    assert max_rise(memory, 120.0, 240.0) == 15.0
     short = memory.model_copy(update={"looks": memory.looks[-15:]})
-    assert largest_rise(short, 20.0, 240.0) is None
-    assert largest_rise(short, 20.0, 40.0) == 5.0
-    assert largest_rise(memory.model_copy(update={"looks": memory.looks[-7:]}), 20.0, 40.0) is None
+    assert max_rise(short, 20.0, 240.0) is None
+    assert max_rise(short, 20.0, 40.0) == 5.0
+    assert max_rise(memory.model_copy(update={"looks": memory.looks[-7:]}), 20.0, 40.0) is None
 
 
 @pytest.mark.parametrize(

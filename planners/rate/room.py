@@ -1,0 +1,109 @@
+"""Room that a steady load needs: what it rises by in the time that a growth takes."""
+
+import json
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from weir_planner import Request
+
+from predictor import Comparison, seconds_until_capacity
+
+from .rising import MIN_RISE, Memory
+
+STEADY_SECONDS = 120.0
+"""Shortest time in which arrivals have to be known before the rises in it say how much room they need."""
+SHARES_SECONDS = 240.0
+"""Time in which each operator has to get the same share of the arrivals: behind a window it is only seen over several."""
+MAX_DRIFT = 0.1
+"""Change of an operator's share of the arrivals from which its own load is not as steady as they are: windows that give
+out at once, selectivities that drift."""
+MAX_SHARES = 8_000
+"""Characters of the shares that are remembered. A larger graph has none, and its load is never steady."""
+
+
+def with_room(request: Request, comparison: Comparison, memory: Memory) -> Comparison:
+    """Return the comparison with room for what the load rose by in the time that a growth takes, where that is less than
+    `max_utilization` leaves; a growth leaves as much less. A policy that sets its room keeps it."""
+    arriving = sum(comparison.model.arrivals.values())
+    if not _may_have_less_room(comparison) or arriving <= 0:
+        return comparison
+    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
+    takes += request.policy.spec.interval.total_seconds()
+    rise = max_rise(memory, takes, 2 * takes)
+    if rise is None:
+        return comparison
+    saved = max(0.0, arriving / (arriving + rise) - comparison.max_utilization)
+    limits = {name: getattr(comparison, name) + saved for name in ("max_utilization", "target_utilization")}
+    return replace(comparison, assumptions=comparison.assumptions.model_copy(update=limits))
+
+
+def _may_have_less_room(comparison: Comparison) -> bool:
+    """Return whether the room is the default one, and the objective a lag: a latency needs it for the queues themselves."""
+    chosen = comparison.assumptions.model_fields_set & {"max_utilization", "target_utilization"}
+    return comparison.objective.max_lag is not None and not chosen
+
+
+def steady_margin(request: Request, comparison: Comparison, memory: Memory) -> float | None:
+    """Return the share by which a steady load is to be taken higher (below 0: lower) before it shrinks: to what it was on
+    average in a stabilisation window, or where it falls to what it rose by at most. None: it rose by more than noise, or
+    that is not known."""
+    arriving, behavior = sum(comparison.model.arrivals.values()), request.policy.spec.behavior
+    if not _may_have_less_room(comparison) or arriving <= 0:
+        return None
+    window = behavior.scale_down.stabilization.total_seconds()
+    rise, mean = max_rise(memory, window, window), mean_of(memory, window)
+    return None if rise is None or rise > MIN_RISE * arriving else min(arriving + rise, mean) / arriving - 1
+
+
+def shared(request: Request, memory: Memory) -> dict[str, Any]:
+    """Return what this cycle's flow changes of the memory."""
+    if request.topology is None or request.deployment is None:
+        return {}
+    model, _ = request.model
+    arriving, before = sum(model.arrivals.values()), memory.shares
+    if arriving <= 0:
+        return {}
+    shares = {name: round(load / arriving, 4) for name, load in model.loads.items()}
+    if shares.keys() == before.keys() and all(
+        abs(share - before[name]) <= MAX_DRIFT * before[name] for name, share in shares.items()
+    ):
+        return {}
+    if len(json.dumps(shares)) > MAX_SHARES:
+        return {"shares": {}, "shares_since": None}
+    return {"shares": shares, "shares_since": request.analysis.observed_at.timestamp()}
+
+
+def max_rise(memory: Memory, within_seconds: float, known_seconds: float) -> float | None:
+    """Return by how many records/s arrivals rose at most in `within_seconds` during the last `known_seconds`, or
+    `STEADY_SECONDS` if that is longer; None if less is remembered, or the operators' shares of them have changed within
+    that and `SHARES_SECONDS`."""
+    since, known_seconds = memory.shares_since, max(STEADY_SECONDS, known_seconds)
+    if since is None or memory.looked_at is None or memory.looked_at - since < max(SHARES_SECONDS, known_seconds):
+        return None
+    left, first = known_seconds, len(memory.looks)
+    while left > 0 and first > 0:
+        first -= 1
+        left -= memory.looks[first][0]
+    if left > 0:
+        return None
+    at, highest, lowest = 0.0, 0.0, deque[tuple[float, float]]()
+    for seconds, rate in memory.looks[first:]:
+        at += seconds
+        while lowest and lowest[0][0] < at - max(within_seconds, seconds):
+            lowest.popleft()
+        while lowest and lowest[-1][1] >= rate:
+            lowest.pop()
+        lowest.append((at, rate))
+        highest = max(highest, rate - lowest[0][1])
+    return highest
+
+
+def mean_of(memory: Memory, seconds: float) -> float:
+    """Return the mean of the last `seconds` of arrivals in records/s; 0 if none are remembered."""
+    left, weight, total = seconds, 0.0, 0.0
+    for length, rate in reversed(memory.looks):
+        if left <= 0:
+            break
+        left, weight, total = left - length, weight + length, total + length * rate
+    return total / weight if weight > 0 else 0.0
