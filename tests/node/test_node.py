@@ -25,7 +25,7 @@ def servers(node: KubernetesNode) -> Iterator[str]:
     node.cluster.apply(deployment("web", RESTRICTED), service("web"), namespace=NAMESPACE)
     node.wait_available(NAMESPACE, SECONDS)
     yield "web"
-    node.cluster.kubectl("delete", "namespace", NAMESPACE, timeout_seconds=SECONDS)
+    node.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def names(node: KubernetesNode, deployment_name: str) -> set[str]:
