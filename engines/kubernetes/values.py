@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from weir_contracts import MAX_COUNT, parse_duration, within
+from weir_contracts import MAX_COUNT, within
 
 MAX_TEXT = 500
 """Characters of a text that is shown to users."""
 _MAX_LABELS = 100
 _QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6}(?:\.\d{1,12})?)s)?(?:(\d{1,6}(?:\.\d{1,12})?)ms)?")
 _UNITS = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -67,10 +68,10 @@ def instant(value: Any) -> datetime | None:
 
 def duration(value: Any) -> timedelta | None:
     """Return a time span such as `30s`, `1m0.5s` or `15.012s`, up to a day."""
-    try:
-        found = parse_duration(value)
-    except ValueError:
+    if not isinstance(value, str) or not value or (match := _DURATION.fullmatch(value)) is None:
         return None
+    hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+    found = timedelta(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
     return found if found <= timedelta(days=1) else None
 
 

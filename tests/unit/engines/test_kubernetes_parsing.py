@@ -358,7 +358,7 @@ def test_usage() -> None:
     ("written", "seconds"),
     [
         ("30s", 30.0), ("1m0.5s", 60.5), ("15.012s", 15.012), ("250ms", 0.25), ("1h2m3s", 3723.0), ("24h", 86400.0), ("0s", 0.0),
-        ("", None), ("30", None), ("-5s", None), ("25h", None), ("s", None), ("9" * 40 + "s", None), (30, None),
+        ("", None), ("30", None), ("-5s", None), ("25h", None), ("s", None), ("1s1m", None), ("9" * 40 + "s", None), (30, None),
         (None, None),
     ],
 )  # fmt: skip
