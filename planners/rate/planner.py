@@ -13,8 +13,8 @@ are run on the predictor, and the cheapest that meets the objective wins, else t
 Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
 right with one, too.
 
-Under `maxLag` a load that was steady for some minutes needs less room: what it rose by in the time that a growth takes,
-and none beyond the noise of its readings before a shrink (`room.py`).
+Under `maxLag` a load that was steady for some minutes needs less room: as much as it rose by in the time that a growth
+takes, and for a shrink 1 % above its mean (`room.py`).
 
 A forecast only adds: growth before a peak for which waiting would be late, and a larger growth where one is needed
 (`ahead.py`).

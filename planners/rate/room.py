@@ -23,8 +23,8 @@ MAX_SHARES = 8_000
 
 
 def with_room(request: Request, comparison: Comparison, memory: Memory) -> Comparison:
-    """Return the comparison with room for what the load rose by in the time that a growth takes, where that is less than
-    `max_utilization` leaves; a growth leaves as much less. A policy that sets its room keeps it."""
+    """Return the comparison with as much free capacity as the load rose by in the time that a growth takes, if that is less
+    than `max_utilization` leaves; `target_utilization` rises by as much. A policy that sets either keeps them."""
     arriving = sum(comparison.model.arrivals.values())
     if not _may_have_less_room(comparison) or arriving <= 0:
         return comparison
@@ -45,9 +45,9 @@ def _may_have_less_room(comparison: Comparison) -> bool:
 
 
 def steady_margin(request: Request, comparison: Comparison, memory: Memory) -> float | None:
-    """Return the share by which a steady load is to be taken higher (below 0: lower) before it shrinks: to what it was on
-    average in a stabilisation window, or where it falls to what it rose by at most. None: it rose by more than noise, or
-    that is not known."""
+    """Return the share by which to raise a steady load (below 0: to lower it) before an application shrinks: up to the mean
+    of a stabilisation window, and by no more than the largest rise in it, which is 0 while the load falls. None: the load
+    rose by more than noise, or is not known for long enough."""
     arriving, behavior = sum(comparison.model.arrivals.values()), request.policy.spec.behavior
     if not _may_have_less_room(comparison) or arriving <= 0:
         return None
@@ -57,7 +57,7 @@ def steady_margin(request: Request, comparison: Comparison, memory: Memory) -> f
 
 
 def shared(request: Request, memory: Memory) -> dict[str, Any]:
-    """Return what this cycle's flow changes of the memory."""
+    """Return the memory's changes: the operators' shares of the arrivals if one has changed, and since when they hold."""
     if request.topology is None or request.deployment is None:
         return {}
     model, _ = request.model
@@ -75,9 +75,9 @@ def shared(request: Request, memory: Memory) -> dict[str, Any]:
 
 
 def max_rise(memory: Memory, within_seconds: float, known_seconds: float) -> float | None:
-    """Return by how many records/s arrivals rose at most in `within_seconds` during the last `known_seconds`, or
-    `STEADY_SECONDS` if that is longer; None if less is remembered, or the operators' shares of them have changed within
-    that and `SHARES_SECONDS`."""
+    """Return the largest rise of arrivals within `within_seconds`, in records/s, during the last `known_seconds` or
+    `STEADY_SECONDS`, whichever is longer. None: the memory is shorter, or an operator's share of the arrivals has changed
+    in that time or in the last `SHARES_SECONDS`."""
     since, known_seconds = memory.shares_since, max(STEADY_SECONDS, known_seconds)
     if since is None or memory.looked_at is None or memory.looked_at - since < max(SHARES_SECONDS, known_seconds):
         return None
@@ -87,16 +87,16 @@ def max_rise(memory: Memory, within_seconds: float, known_seconds: float) -> flo
         left -= memory.looks[first][0]
     if left > 0:
         return None
-    at, highest, lowest = 0.0, 0.0, deque[tuple[float, float]]()
+    at, rise, minima = 0.0, 0.0, deque[tuple[float, float]]()
     for seconds, rate in memory.looks[first:]:
         at += seconds
-        while lowest and lowest[0][0] < at - max(within_seconds, seconds):
-            lowest.popleft()
-        while lowest and lowest[-1][1] >= rate:
-            lowest.pop()
-        lowest.append((at, rate))
-        highest = max(highest, rate - lowest[0][1])
-    return highest
+        while minima and minima[0][0] < at - max(within_seconds, seconds):
+            minima.popleft()
+        while minima and minima[-1][1] >= rate:
+            minima.pop()
+        minima.append((at, rate))
+        rise = max(rise, rate - minima[0][1])
+    return rise
 
 
 def mean_of(memory: Memory, seconds: float) -> float:

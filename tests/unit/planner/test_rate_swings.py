@@ -134,7 +134,7 @@ def test_a_load_that_rises_slowly_grows_by_less(rise: float, size: int) -> None:
     ids=str,
 )
 def test_a_room_that_was_chosen_is_kept(spec: dict[str, Any]) -> None:
-    """By the policy's parameters, or as the objective is no lag."""
+    """By the policy's parameters, or because its objective is not a lag."""
     assert (answer([480.0] * 20, spec=spec, work=2).parallelism or {WORK: 2})[WORK] == 2
 
 
