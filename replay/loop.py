@@ -24,6 +24,7 @@ from weir_planner.installed import LARGE, ask, reads
 from runtime.bus import Bus
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
+from runtime.log import text_renderer
 from runtime.loop import Stop
 from runtime.records import Outgoing
 from services.analyzer.core import AnalysisSettings
@@ -289,6 +290,7 @@ def _errors_only() -> Iterator[None]:
     """Log only errors, to standard error: simulated services would bury the result of a replay under their lines."""
     before = structlog.get_config()
     structlog.configure(
+        processors=[structlog.processors.add_log_level, text_renderer()],
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,

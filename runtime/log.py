@@ -75,7 +75,7 @@ def configure(service: str, level: str = "INFO") -> None:
 def _handle(shared: list[Callable[..., Any]], level: int) -> None:
     last: list[Callable[..., Any]] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if sys.stderr.isatty():
-        last.append(structlog.dev.ConsoleRenderer())
+        last.append(text_renderer())
     else:
         last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     handler = logging.StreamHandler(sys.stderr)
@@ -88,6 +88,11 @@ def _handle(shared: list[Callable[..., Any]], level: int) -> None:
     root.addHandler(handler)
     root.setLevel(level)
     logging.captureWarnings(capture=True)
+
+
+def text_renderer() -> structlog.dev.ConsoleRenderer:
+    """Return the renderer for people. Its tracebacks are without local variables, which may be secrets."""
+    return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 
 
 @contextmanager

@@ -141,6 +141,22 @@ def test_a_person_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert not text.startswith("{")
 
 
+def test_a_traceback_shows_no_local_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may be secrets."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    log.configure("planner", "INFO")
+    password = "-".join(["swordfish", "9"])
+    try:
+        int(password[:0])
+    except ValueError:
+        structlog.get_logger("a").exception("failed")
+    text = capsys.readouterr().err
+    assert "ValueError: invalid literal" in text
+    assert "swordfish-9" not in text
+
+
 def test_a_cycle_is_one_rich_line() -> None:
     """Fields of the work, and its duration."""
     clock = FakeClock()
