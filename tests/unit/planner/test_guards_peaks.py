@@ -62,7 +62,6 @@ def test_as_much_is_given_back_as_the_peak_does_not_need() -> None:
         ("there is no forecast", given_()),
         ("the upper bound fits in two subtasks", given_(forecast(rising(800, 60), above=1.1))),
         ("the load stays level, and its upper bound is no peak", given_(forecast(rising(800, 60), above=1.4))),
-        ("the expected load is below the capacity of two", given_(forecast(rising(990, 60), above=1.4))),
         ("the peak is far off, and the shrink has paid by then", given_(forecast(rising(2000, 900)))),
         ("its band is not judged", given_(forecast(rising(2000, 60), coverage=None, judged=0))),
         ("its band does not hold", given_(forecast(rising(2000, 60), coverage=0.5))),

@@ -4,7 +4,7 @@ import math
 
 from services.planner.core import messages
 
-from .proposal import SATURATED, Context, Proposal
+from .proposal import MAX_UTILIZATION, SATURATED, Context, Proposal
 from .sizes import TARGET_UTILIZATION
 
 HOT = 2.0
@@ -19,7 +19,10 @@ def scale_down_gate(proposal: Proposal) -> Proposal:
     reason = _not_now(context) if down else None
     if reason is not None:
         return proposal.kept("scale-down-gate", messages.not_now(down, reason), down)
-    limit, vector, reasons = context.max_utilization, dict(proposal.wanted), []
+    objective = context.spec.objective
+    # Lag grows slowly beyond capacity; a latency needs room for the queues themselves.
+    limit = objective.utilization or (MAX_UTILIZATION if objective.max_lag is None else 1.0)
+    vector, reasons = dict(proposal.wanted), []
     for name in down:
         needed = _needed(name, limit, proposal)
         if needed is not None and vector[name] < needed:

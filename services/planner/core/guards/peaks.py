@@ -8,23 +8,25 @@ from weir_contracts import Parallelism
 from predictor import coming, has_believed, loads_of, restart_of, seconds_until_capacity
 from services.planner.core import messages
 
-from .proposal import Context, Proposal
+from .proposal import MAX_UTILIZATION, Context, Proposal
 
+MIN_RISE = 0.05
+"""Share above the present arrivals from which expected ones are a peak."""
 LOOKS = 60
 """Times within the horizon at which the forecast is compared with capacity."""
 
 
 class _Peak(NamedTuple):
-    """The first time at which an operator's smaller parallelism is expected not to do, and the highest that the load may
-    become until the horizon."""
+    """The first time at which an operator's smaller parallelism may not do, and the highest that the load may become until
+    the horizon."""
 
     at_seconds: float
     records_per_second: float
 
 
 def will_be_needed(proposal: Proposal) -> Proposal:
-    """Prevent scale-down below what a forecast peak may need, if growing back is expected before the shrink has paid for
-    its restarts."""
+    """Prevent scale-down below what a forecast peak may need, if growing back would come before the shrink has paid for its
+    restarts."""
     context, down = proposal.context, proposal.moves[1]
     hold_seconds = context.spec.behavior.scale_down.forecast_hold.total_seconds()
     if not down or hold_seconds <= 0 or not has_believed(context.analysis):
@@ -42,9 +44,13 @@ def will_be_needed(proposal: Proposal) -> Proposal:
             messages.will_be_needed(name, vector[name], peak.records_per_second, peak.at_seconds, pays_seconds=pays)
         )
         curve, now = context.curve(name), context.current[name]
-        needed = None if curve is None else curve.needed(peak.records_per_second / context.max_utilization)
+        needed = None if curve is None else curve.needed(peak.records_per_second / _limit(context))
         vector[name] = now if needed is None else max(vector[name], min(needed, now))
     return proposal.changed("will-be-needed", messages.each(reasons), vector)
+
+
+def _limit(context: Context) -> float:
+    return context.spec.objective.utilization or MAX_UTILIZATION
 
 
 def _pays_after(context: Context, wanted: Parallelism) -> tuple[float | None, float]:
@@ -62,21 +68,23 @@ def _pays_after(context: Context, wanted: Parallelism) -> tuple[float | None, fl
 
 
 def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Peak]:
-    """Return the operators that the forecast expects to be overloaded at their smaller parallelism. The upper bound alone
-    is no peak: it lies above a level load at any time."""
+    """Return the operators that a forecast peak may overload at their smaller parallelism. A load that stays level has
+    none: its upper bound lies above it at any time."""
     context = proposal.context
     model, _ = context.request.model
     found = coming(context.analysis, model.arrivals, seconds)
     if found is None:
         return {}
+    times = [found.horizon_seconds * i / LOOKS for i in range(LOOKS + 1)]
+    if max(sum(found.expected(at).values()) for at in times) <= (1 + MIN_RISE) * sum(model.arrivals.values()):
+        return {}
     capacities, peaks = model.capacities(proposal.wanted), dict[str, _Peak]()
-    for i in range(LOOKS + 1):
-        at = found.horizon_seconds * i / LOOKS
-        expected, upper = loads_of(model.flow, found.expected(at)), loads_of(model.flow, found.upper(at))
+    for at in times:
+        loads = loads_of(model.flow, found.upper(at))
         for name in down:
-            load, capacity = expected.get(name), capacities.get(name, math.inf)
-            if load is not None and load > context.max_utilization * capacity:
+            load, capacity = loads.get(name), capacities.get(name, math.inf)
+            if load is not None and load > _limit(context) * capacity:
                 first = peaks[name].at_seconds if name in peaks else at
-                max_load = max(upper[name], peaks[name].records_per_second if name in peaks else 0.0)
+                max_load = max(load, peaks[name].records_per_second if name in peaks else 0.0)
                 peaks[name] = _Peak(first, max_load)
     return peaks

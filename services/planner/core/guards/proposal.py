@@ -101,13 +101,6 @@ class Context:
         return max((self.spec.objective.bound_seconds or 60.0) / 4, 3 * self.spec.interval.total_seconds())
 
     @property
-    def max_utilization(self) -> float:
-        """The load over capacity up to which a parallelism may become smaller: lag grows slowly beyond capacity, but a
-        latency needs room for the queues themselves."""
-        objective = self.spec.objective
-        return objective.utilization or (MAX_UTILIZATION if objective.max_lag is None else 1.0)
-
-    @property
     def has_backlog(self) -> bool:
         return self.lag_seconds is not None and self.lag_seconds > self.backlogged_seconds
 
