@@ -9,6 +9,7 @@ processor time of every process at rest and under load, and the time from `make 
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,11 @@ BASE_RATE = 300.0
 """One subtask of the sample job's slowest operator does it at 60 % of its capacity, and the step needs two or three."""
 
 STEP_FACTOR = 3.0
+INTERVAL_SECONDS = 2.0
 OBJECTIVE_SECONDS = 30.0
+STEP_OBJECTIVE_SECONDS, STEP_SECONDS = 10.0, 25.0
+"""What the steps are held to, and how long each lasts at least: too long to be ridden out as a swing, which is no answer to
+a step."""
 REST_SECONDS = 20.0
 
 
@@ -75,12 +80,12 @@ def step(bench: Running) -> StepFigures:
         lags.append((time.time() - at, bench.lag_seconds()))
         ran = any(action.running_at for action in bench.actions()[before:])
         last = lags[-1][1]
-        return ran and lags[-1][0] > 15.0 and last is not None and last < 3.0
+        return ran and lags[-1][0] > STEP_SECONDS and last is not None and last < 3.0
 
     bench.wait(recovered, 120, "the step answered", poll_seconds=0.5)
     first = next((a for a in bench.actions()[before:] if a.requested_at is not None), None)
     requested = first.requested_at if first else None
-    recovered_seconds, max_lag = recovery(lags, OBJECTIVE_SECONDS)
+    recovered_seconds, max_lag = recovery(lags, STEP_OBJECTIVE_SECONDS)
     return StepFigures(
         accepted_seconds=round(requested.timestamp() - at, 3) if requested else None,
         running_seconds=first.restart_seconds if first else None,
@@ -93,7 +98,8 @@ def step(bench: Running) -> StepFigures:
 
 def measure_steps(steps: int) -> dict[str, Any]:
     """The loop's figures on one stack."""
-    options = TrialOptions(interval_seconds=2.0, peak_rate=BASE_RATE * STEP_FACTOR, objective_seconds=OBJECTIVE_SECONDS)
+    peak_rate, objective_seconds = BASE_RATE * STEP_FACTOR, STEP_OBJECTIVE_SECONDS
+    options = TrialOptions(interval_seconds=INTERVAL_SECONDS, peak_rate=peak_rate, objective_seconds=objective_seconds)
     # Down again soon after each step: what is measured is the way up, twenty times.
     spec = {"behavior": short_behavior(12, 5)}
     with run_folder() as folder, started(Running(with_spec(TrialStack(options, folder), spec))) as bench:
@@ -107,7 +113,10 @@ def _measure(bench: Running, steps: int) -> dict[str, Any]:
     rest = usage_over(processes, REST_SECONDS)
     settle(bench, 180)
     figures = []
+    phases = random.Random(0)
     for i in range(steps):
+        # Settled is seen right after a plan: without this every step would come as long before the next observation.
+        time.sleep(phases.uniform(0.0, INTERVAL_SECONDS))
         figures.append(step(bench))
         log(f"step {i + 1} of {steps}: {asdict(figures[-1])}")
         if i == 0:
@@ -118,7 +127,7 @@ def _measure(bench: Running, steps: int) -> dict[str, Any]:
         return distribution([value for each in figures if (value := getattr(each, name)) is not None])
 
     return {
-        "interval_seconds": 2.0,
+        "interval_seconds": INTERVAL_SECONDS,
         "base_rate": BASE_RATE,
         "step_factor": STEP_FACTOR,
         "observation_to_plan_seconds": distribution(latencies.stop()),
