@@ -10,8 +10,8 @@ from predictor.comparison import SATURATED, SURE_GROWTH
 
 from .sizing import RateParameters
 
-MIN_RUN_SECONDS = 20.0
-"""Age of the run: ten seconds of warm-up, and ten in which an operator was saturated and lag grew."""
+MIN_RUN_SECONDS = 18.0
+"""Age of the run: ten seconds of warm-up, and eight in which an operator was saturated and lag grew."""
 MAX_EARLY_SECONDS = 1.0
 MAX_FACTOR = 2.0
 

@@ -124,9 +124,9 @@ def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) 
     return tuple(thinned(recent, max(_MIN_ROWS + 1, min(_MAX_ROWS, _MAX_CELLS // max(1, operators)))))
 
 
-WARM_SECONDS = 10.0
-"""Span of warm samples from which shares are known before the window of capacity is full; Flink books idle time up to 5 s
-late."""
+WARM_SECONDS = 7.0
+"""Time for which a run has to be warm until shares are known before the window of capacity is full; Flink books idle time up
+to 5 s late."""
 
 
 class View(NamedTuple):
@@ -199,7 +199,7 @@ def views(
     """Return the samples of every operator of the run, as far back as any window of it reaches.
 
     Samples before `undisturbed_from`, and in a warm-up after it, teach no capacity. `early`: shares of time are known
-    from `WARM_SECONDS` of warm samples on, otherwise once the window of capacity is full.
+    from `WARM_SECONDS` of a warm run on, otherwise once the window of capacity is full.
     """
     rows = run.rows
     reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
@@ -247,9 +247,9 @@ def _taught(times: Sequence[float], warm_from: float, span_seconds: float) -> in
 
 
 def _warm(times: Sequence[float], warm_from: float) -> int | None:
-    """Index of the first warm sample; None if there are fewer than three, or they span less than `WARM_SECONDS`."""
+    """Index of the first warm sample; None if there are fewer than three, or the run is warm for less than `WARM_SECONDS`."""
     first = next((i for i, at in enumerate(times) if at >= warm_from - 1e-6), len(times))
-    return first if len(times) - first >= 3 and times[-1] - times[first] >= WARM_SECONDS - 1e-6 else None
+    return first if len(times) - first >= 3 and times[-1] - warm_from >= WARM_SECONDS - 1e-6 else None
 
 
 def _recent(times: Sequence[float], window_seconds: float) -> int:

@@ -287,11 +287,11 @@ def cold(age_seconds: float, busy: float = 0.98, growth: float = 400.0, **of: An
 def test_the_first_overload_is_answered_by_one_bounded_step() -> None:
     """Half of what arrives is left over while work is full: twice as many, and the sentence says that no curve is
     known."""
-    reply = cold(20.0)
+    reply = cold(18.0)
     assert (reply.kind, reply.code, reply.parallelism) == ("scale", "saturated", {SOURCE: 1, WORK: 4})
     assert "no capacity curve is known yet" in reply.sentence
-    assert cold(20.0, growth=100.0).parallelism == {SOURCE: 1, WORK: 3}, "a seventh more at 85 % needs half more"
-    for none in (cold(18.9), cold(20.0, busy=0.9), cold(20.0, growth=-10.0)):
+    assert cold(18.0, growth=100.0).parallelism == {SOURCE: 1, WORK: 3}, "a seventh more at 85 % needs half more"
+    for none in (cold(16.9), cold(18.0, busy=0.9), cold(18.0, growth=-10.0)):
         assert (none.kind, none.code) == ("hold", "warming-up")
 
 
