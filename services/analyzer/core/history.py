@@ -6,6 +6,7 @@ from it is right within a tenth.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -158,15 +159,14 @@ def intervals(history: LogHistory, operator: str, start: float) -> list[Interval
     A gap of a partition is bridged by a straight line; a partition first seen within the window counts from then on.
     None (unknown demand) if the newest row lacks a partition that another row of the window has.
     """
-    prefix = f"{operator}\n"
-    columns = [i for i, key in enumerate(history.keys) if key.startswith(prefix)]
+    columns = columns_of(history.keys, operator)
     rows = since(history.rows, start - 1e-6, 2)
     if not columns or len(rows) < 2:
         return None
     times = [at for at, _ in rows]
     try:
         # the usual case, every partition known in every row
-        totals = [_sum_of(ends, columns) for _, ends in rows]
+        totals = [sum_of(ends, columns) for _, ends in rows]
         appended = [float(high - low) for low, high in pairwise(totals)]
     except (TypeError, IndexError):
         appended = [0.0] * (len(rows) - 1)
@@ -180,9 +180,18 @@ def intervals(history: LogHistory, operator: str, start: float) -> list[Interval
     return [Interval(*each) for each in zip(times, times[1:], appended, strict=False)]
 
 
-def _sum_of(ends: list[Any], columns: Sequence[int]) -> int:
+@lru_cache(maxsize=16)  # demand and forecast of an observation read the same columns
+def columns_of(keys: tuple[str, ...], operator: str) -> tuple[int, ...]:
+    """Return the columns of an operator's partitions."""
+    prefix = f"{operator}\n"
+    return tuple([i for i, key in enumerate(keys) if key.startswith(prefix)])
+
+
+def sum_of(ends: list[Any], columns: Sequence[int]) -> int:
     """Return the sum of some log ends; `TypeError` or `IndexError` if one is missing."""
-    return sum(ends) if len(columns) == len(ends) else sum([ends[i] for i in columns])
+    # a row may be shorter than the keys: as many ends as columns need not be those of the columns
+    whole = len(columns) == len(ends) == columns[-1] + 1
+    return sum(ends) if whole else sum([ends[i] for i in columns])
 
 
 def _add_increments(appended: list[float], times: Sequence[float], ends: Sequence[int | None]) -> None:

@@ -165,3 +165,17 @@ def test_the_tail_of_a_column_gives_the_same_append_time_as_all_of_it() -> None:
         points = history.tail(log, 0, offset)
         assert history.appended_at(points, offset) == history.appended_at(history.column(log, 0), offset)
     assert len(history.tail(log, 0, 1500)) == 2
+
+
+def test_a_new_partition_of_one_of_two_sources() -> None:
+    """The rows before it have as many ends as the source now has partitions, but one of them is the other source's."""
+    log = LogHistory()
+    for at, ends in ((2.0, {"a": [100], "b": [9000]}), (4.0, {"a": [300, 50], "b": [9000]})):
+        readings = [
+            PartitionReading(operator=name, topic=name, partition=p, log_end_offset=end)
+            for name, values in ends.items()
+            for p, end in enumerate(values)
+        ]
+        log = history.extend(log, readings, at, interval_seconds=2)
+    assert demand.arrival_rate(log, "a", 4.0, SETTINGS)[0].value == 100
+    assert demand.arrival_rate(log, "b", 4.0, SETTINGS)[0].value == 0
