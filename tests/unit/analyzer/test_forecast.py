@@ -258,3 +258,15 @@ def test_damage_is_refused(learned: list[object]) -> None:
     """A seed that cannot be read is a ValueError, whatever is wrong with it."""
     with pytest.raises(ValueError):
         SeriesState.seeded(learned)
+
+
+@pytest.mark.parametrize("profile", [2, 3])
+def test_a_damaged_profile_is_refused(profile: int) -> None:
+    """A seed with a profile that lacks bins is a ValueError at once, not when the profile is next used."""
+    state = Source().take([100.0] * 70).state
+    learned = None if state is None else state.learned()
+    assert learned is not None
+    assert SeriesState.seeded(learned).outlook
+    learned[profile] = learned[profile][:-8]
+    with pytest.raises(ValueError):
+        SeriesState.seeded(learned)

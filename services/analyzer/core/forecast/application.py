@@ -6,6 +6,7 @@ from math import ceil
 
 from weir_contracts import Observation, SourceForecast
 
+from services.analyzer.core.history import columns_of, sum_of
 from services.analyzer.core.state import LogHistory
 
 from .report import forecast_of
@@ -51,8 +52,8 @@ def advanced(
 
 def forecasts_of(state: ForecastState, sources: Iterable[str], at: float) -> list[SourceForecast]:
     """Return the forecasts of the sources that have one."""
-    series = ((name, state.series.get(name)) for name in sources)
-    found = (forecast_of(each, name, at) for name, each in series if each is not None)
+    series = state.series
+    found = [forecast_of(series[name], name, at) for name in sources if name in series]
     return [each for each in found if each is not None]
 
 
@@ -86,7 +87,7 @@ def _awaited(state: ForecastState, observation: Observation, at: float) -> Forec
 
 
 def _has_log(history: LogHistory, name: str) -> bool:
-    return any(key.startswith(f"{name}\n") for key in history.keys)
+    return bool(columns_of(history.keys, name))
 
 
 def _arrived(history: LogHistory, name: str, at: float) -> tuple[float, float] | None:
@@ -95,17 +96,13 @@ def _arrived(history: LogHistory, name: str, at: float) -> tuple[float, float] |
     if len(history.rows) < 2 or history.rows[-1][0] != at:
         return None
     (start, before), (_, after) = history.rows[-2:]
-    prefix = f"{name}\n"
-    columns = [i for i, key in enumerate(history.keys) if key.startswith(prefix)]
-    if not columns or columns[-1] >= len(before):
+    columns = columns_of(history.keys, name)
+    if not columns:
         return None
-    records = 0
-    for i in columns:
-        low, high = before[i], after[i]
-        if low is None or high is None:
-            return None
-        records += high - low
-    return start, float(records)
+    try:
+        return start, float(sum_of(after, columns) - sum_of(before, columns))
+    except (TypeError, IndexError):
+        return None
 
 
 def _kept(series: dict[str, SeriesState], present: Mapping[str, float | None]) -> dict[str, SeriesState]:

@@ -7,7 +7,6 @@ the step by which one below lowers it. A measured coverage that is off its goal 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from weir_contracts import PEAK_CONFIDENCE
 
@@ -26,16 +25,9 @@ _MIN_SHARE = 0.02
 _MIN_ERROR, _MAX_ERROR = -1.0, 100.0
 
 
-class PendingPeak(NamedTuple):
-    """A forecast peak that waits for the end of its horizon."""
-
-    due: int
-    """Minute at whose end its horizon ends."""
-    expected: float
-    unit: float
-    """Rate by which errors are divided."""
-    bound: float | None
-    """Quantile that its bound was made of."""
+PendingPeak = tuple[int, float, float, float | None]
+"""A forecast peak that waits for the end of its horizon: the minute at whose end that is, the expected peak, the rate by
+which errors are divided, and the quantile that its bound was made of."""
 
 
 @dataclass(slots=True)
@@ -62,21 +54,21 @@ class Band:
     def issue(self, minute: int, expected: float, usual: float) -> None:
         """Keep the forecast of a peak until its horizon ends."""
         if minute % self.step == 0:
-            self.pending.append(PendingPeak(minute + self.minutes, expected, unit_of(expected, usual), self.bound))
+            self.pending.append((minute + self.minutes, expected, unit_of(expected, usual), self.bound))
 
     def judge(self, minute: int, rates: Sequence[float | None]) -> None:
         """Compare the peaks whose horizon ends with this minute with `rates`, the latest minutes, oldest first.
 
         A horizon with an unknown minute teaches nothing.
         """
-        while self.pending and self.pending[0].due <= minute:
-            peak = self.pending.pop(0)
+        while self.pending and self.pending[0][0] <= minute:
+            due, expected, unit, bound = self.pending.pop(0)
             inside = [rate for rate in rates[-self.minutes :] if rate is not None]
-            if peak.due == minute and len(inside) == self.minutes:
-                self._learn(peak, max(inside))
+            if due == minute and len(inside) == self.minutes:
+                self._learn(expected, unit, bound, max(inside))
 
-    def _learn(self, peak: PendingPeak, max_rate: float) -> None:
-        error = (max_rate - peak.expected) / peak.unit if peak.unit > 0 else (_MAX_ERROR if max_rate > 0 else 0.0)
+    def _learn(self, expected: float, unit: float, bound: float | None, max_rate: float) -> None:
+        error = (max_rate - expected) / unit if unit > 0 else (_MAX_ERROR if max_rate > 0 else 0.0)
         error = min(max(error, _MIN_ERROR), _MAX_ERROR)
         if self.bound is None:
             self.first.append(error)
@@ -85,15 +77,15 @@ class Band:
         self.spread += _SPREAD_WEIGHT * (abs(error - self.bound) - self.spread)
         self.middle += _STEP * self.spread * (0.5 if error > self.middle else -0.5 if error < self.middle else 0.0)
         missed = _MISSED
-        if peak.bound is not None:
-            covered = 1.0 if error <= peak.bound + 1e-6 else 0.0
+        if bound is not None:
+            covered = 1.0 if error <= bound + 1e-6 else 0.0
             self.judged += 1
             before = PEAK_CONFIDENCE if self.coverage is None else self.coverage
             self.coverage = covered if self.judged == 1 else before + (covered - before) / min(self.judged, _REMEMBERED)
             trusted = self.judged / (self.judged + _FIRST)
             missed += _TILT * trusted * (self.coverage - PEAK_CONFIDENCE)
             missed = min(max(missed, _MIN_MISSED), _MAX_MISSED)
-        above = error > (self.bound if peak.bound is None else peak.bound) + 1e-6
+        above = error > (self.bound if bound is None else bound) + 1e-6
         self.bound += _STEP * self.spread * ((1 - missed) if above else -missed)
 
     def _begin(self) -> None:

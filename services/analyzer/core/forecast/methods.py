@@ -3,12 +3,14 @@
 Rates are means of a minute, leads are minutes after the last whole one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import exp, log
+from typing import NamedTuple
 
-import numpy as np
+from services.analyzer.core.numbers import interpolate
 
-from .profile import DAY, WEEK, Floats, rates_at
+from .profile import DAY, WEEK, rates_at
 
 METHODS = ("last-value", "smoothing", "smoothing", "damped-trend", "daily-profile", "daily-profile",
            "weekly-profile", "weekly-profile")  # fmt: skip
@@ -53,37 +55,63 @@ class Levels:
         self.level = level
 
 
-_AHEAD = np.array(LEADS, np.float64)
-_DAMPED = _DAMPING * (1 - _DAMPING**_AHEAD) / (1 - _DAMPING)
-_RETURNED = np.exp(-_AHEAD / _RETURN_MINUTES)
-_TIMES = 60.0 * np.concatenate(([-0.5], _AHEAD - 0.5))
-"""Seconds from the end of a minute to the middles of that minute and of those `LEADS` later."""
+class Candidate(NamedTuple):
+    """One method's forecast at some leads."""
+
+    rates: list[float]
+    gains: list[float]
+    """How much each rate moves with the latest one."""
 
 
-def candidates(levels: Levels, daily: str, weekly: str, at: float) -> tuple[Floats, Floats]:
-    """Return the rates of each method at each of `LEADS` after `at`, and how much each moves with the latest rate.
+class Ahead:
+    """Forecasts of the methods at some leads."""
 
-    The last value stands for a profile where it is unknown.
-    """
-    rows, gains = np.empty((len(METHODS), len(LEADS))), np.ones((len(METHODS), len(LEADS)))
-    rows[:] = levels.last
-    rows[1], rows[2] = levels.smoothed
-    gains[1], gains[2] = _SMOOTHINGS
-    rows[3] = levels.level + levels.slope * _DAMPED
-    gains[3] = _TREND_LEVEL * (1 + _TREND_SLOPE * _DAMPED)
-    times = at + _TIMES
-    for i, profile, cycle in ((4, daily, DAY), (6, weekly, WEEK)):
-        usual = rates_at(profile, cycle, times)
-        if usual is None or not isfinite(usual[0]):
-            continue
-        now, ahead = usual[0], usual[1:]
-        known = np.isfinite(ahead)
-        rows[i] = np.where(known, ahead + (levels.last - now) * _RETURNED, levels.last)
-        gains[i] = np.where(known, _RETURNED, 1.0)
-        if now > 0:
-            gains[i + 1] = np.where(known, np.clip(ahead / now, 1 / _MAX_RATIO, _MAX_RATIO), 1.0)
-            rows[i + 1] = levels.last * gains[i + 1]
-    return np.maximum(0.0, rows), gains
+    def __init__(self, leads: Sequence[int]) -> None:
+        self._seconds = [60.0 * (lead - 0.5) for lead in (0, *leads)]
+        """From the end of a minute to the middles of that minute and of those `leads` later."""
+        self._damped = [_DAMPING * (1 - _DAMPING**lead) / (1 - _DAMPING) for lead in leads]
+        self._returned = [exp(-lead / _RETURN_MINUTES) for lead in leads]
+        self._gains = [[gain] * len(leads) for gain in (1.0, *_SMOOTHINGS)]
+        self._gains.append([_TREND_LEVEL * (1 + _TREND_SLOPE * each) for each in self._damped])
+
+    def candidates(self, levels: Levels, daily: str, weekly: str, at: float) -> list[Candidate]:
+        """Return the forecast of each method after `at`. The last value stands for a profile where it is unknown."""
+        rows = [[rate] * len(self._damped) for rate in (levels.last, *levels.smoothed)]
+        rows.append(_not_negative([levels.level + levels.slope * each for each in self._damped]))
+        found = [*map(Candidate, rows, self._gains)]
+        for profile, cycle in ((daily, DAY), (weekly, WEEK)):
+            if profile:
+                now, *usual = rates_at(profile, cycle, [at + each for each in self._seconds])
+                found += self._by_profile(found[0], now, usual)
+            else:
+                found += found[0], found[0]
+        return found
+
+    def _by_profile(self, same: Candidate, now: float | None, usual: list[float | None]) -> tuple[Candidate, Candidate]:
+        """Return the difference to a profile and the ratio to it, from its rates now and at the leads."""
+        if now is None:
+            return same, same
+        last = same.rates[0]
+        moving, away = [*zip(usual, self._returned, strict=True)], last - now
+        difference = Candidate(
+            _not_negative([last if rate is None else rate + away * part for rate, part in moving]),
+            [1.0 if rate is None else part for rate, part in moving],
+        )
+        if now <= 0:
+            return difference, same
+        ratios = [1.0 if rate is None else _ratio(rate, now) for rate in usual]
+        return difference, Candidate([last * ratio for ratio in ratios], ratios)
+
+
+AT_LEADS, AT_JUDGED_LEADS = Ahead(LEADS), Ahead(JUDGED_LEADS)
+
+
+def _ratio(rate: float, now: float) -> float:
+    return min(max(rate / now, 1 / _MAX_RATIO), _MAX_RATIO)
+
+
+def _not_negative(rates: list[float]) -> list[float]:
+    return [rate if rate > 0 else 0.0 for rate in rates]
 
 
 @dataclass(slots=True)
@@ -111,7 +139,7 @@ class Errors:
             weight = max(1 / self.judged, min(1.0, self.step / _ERROR_MINUTES))
             self.errors = [e + weight * (abs(f - rate) - e) for e, f in zip(self.errors, rates, strict=True)]
 
-    def issue(self, minute: int, rates: list[float]) -> None:
+    def issue(self, minute: int, rates: Sequence[float]) -> None:
         """Keep the candidates' rates until their minute."""
         if minute % self.step == 0:
             self.pending.append([minute + self.lead, *rates])
@@ -121,16 +149,19 @@ class Errors:
         """Candidate with the smallest error; the last value unless another is clearly better."""
         if self.judged < _MIN_JUDGED:
             return 0
-        i = min(range(len(METHODS)), key=self.errors.__getitem__)
+        i = self.errors.index(min(self.errors))
         return i if self.errors[i] < _ADVANTAGE * self.errors[0] else 0
 
 
-def blended(rows: Floats, best: list[int]) -> Floats:
-    """Return the path: at each judged lead its best method, between two of them a mean of both, weighted by distance."""
-    path: Floats = np.zeros(len(LEADS))
-    for j, i in enumerate(best):
-        path += _WEIGHTS[j] * rows[i]
-    return path
+def blended(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return the path from a row for each judged lead: there its value, between two leads a mean of both, weighted by
+    distance."""
+    near, middle, far = rows
+    return [a * x + b * y + c * z for a, b, c, x, y, z in zip(*_WEIGHTS, near, middle, far, strict=True)]
 
 
-_WEIGHTS = np.stack([np.interp(np.log(LEADS), np.log(JUDGED_LEADS), row) for row in np.eye(len(JUDGED_LEADS))])
+_WEIGHTS = [
+    [interpolate(log(lead), [(log(each), float(each == judged)) for each in JUDGED_LEADS]) for lead in LEADS]
+    for judged in JUDGED_LEADS
+]
+"""Weights of each judged lead at `LEADS`."""

@@ -4,15 +4,14 @@ It is bounded: two profiles, an hour or two of rates, and a few forecasts that w
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from functools import lru_cache
 from typing import NamedTuple
-
-import numpy as np
 
 from .band import Band
 from .flow import BACK_SHARE, OUTAGE_MINUTES, Flow
-from .methods import JUDGED_LEADS, LEADS, Errors, Levels, blended, candidates
+from .methods import AT_JUDGED_LEADS, AT_LEADS, JUDGED_LEADS, LEADS, METHODS, Errors, Levels, blended
 from .profile import DAY, WEEK, rates_at, updated
 
 FIXED_MINUTES = (1, 5, 10, 30, 60)
@@ -23,8 +22,7 @@ _FORGOTTEN_MINUTES = 30
 """After a longer gap the levels begin with the first rate."""
 _USUAL_WEIGHT = 1 / 720
 
-_AROUND = np.arange(-900.0, 901.0, 300.0)
-_JUDGED = [LEADS.index(lead) for lead in JUDGED_LEADS]
+_AROUND = range(-900, 901, 300)
 
 
 class Minute(NamedTuple):
@@ -91,9 +89,9 @@ class Model:
 
     def follow(self, own_minutes: int) -> None:
         """Have the fixed horizons and the application's own, which begins with the errors of the next longer one."""
-        wanted = sorted({*FIXED_MINUTES, _ladder(own_minutes)})
-        bands = {band.minutes: band for band in self.bands}
-        if sorted(bands) != wanted:
+        wanted = _wanted(own_minutes)
+        if [band.minutes for band in self.bands] != wanted:
+            bands = {band.minutes: band for band in self.bands}
             self.bands = [bands.get(minutes) or self._like_longer(minutes) for minutes in wanted]
 
     def _like_longer(self, minutes: int) -> Band:
@@ -112,7 +110,7 @@ class Model:
             self.levels, self.flow = Levels.start(rate), Flow.start(rate)
         if rate is not None and not self._is_pattern(number, rate):
             rate = None
-        self.rates = [*self.rates, rate][-max(band.minutes for band in self.bands) :]
+        self.rates = [*self.rates, rate][-self.bands[-1].minutes :]
         for band in self.bands:
             band.judge(number, self.rates)
         for errors in self.errors:
@@ -146,9 +144,8 @@ class Model:
 
     def _usual_at(self, number: int) -> float | None:
         """Return the lowest usual rate around this time of the day, since no day is punctual. None: unknown."""
-        usual = rates_at(self.daily, DAY, 60.0 * number + _AROUND)
-        known = [] if usual is None else [rate for rate in usual.tolist() if isfinite(rate)]
-        return min(known, default=None)
+        usual = rates_at(self.daily, DAY, [60.0 * number + seconds for seconds in _AROUND])
+        return min([rate for rate in usual if rate is not None], default=None)
 
     def _close_bins(self) -> None:
         """Learn the profiles' bins that end with this minute, if most of their minutes are known."""
@@ -163,18 +160,17 @@ class Model:
 
     def look_ahead(self, *, keep: bool = True) -> Outlook:
         """Forecast; `keep` the forecast for its judgement."""
-        rows, gains = candidates(self.levels, self.daily, self.weekly, 60.0 * self.minute)
         best = [errors.best for errors in self.errors]
-        path, gain = blended(rows, best), blended(gains, best)
+        path, gains = self._path(best)
+        found = AT_JUDGED_LEADS.candidates(self.levels, self.daily, self.weekly, 60.0 * self.minute)
         learning = keep and bool(self.rates) and self.rates[-1] is not None
         if learning:
-            for errors, i in zip(self.errors, _JUDGED, strict=True):
-                errors.issue(self.minute - 1, rows[:, i].tolist())
+            for errors, rates in zip(self.errors, zip(*[each.rates for each in found], strict=True), strict=True):
+                errors.issue(self.minute - 1, rates)
         points = points_within(self.bands[-1].minutes)
-        values = path[:points].tolist()
         horizons = []
         for band in self.bands:
-            inside = values[: points_within(band.minutes)]
+            inside = path[: points_within(band.minutes)]
             max_rate = max(inside)
             if learning:
                 band.issue(self.minute - 1, max_rate, self.usual)
@@ -187,10 +183,18 @@ class Model:
             self.flow.lowest,
             self.usual,
             best[1],
-            tuple(values),
-            tuple(gain[:points].tolist()),
+            tuple(path[:points]),
+            tuple(gains[:points]),
             tuple(horizons),
         )
+
+    def _path(self, best: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Return the rates at `LEADS`, and how much each moves with the latest, by the best methods' forecasts."""
+        used = {METHODS[i] for i in best}
+        daily = self.daily if "daily-profile" in used else ""
+        weekly = self.weekly if "weekly-profile" in used else ""
+        found = AT_LEADS.candidates(self.levels, daily, weekly, 60.0 * self.minute)
+        return blended([found[i].rates for i in best]), blended([found[i].gains for i in best])
 
 
 def points_within(minutes: int) -> int:
@@ -198,6 +202,8 @@ def points_within(minutes: int) -> int:
     return bisect_right(LEADS, minutes)
 
 
-def _ladder(minutes: int) -> int:
-    """Return the shortest lead of at least that many minutes, so that a horizon does not change with each restart."""
-    return LEADS[min(bisect_left(LEADS, minutes), len(LEADS) - 1)]
+@lru_cache(maxsize=256)
+def _wanted(own_minutes: int) -> list[int]:
+    """Return the horizons of a source. The own one is the shortest lead of at least that many minutes, so that it does
+    not change with each restart."""
+    return sorted({*FIXED_MINUTES, LEADS[min(bisect_left(LEADS, own_minutes), len(LEADS) - 1)]})

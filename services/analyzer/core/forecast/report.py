@@ -9,7 +9,7 @@ from weir_contracts import MAX_NUMBER, MIN_NUMBER, SourceForecast
 from .band import unit_of
 from .flow import LOW_SHARE
 from .methods import LEADS, METHODS
-from .model import Horizon, Outlook
+from .model import Outlook
 from .series import MINUTE_SECONDS, SeriesState
 from .text import outlook_from_text
 
@@ -28,11 +28,13 @@ def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast 
         return None
     outlook, elapsed = outlook_from_text(state.outlook), round(1000 * age_seconds)
     moved = _moved(state, outlook)
-    moving = zip(outlook.path, outlook.gains, strict=True)
-    rates = [
-        rate if MIN_NUMBER <= (rate := path + gain * moved) < MAX_NUMBER else _inside(rate) for path, gain in moving
-    ]
-    scale = _scale(max(rates))
+    rates = [path + gain * moved for path, gain in zip(outlook.path, outlook.gains, strict=True)]
+    max_rate = max(rates)
+    if min(rates) < MIN_NUMBER or max_rate >= MAX_NUMBER:
+        rates = [_inside(rate) for rate in rates]
+        max_rate = max(rates)
+    # the factor that makes the largest rate a number of six digits, to round by
+    scale = 10.0 ** (_DIGITS - 1 - floor(log10(max_rate))) if max_rate > 0 else 1.0
     return _VALIDATED(
         {
             "operator": operator,
@@ -42,7 +44,7 @@ def forecast_of(state: SeriesState, operator: str, at: float) -> SourceForecast 
                 for after, rate in zip(_MIDDLES, rates, strict=False)
                 if after >= elapsed
             ],
-            "horizons": [_horizon(each, outlook.usual, rates, elapsed, scale) for each in outlook.horizons],
+            "horizons": _horizons(outlook, rates, elapsed, scale),
         }
     )
 
@@ -60,29 +62,29 @@ def _moved(state: SeriesState, outlook: Outlook) -> float:
     return min(1.0, state.seconds / MINUTE_SECONDS) * (rate - outlook.last)
 
 
-def _horizon(horizon: Horizon, usual: float, rates: list[float], elapsed: int, scale: float) -> dict[str, object]:
-    minutes, point, middle, bound, coverage, judged = horizon
-    max_rate = rates[point]
-    unit = unit_of(max_rate, usual)
-    peak, upper = _inside(max_rate + middle * unit), None
-    if bound is not None:
-        upper = _inside(max_rate + bound * unit)
-        peak, upper = round(min(peak, upper) * scale) / scale, round(upper * scale) / scale
-    return {
-        "horizon_seconds": MINUTE_SECONDS * minutes,
-        "peak": peak,
-        "peak_upper": upper,
-        "peak_at_seconds": max(0, _MIDDLES[point] - elapsed) / 1000,
-        "coverage": coverage,
-        "judged": judged,
-    }
+def _horizons(outlook: Outlook, rates: list[float], elapsed: int, scale: float) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for minutes, point, middle, bound, coverage, judged in outlook.horizons:
+        max_rate, after = rates[point], _MIDDLES[point] - elapsed
+        unit = unit_of(max_rate, outlook.usual)
+        peak, upper = _inside(max_rate + middle * unit), None
+        if bound is not None:
+            upper = _inside(max_rate + bound * unit)
+            peak = round((peak if peak < upper else upper) * scale) / scale
+            upper = round(upper * scale) / scale
+        found.append(
+            {
+                "horizon_seconds": MINUTE_SECONDS * minutes,
+                "peak": peak,
+                "peak_upper": upper,
+                "peak_at_seconds": after / 1000 if after > 0 else 0.0,
+                "coverage": coverage,
+                "judged": judged,
+            }
+        )
+    return found
 
 
 def _inside(rate: float) -> float:
     """Return the rate within the bounds of messages."""
     return 0.0 if rate < MIN_NUMBER else rate if rate < MAX_NUMBER else MAX_NUMBER
-
-
-def _scale(max_value: float) -> float:
-    """Return the factor that makes the largest rate a number of six digits, to round by."""
-    return 10.0 ** (_DIGITS - 1 - floor(log10(max_value))) if max_value > 0 else 1.0

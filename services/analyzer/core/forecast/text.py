@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import isnan, nan
 from struct import pack, unpack
 
-from .band import Band, PendingPeak
+from .band import Band
 from .flow import Flow
 from .methods import JUDGED_LEADS, METHODS, Errors, Levels
 from .model import Horizon, Model, Outlook
@@ -25,7 +25,8 @@ def to_text(model: Model) -> list[str]:
     numbers: list[float] = [levels.last, *levels.smoothed, levels.level, levels.slope, model.usual]
     numbers += [flow.recent, flow.usual, flow.lowest, flow.missing_minutes, flow.expected, flow.held_back]
     for rates in (model.rates, model.five, model.thirty):
-        numbers += [len(rates), *[nan if rate is None else rate for rate in rates]]
+        numbers.append(len(rates))
+        numbers += [nan if rate is None else rate for rate in rates]
     for errors in model.errors:
         numbers += [min(errors.judged, _MAX_EXACT), *errors.errors, len(errors.pending)]
         for due, *expected in errors.pending:
@@ -34,8 +35,8 @@ def to_text(model: Model) -> list[str]:
     for band in model.bands:
         numbers += [band.minutes, band.middle, _out(band.bound), band.spread, _out(band.coverage)]
         numbers += [min(band.judged, _MAX_EXACT), len(band.first), *band.first, len(band.pending)]
-        for peak in band.pending:
-            numbers += [peak.due - model.minute, peak.expected, peak.unit, _out(peak.bound)]
+        for due, peak, unit, bound in band.pending:
+            numbers += (due - model.minute, peak, unit, nan if bound is None else bound)
     return [_packed(numbers), model.daily, model.weekly]
 
 
@@ -80,7 +81,7 @@ class _Reader:
     """Numbers in the order in which they were written. Raises `IndexError` or `ValueError` where one is missing."""
 
     def __init__(self, numbers: tuple[float, ...]) -> None:
-        self._numbers = numbers
+        self._numbers = [*numbers]
         self._next = 0
 
     def count(self) -> int:
@@ -91,11 +92,10 @@ class _Reader:
 
     def some(self, count: int) -> list[float]:
         """Return the next numbers."""
-        end = self._next + count
-        if not self._next <= end <= len(self._numbers):
-            raise IndexError(f"{count} numbers at {self._next} of {len(self._numbers)}")
-        found = list(self._numbers[self._next : end])
-        self._next = end
+        start, self._next = self._next, self._next + count
+        found = self._numbers[start : self._next]
+        if len(found) != count:
+            raise IndexError(f"{count} numbers at {start} of {len(self._numbers)}")
         return found
 
     def sequence(self) -> list[float]:
@@ -115,22 +115,21 @@ def _model(minute: int, reader: _Reader, daily: str, weekly: str) -> Model:
 
 
 def _errors(lead: int, minute: int, reader: _Reader) -> Errors:
-    found = Errors(lead, reader.count(), reader.some(len(METHODS)))
-    width = 1 + len(METHODS)
-    numbers = reader.some(width * reader.count())
-    for i in range(0, len(numbers), width):
-        found.pending.append([minute + int(numbers[i]), *numbers[i + 1 : i + width]])
-    return found
+    judged, *errors, count = reader.some(2 + len(METHODS))
+    pending = [reader.some(1 + len(METHODS)) for _ in range(int(count))]
+    for each in pending:
+        each[0] = minute + int(each[0])
+    return Errors(lead, int(judged), errors, pending)
 
 
 def _band(minute: int, reader: _Reader) -> Band:
-    minutes, middle, bound, spread, coverage, judged = reader.some(6)
-    band = Band(int(minutes), middle, _in(bound), spread, _in(coverage), int(judged), reader.sequence())
-    numbers = reader.some(4 * reader.count())
-    for i in range(0, len(numbers), 4):
-        due, expected, unit, issued = numbers[i : i + 4]
-        band.pending.append(PendingPeak(minute + int(due), expected, unit, None if isnan(issued) else issued))
-    return band
+    minutes, middle, bound, spread, coverage, judged, count = reader.some(7)
+    first, waiting = reader.some(int(count)), iter(reader.some(4 * reader.count()))
+    pending = [
+        (minute + int(due), expected, unit, None if isnan(issued) else issued)
+        for due, expected, unit, issued in zip(waiting, waiting, waiting, waiting, strict=True)
+    ]
+    return Band(int(minutes), middle, _in(bound), spread, _in(coverage), int(judged), first, pending)
 
 
 def _packed(numbers: Sequence[float]) -> str:
