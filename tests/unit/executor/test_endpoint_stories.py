@@ -12,6 +12,8 @@ from tests.unit.executor.builders import plan
 from tests.unit.executor.house import APP, House
 from tests.unit.executor.memory_endpoint import GROUP, MemoryGroups, Supervisor, endpoint_policy
 
+pytestmark = pytest.mark.virtual_time
+
 OUT = ["after record", "before request", "after request", "after publish"]
 IN = [*OUT, "before evict", "after evict"]
 

@@ -13,6 +13,8 @@ from tests.unit.executor.kubernetes_rig import GroupRig
 from tests.unit.executor.pod_groups import GROUP, PodProcess
 from tests.unit.executor.test_kubernetes_stories import KubernetesHouse
 
+pytestmark = pytest.mark.virtual_time
+
 OUT = ["after record", "before request", "after request", "after publish"]
 IN = [*OUT, "before evict", "after evict"]
 STREAMS = {

@@ -17,6 +17,8 @@ from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
 from tests.unit.executor.memory_cluster import MemoryDriver
 
+pytestmark = pytest.mark.virtual_time
+
 EVERY = 13
 """Each case takes every thirteenth point, so that they run side by side; the fast tests run the first case."""
 NTH = some(range(EVERY), EVERY)

@@ -16,6 +16,8 @@ from tests.unit.executor.kubernetes_rig import kubernetes_policy
 from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
 from tests.unit.executor.pod_groups import PodGroup, PodProcess
 
+pytestmark = pytest.mark.virtual_time
+
 FLINK = {"application": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}}}
 
 

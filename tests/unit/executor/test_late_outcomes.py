@@ -31,6 +31,8 @@ from tests.unit.executor.builders import (
 )
 from tests.unit.executor.house import APP, House
 
+pytestmark = pytest.mark.virtual_time
+
 pytestmark = pytest.mark.thorough
 
 FOLLOWING = {**WANTED, "enrich": 6}

@@ -15,6 +15,8 @@ from services.executor.core.observed import Snapshot
 from tests.unit.executor.builders import BEFORE, WANTED, analysis, operator_analysis
 from tests.unit.executor.house import APP, TRACE, House
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:

@@ -18,6 +18,8 @@ from services.executor.core.table import Event
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
 
+pytestmark = pytest.mark.virtual_time
+
 NAMES = [f"shop/app-{i}" for i in range(8)]
 
 
