@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how much is tried. Refuse a misspelt tier in WEIR_REQUIRE, which would be skipped in silence."""
+    gc.disable()  # until the tests are collected: next to nothing of what that makes is garbage
     effort.choose(thorough=config.getoption("--thorough"))
     if unknown := REQUIRED - set(MEANS):
         raise pytest.UsageError(
@@ -90,6 +91,7 @@ def pytest_collection_finish() -> None:
     """Exempt modules and tests, which live until the end, from each garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -21,11 +21,11 @@ from tests.loop.world import World, policy
 from tests.unit.planner.forecasts import forecast
 
 Rate = Callable[[float], float]
-NINE = 1500.0
+NINE = 1500.0 if thorough() else 1200.0
 """The second at which the day's peak begins."""
 LOW, HIGH, UPPER = 600.0, 2000.0, 1.05
 LATE_SECONDS = 30.0
-SETTLED_SECONDS, SECONDS = 900.0, 3000.0 if thorough() else 1900.0
+SETTLED_SECONDS, SECONDS = 900.0, 3000.0 if thorough() else NINE + 400
 TOLERANCE_SECONDS = 5.0
 """A growth one cycle earlier or later, and its restart."""
 CAPACITY = (5.0, 60.0, 180.0)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import thorough
 from tests.loop.world import WORK, World, job, policy
 
 
@@ -18,7 +19,7 @@ def static(parallelism: int, **more: Any) -> dict[str, Any]:
 def test_a_cheaper_candidate_takes_back_what_the_own_planner_wastes() -> None:
     """900 records/s need three subtasks. The own planner wants eight, always; `rate` proposes less, wins after the
     window in which shrinking must be recommended, and the application stays there: no planner undoes the other's plan."""
-    found = world(static(8), {"name": "rate"}, start=8).live(600)
+    found = world(static(8), {"name": "rate"}, start=8).live(600 if thorough() else 480)
     assert found.p(WORK) == 3
     assert found.worst(since=100) < 30
     moves = found.moves()
