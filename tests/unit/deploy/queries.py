@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def of_variables() -> dict[str, tuple[str, str]]:
     return found
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     """Every alert."""
     document = yaml.safe_load((MONITORING / "prometheus" / "alerts.yml").read_text())

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp import web
@@ -42,6 +45,13 @@ class _Server:
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization", ""))
         return await self.answer(request)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def certificates_are_read_once() -> Iterator[None]:
+    """A client reads those of the system, which takes longer than most of these tests; no server here has any."""
+    with mock.patch("ssl.create_default_context", cache(ssl.create_default_context)):
+        yield
 
 
 @pytest.fixture
