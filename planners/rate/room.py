@@ -69,7 +69,9 @@ def shared(request: Request, memory: Memory) -> dict[str, Any]:
         abs(share - before[name]) <= MAX_DRIFT * before[name] for name, share in shares.items()
     ):
         return {}
-    if len(json.dumps(shares)) > MAX_SHARES:
+    # A character of a name takes up to twelve as JSON, its number and punctuation less than thirty.
+    may_be_large = 12 * sum(map(len, shares)) + 30 * len(shares) > MAX_SHARES
+    if may_be_large and len(json.dumps(shares)) > MAX_SHARES:
         return {"shares": {}, "shares_since": None}
     return {"shares": shares, "shares_since": request.analysis.observed_at.timestamp()}
 
