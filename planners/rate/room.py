@@ -52,8 +52,10 @@ def steady_margin(request: Request, comparison: Comparison, memory: Memory) -> f
     if not _may_have_less_room(comparison) or arriving <= 0:
         return None
     window = behavior.scale_down.stabilization.total_seconds()
-    rise, mean = max_rise(memory, window, window), mean_of(memory, window)
-    return None if rise is None or rise > MIN_RISE * arriving else min(arriving + rise, mean) / arriving - 1
+    rise = max_rise(memory, window, window)
+    if rise is None or rise > MIN_RISE * arriving:
+        return None
+    return min(arriving + rise, mean_of(memory, window)) / arriving - 1
 
 
 def shared(request: Request, memory: Memory) -> dict[str, Any]:
