@@ -65,8 +65,9 @@ class CapacityCurve(NamedTuple):
 
     def rate(self, parallelism: int) -> float:
         """Return records/s that the operator sustains at `parallelism`; grows with it up to `best`."""
-        shared = self.serial_seconds * (parallelism - 1) + self.coherence_seconds * parallelism * (parallelism - 1)
-        return parallelism / (self.per_subtask_seconds + shared) / (1 + self.hot_share * (parallelism - 1))
+        more = parallelism - 1
+        shared = more * (self.serial_seconds + self.coherence_seconds * parallelism)
+        return parallelism / (self.per_subtask_seconds + shared) / (1 + self.hot_share * more)
 
     def lower(self, parallelism: int) -> float:
         """Return the lower edge of the interval around `rate`."""
@@ -152,13 +153,14 @@ def _best(curve: CapacityCurve) -> int:
 def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
     """Return the curve through what was measured of an operator; None if nothing was."""
     trusted = [point for point in operator.capacities if point.confidence >= MIN_CONFIDENCE]
-    now, parallelism = operator.true_processing_rate, operator.parallelism
+    points, confidence, is_measured = _measurements(trusted), 0.0, False
+    for point in trusted:
+        confidence = point.confidence if point.confidence > confidence else confidence
+        is_measured = is_measured or point.parallelism == operator.parallelism
+    now = operator.true_processing_rate
     # An estimate may be negative or 0; such a rate says nothing of what the operator can do.
-    rate = now.value if now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE else None
-    points = _measurements(trusted)
-    confidence = max([point.confidence for point in trusted], default=0.0)
-    if rate and parallelism not in [point.parallelism for point in trusted]:
-        points.append(Measurement(parallelism, rate, 1 / now.confidence))
+    if not is_measured and now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE:
+        points.append(Measurement(operator.parallelism, now.value, 1 / now.confidence))
         confidence = max(confidence, now.confidence)
     if not points:
         return None
@@ -174,7 +176,7 @@ def _hot_share(points: Sequence[CapacityPoint]) -> float:
         skew, more = point.skew, point.parallelism - 1
         if skew is not None and more > 0:
             excess, weight = skew - 1, point.confidence
-            largest = max(largest, excess)
+            largest = excess if excess > largest else largest
             products += weight * more * excess
             squares += weight * more * more
     return 0.0 if largest < NOTABLE_SKEW else min(MAX_HOT_SHARE, max(0.0, products / squares))

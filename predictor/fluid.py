@@ -53,7 +53,7 @@ def simulate(  # noqa: PLR0917 - the question in the order of `predict`
             rows.append(_drained(arriving, running, [limits] * len(running), model, restart))
         return _flows(sources, times, rows)
     (source,), (rate,), waiting = sources, rates, model.backlogs[sources[0]].records
-    shares = [(name, fed[0][1]) for name, fed in model.fed.items()]
+    shares = [(name, share) for name, fed in model.flow.items() if (share := fed.get(source, 0.0)) > 0]
     intakes = [min([c[name] / share for name, share in shares if name in c], default=UNLIMITED) for c in capacities]
     # Replayed records are work still to do, although they arrived before everything that waits.
     first = [
@@ -61,8 +61,8 @@ def simulate(  # noqa: PLR0917 - the question in the order of `predict`
     ]
     arrivals = rate * times + np.array(first)[:, None]
     # Both rates are constant, so the source never waits for records before it has caught up.
-    able = np.array([_up(horizon_seconds, steps, restart.seconds) for restart in restarts])
-    able *= np.array(intakes)[:, None]
+    up = _up(horizon_seconds, steps, tuple([restart.seconds for restart in restarts]))
+    able = up * np.array(intakes)[:, None]
     return Flows(times, {source: arrivals}, {source: np.minimum(arrivals, able)})
 
 
@@ -155,11 +155,11 @@ def lag_of(flows: Flows, model: Model, source: str) -> np.ndarray:
         left = flows.times - np.interp(processed - waiting, path.arrived_by(times), times)
     old = processed < waiting
     if np.count_nonzero(old):
-        # Where nothing waited nothing is old.
-        done = np.minimum(processed, waiting) / (waiting + (waiting == 0))
         # Replayed records are a little older still.
         ages = age + (waiting - at_start.records) / rate if arrives else age
-        np.copyto(left, flows.times + ages - done * ages, where=old)
+        # Where nothing waited nothing is old.
+        done = np.divide(processed, waiting, out=np.zeros_like(processed), where=old)
+        np.subtract(flows.times + ages, done * ages, out=left, where=old)
     # Not as a product, which may be −0.
     return np.where(waits, left, 0.0)
 
@@ -210,9 +210,10 @@ def _running(horizon_seconds: float, steps: int, down_seconds: float) -> np.ndar
 
 
 @lru_cache(maxsize=64)
-def _up(horizon_seconds: float, steps: int, down_seconds: float) -> np.ndarray:
-    """Return the seconds that the application has run until each step's end, if it is down at first."""
-    return _read_only(np.maximum(0.0, times_of(horizon_seconds, steps) - down_seconds))
+def _up(horizon_seconds: float, steps: int, down_seconds: tuple[float, ...]) -> np.ndarray:
+    """Return the seconds that the application has run until each step's end, if it is down at first: a row for each
+    time."""
+    return _read_only(np.maximum(0.0, times_of(horizon_seconds, steps) - np.array(down_seconds)[:, None]))
 
 
 @lru_cache(maxsize=8)

@@ -34,6 +34,8 @@ class Restarts:
 
     def of(self, now: Mapping[str, int], wanted: Mapping[str, int]) -> Restart:
         """Return the cost of changing from one parallelism to another."""
+        if self.is_one:
+            return self.up
         before, after = sum(now.get(name, p) for name, p in wanted.items()), sum(wanted.values())
         found = self.up if after >= before else self.down
         if not self.moves:

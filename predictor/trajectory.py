@@ -168,7 +168,7 @@ def outlooks(
                 horizon_seconds,
                 restart.seconds,
                 round(max_lag, 2),
-                round(late_steps * (horizon_seconds / steps), 2),
+                round(late_steps * (horizon_seconds / steps), 2) if late_steps else 0.0,
                 None if utilization is None else round(utilization, 3),
                 bottleneck,
                 times,

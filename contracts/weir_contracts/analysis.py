@@ -240,7 +240,7 @@ class Analysis(Message):
 
     def has(self, code: Code) -> bool:
         """Return whether a symptom is present."""
-        return any(symptom.code == code for symptom in self.symptoms)
+        return code in [symptom.code for symptom in self.symptoms]
 
     def forecast(self, operator: str) -> SourceForecast | None:
         """Return the forecast of a source; None if it has none."""

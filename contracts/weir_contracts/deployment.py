@@ -128,12 +128,13 @@ class Topology(Message):
         """Return the limits of each operator by a policy's bounds, its key groups and its partitions."""
         found, own, common = {}, bounds.operators, (bounds.min, bounds.max)
         for operator in self.operators:
-            low, high = bounds.of(operator.name) if operator.name in own else common
+            name = operator.name
+            low, high = bounds.of(name) if name in own else common
             groups, partitions = operator.max_parallelism, operator.source_partitions
             if groups is not None and groups < high:
                 low, high = min(low, groups), groups
             useful = high if partitions is None or partitions >= high else max(low, partitions)
-            found[operator.name] = OperatorLimits(low, useful, high)
+            found[name] = OperatorLimits(low, useful, high)
         return found
 
     def smallest_useful(self, name: str, p: int) -> int:

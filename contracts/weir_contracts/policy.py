@@ -258,12 +258,18 @@ class ScalingPolicy(Document):
     @property
     def subject(self) -> Subject:
         """The application that collectors read and drivers scale."""
-        spec = self.spec
-        application = spec.application
-        if application is None and spec.target.kubernetes is not None:
-            application = Application(service=ServiceApplication())
+        spec, application = self.spec, self.spec.application
+        if application is None and (service := self.service) is not None:
+            application = Application(service=service)
         application = application or Application.model_construct(flink=spec.target.application)
         return Subject(self.application, application, spec.target, spec.signals)
+
+    @property
+    def service(self) -> ServiceApplication | None:
+        """The service that the application is: so are workloads of Kubernetes by default; None for another engine."""
+        if self.spec.application is not None:
+            return self.spec.application.service
+        return None if self.spec.target.kubernetes is None else ServiceApplication()
 
     def job_field(self, name: str) -> str:
         """Return the path in this document of a field of the Flink job (`url`, `job`)."""

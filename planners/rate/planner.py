@@ -94,7 +94,8 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     demands = demands_of(comparison)
     impossible = infeasible(demands, parameters.drain_seconds, 1 + rise)
     # What holding will be compared with is predicted together with it.
-    is_busy = any(each.is_above(comparison.max_utilization) for each in demands)
+    most = comparison.max_utilization
+    is_busy = any(each.is_above(most) for each in demands)
     options = _options(comparison, demands, impossible, 1 + rise) if is_busy else None
     smaller = None if is_busy else _smaller(comparison, demands, parameters, margin)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
@@ -252,7 +253,10 @@ def _smaller(
     """Return the smallest option that may be good enough with arrivals a margin higher, and what decided its size; None:
     it saves too little. `margin` is that of a steady load."""
     higher = parameters.arrival_margin if margin is None else min(margin, parameters.arrival_margin)
-    vector, decided_by = shrunk(comparison, demands, parameters.drain_seconds, higher, is_steady=margin is not None)
+    drain, is_steady = parameters.drain_seconds, margin is not None
+    if all(each.needs_all(each.shrinking_rate(1 + higher, drain, is_steady=is_steady)) for each in demands):
+        return None
+    vector, decided_by = shrunk(comparison, demands, drain, higher, is_steady=is_steady)
     cost, held = _cost(comparison, vector), _cost(comparison, comparison.current)
     if cost >= held or held[0] - cost[0] < parameters.min_saving * held[0]:
         return None

@@ -52,8 +52,10 @@ def steady_margin(request: Request, comparison: Comparison, memory: Memory) -> f
     if not _may_have_less_room(comparison) or arriving <= 0:
         return None
     window = behavior.scale_down.stabilization.total_seconds()
-    rise, mean = max_rise(memory, window, window), mean_of(memory, window)
-    return None if rise is None or rise > MIN_RISE * arriving else min(arriving + rise, mean) / arriving - 1
+    rise = max_rise(memory, window, window)
+    if rise is None or rise > MIN_RISE * arriving:
+        return None
+    return min(arriving + rise, mean_of(memory, window)) / arriving - 1
 
 
 def shared(request: Request, memory: Memory) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def shared(request: Request, memory: Memory) -> dict[str, Any]:
         abs(share - before[name]) <= MAX_DRIFT * before[name] for name, share in shares.items()
     ):
         return {}
-    if len(json.dumps(shares)) > MAX_SHARES:
+    # A character of a name takes up to twelve as JSON, its number and punctuation less than thirty.
+    may_be_large = 12 * sum(map(len, shares)) + 30 * len(shares) > MAX_SHARES
+    if may_be_large and len(json.dumps(shares)) > MAX_SHARES:
         return {"shares": {}, "shares_since": None}
     return {"shares": shares, "shares_since": request.analysis.observed_at.timestamp()}
 

@@ -1,8 +1,8 @@
 """Parallelism of each operator by its demand, and the planner's parameters."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 from pydantic import AliasChoices, Field
 from weir_contracts import Infeasible, Parallelism, Topology
@@ -28,8 +28,9 @@ class RateParameters(Assumptions):
     )
 
 
-class Demand(NamedTuple):
-    """Demand of one operator, and its limits."""
+@dataclass(slots=True)
+class Demand:
+    """Demand of one operator, and its limits. Not frozen, as that takes longer to make."""
 
     operator: str
     now: int
@@ -37,6 +38,8 @@ class Demand(NamedTuple):
     max: int
     useful: int
     """`max`, but no parallelism that does less than a smaller one."""
+    best: int | None
+    """Parallelism beyond which more subtasks do less; None: there is none, or it is unknown."""
     curve: CapacityCurve | None
     load: float | None
     """Records/s that arrive; None: unknown."""
@@ -59,6 +62,22 @@ class Demand(NamedTuple):
         them."""
         load = self.load or 0.0
         return (growth * load if self.is_bound else load) / self.utilization
+
+    def shrinking_rate(self, growth: float, drain_seconds: float, *, is_steady: bool) -> float:
+        """Return records/s that fewer subtasks have to sustain if arrivals may become `growth` times as high."""
+        load = self.load or 0.0
+        if is_steady:
+            return growth * load / (1 - STEADY_ROOM)
+        return max(growth * load, self.lasting(growth), load + self.catching_up / drain_seconds)
+
+    def needs_all(self, rate: float) -> bool:
+        """Return whether one subtask less would clearly not sustain `rate`."""
+        fewer = self.now - 1
+        if self.curve is None or self.load is None or self.useful <= fewer:
+            return False
+        if fewer == 0:
+            return True
+        return (self.best is None or self.best >= fewer) and self.curve.rate(fewer) < 0.999 * rate
 
     def fittings(
         self, curve: CapacityCurve, rates: Iterable[float], upper: float, margin: float = 0.0
@@ -97,7 +116,7 @@ def demands_of(comparison: Comparison) -> list[Demand]:
         best = None if curve is None else curve.best
         useful = high if best is None else min(high, max(best, now))
         catching_up = waiting.get(name, 0.0) + (load or 0.0) * restart_seconds
-        found.append(Demand(name, now, low, high, useful, curve, load, utilization, is_bound, catching_up, tasks))
+        found.append(Demand(name, now, low, high, useful, best, curve, load, utilization, is_bound, catching_up, tasks))
     return found
 
 
@@ -150,13 +169,13 @@ def shrunk(
         if curve is None or each.load is None:
             found[name] = min(_grown(comparison, each), now)
             continue
+        rate = each.shrinking_rate(growth, drain_seconds, is_steady=is_steady)
         if is_steady:
-            needed = curve.needed(growth * each.load / (1 - STEADY_ROOM))
+            needed = curve.needed(rate)
             size, decided_by = max(each.min, now if needed is None else needed), LOAD
             if each.tasks:
                 size = each.tasks.next_useful(name, size)
         else:
-            rate = max(each.lasting(growth), each.load + each.catching_up / drain_seconds)
             ((size, decided_by),) = each.fittings(curve, [rate], growth * each.load, arrival_margin)
         found[name] = min(size, now)
         decided = max(decided, (found[name], decided_by))

@@ -134,13 +134,15 @@ def make_plan(
         amendments=list(proposal.amendments) if proposal else [],
         planning_seconds=planning_seconds,
         # All of it was validated.
-        state=PlanState.model_construct(
-            recommendations=recommendations,
-            memory=_memory(reply, state, planner),
-            planner=planner,
-            arrivals=arrivals,
-            actions=actions,
-            contenders=[],
+        state=state.model_copy(
+            update={
+                "recommendations": recommendations,
+                "memory": _memory(reply, state, planner),
+                "planner": planner,
+                "arrivals": arrivals,
+                "actions": actions,
+                "contenders": [],
+            }
         ),
     )
 

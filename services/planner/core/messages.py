@@ -21,7 +21,8 @@ def not_judged(application: str, reason: str) -> str:
 
 def names(operators: Iterable[str]) -> str:
     """Format as `parse, enrich`, naming at most `MAX_PARTS` operators."""
-    return _joined([_short(name) for name in operators])
+    found = list(operators)
+    return _joined([_short(name) for name in found[:MAX_PARTS]], len(found) - MAX_PARTS)
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -36,8 +37,9 @@ def each(reasons: Sequence[str], more: int = 0) -> str:
     return "; ".join(reasons[:2]) + (f" and {more} more" if more > 0 else "")
 
 
-def _joined(parts: Sequence[str]) -> str:
-    more = len(parts) - MAX_PARTS
+def _joined(parts: Sequence[str], more: int = 0) -> str:
+    """Join at most `MAX_PARTS`; `more` are left out already."""
+    more = max(0, more) + len(parts[MAX_PARTS:])
     return ", ".join(parts[:MAX_PARTS]) + (f" and {more} more" if more > 0 else "")
 
 
@@ -192,11 +194,12 @@ def stabilised(current: Parallelism, after: Parallelism, operators: Sequence[str
     """Name the operators that a recommendation in the window limits, as `enrich stays at 6`."""
     limited_to = [
         f"{_short(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
-        for name in operators
+        for name in operators[:MAX_PARTS]
     ]
     levels = {after[name] for name in operators}
     of = f" of {levels.pop()}" if len(levels) == 1 else ""
-    return f"{_joined(limited_to)}: the stabilisation window still contains a recommendation{of}"
+    limited = _joined(limited_to, len(operators) - MAX_PARTS)
+    return f"{limited}: the stabilisation window still contains a recommendation{of}"
 
 
 def waits_for_larger_step(current: Parallelism, later: Parallelism, seconds: float) -> str:

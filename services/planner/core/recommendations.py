@@ -4,8 +4,10 @@ A window needs the smallest and the largest recommendation of each operator in i
 it.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 
 from weir_contracts import Recommendation
 
@@ -17,11 +19,14 @@ def gathered(latest: Recommendation, before: Sequence[Recommendation], since: da
 
     Of equal ones in a row the first and the last; none that names other operators.
     """
+    if latest.at <= since:
+        return [latest]
     kept, current, names = [latest], latest.parallelism, latest.parallelism.keys()
-    at, in_run = latest.at, False
-    for each in reversed(before):
-        if at <= since:
-            break
+    first = bisect_right(before, since, key=attrgetter("at")) - 1
+    while first > 0 and before[first].parallelism.keys() != names:
+        first -= 1
+    in_run = False
+    for each in reversed(before[max(0, first) :]):
         earlier = each.parallelism
         if earlier == current:
             if in_run:
@@ -29,12 +34,9 @@ def gathered(latest: Recommendation, before: Sequence[Recommendation], since: da
             else:
                 kept.append(each)
                 in_run = True
-        elif earlier.keys() != names:
-            continue
-        else:
+        elif earlier.keys() == names:
             kept.append(each)
             current, in_run = earlier, False
-        at = each.at
     return kept[::-1]
 
 

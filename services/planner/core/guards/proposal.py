@@ -62,7 +62,7 @@ class Context:
 
     @cached_property
     def _service(self) -> ServiceApplication | None:
-        return self.request.policy.subject.application.service
+        return self.request.policy.service
 
     def load(self, name: str) -> float | None:
         """Return an operator's demand over its capacity as it runs; None if either is unknown."""

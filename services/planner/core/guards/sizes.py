@@ -88,9 +88,9 @@ def sustained_rate(proposal: Proposal) -> Proposal:
     vector, min_step = dict(wanted), _min_step(context)
     limited: dict[str, tuple[float, float] | None] = {}
     for name in down:
-        now, sustained, demand = context.current[name], _sustained(name, context), context.demand(name)
         if not context.counts_records(name):
             continue
+        now, sustained, demand = context.current[name], _sustained(name, context), context.demand(name)
         if demand is None or sustained is None:
             vector[name], limited[name] = now, None
             continue
@@ -108,10 +108,12 @@ def _sustained(name: str, context: Context) -> float | None:
     found = context.operators.get(name)
     if found is None:
         return None
-    rates = [c.records_per_second / c.parallelism for c in found.capacities if c.saturated]
-    rates += [c.max_input_rate / c.parallelism for c in found.capacities if c.max_input_rate is not None]
-    if found.input_rate.value is not None:
-        rates.append(found.input_rate.value / found.parallelism)
+    rates = [] if found.input_rate.value is None else [found.input_rate.value / found.parallelism]
+    for point in found.capacities:
+        if point.saturated:
+            rates.append(point.records_per_second / point.parallelism)
+        if point.max_input_rate is not None:
+            rates.append(point.max_input_rate / point.parallelism)
     return max(rates, default=None)
 
 
