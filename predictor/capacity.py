@@ -40,6 +40,8 @@ MAX_AGE_HOURS = 24.0
 NOTABLE_SKEW = 0.05
 """By how much the busiest subtask has to be busier than the mean for its share of records to be larger."""
 MAX_HOT_SHARE = 0.95
+MAX_BEST = 1e9
+"""Parallelism beyond which a fall is that of a rounding error."""
 DEVIATIONS = 1.645
 """Standard errors from the curve to the edges of its interval: nine of ten measurements lie within."""
 
@@ -146,7 +148,7 @@ def _surely_needed(curve: CapacityCurve, demand: float, limit: int, margin: floa
 def _best(curve: CapacityCurve) -> int:
     own, shared, hot = curve.per_subtask_seconds, curve.serial_seconds, curve.hot_share
     falls = curve.coherence_seconds + shared * hot
-    exact = math.sqrt(max(0.0, own - shared) * (1 - hot) / falls)
+    exact = min(MAX_BEST, math.sqrt(max(0.0, own - shared) * (1 - hot) / falls))
     return max(max(1, math.floor(exact)), math.ceil(exact), key=curve.rate)
 
 

@@ -256,14 +256,12 @@ class ShadowRunner:
         kept = self._kept.get(application)
         if kept is None or kept.is_published or not self._is_mine(application):
             return
-        message = Shadows.model_validate_json(kept.text)
+        message, at = Shadows.model_validate_json(kept.text), self._clock.monotonic()
         body, headers = encode(
             message, type=SHADOWS.type, source="planner", id=derive_id(message.id, "published"), time=self._clock.now()
         )
         await self._bus.publish(SHADOWS.name, application, body, headers)
-        self._kept[application] = replace(
-            kept, published_at=self._clock.monotonic(), published_hour=_hour(message.at), is_published=True
-        )
+        self._kept[application] = replace(kept, published_at=at, published_hour=_hour(message.at), is_published=True)
 
 
 def run_cycle(text: str) -> str:

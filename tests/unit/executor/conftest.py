@@ -23,7 +23,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time. No thread may be waited for with a time limit, which would be over at once."""
+    """An event loop in virtual time. No thread may be waited for: all virtual time would pass until it is done."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()

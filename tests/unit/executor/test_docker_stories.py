@@ -12,8 +12,6 @@ from tests.unit.executor.docker_rig import PROJECT, SERVICE, docker_policy
 from tests.unit.executor.house import APP, House
 from tests.unit.executor.memory_docker import MemoryDaemon, ReactiveCluster
 
-pytestmark = pytest.mark.virtual_time
-
 
 class DockerHouse(House):
     """Two containers run, and the job on them; the monitor does not know what was requested."""
