@@ -44,7 +44,7 @@ from predictor import (
 from .ahead import Ahead, before_the_peak, expected_rise, last_growth_seconds
 from .cold import first_step
 from .rising import Memory, noticed, rise_of
-from .room import shared, steady_margin, with_room
+from .room import may_wait, shared, steady_margin, with_room
 from .sizing import Demand, RateParameters, demands_of, infeasible, shrunk, sized
 from .swings import Ride, looked, ride_of
 
@@ -86,7 +86,8 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         if step is not None:
             return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
-    margin, comparison = steady_margin(request, comparison, memory), with_room(request, comparison, memory)
+    usual, margin = comparison, steady_margin(request, comparison, memory)
+    comparison = with_room(request, usual, memory)
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
     looks_ahead = parameters.look_ahead and has_believed(request.analysis)
     if looks_ahead:
@@ -100,9 +101,12 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     smaller = None if is_busy else _smaller(comparison, demands, parameters, margin)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     situation = _Situation(comparison, hold, impossible)
-    reason, ride = _why_not_hold(comparison), ride_of(request, comparison, memory, parameters.arrival_margin)
+    ride = ride_of(request, comparison, memory, parameters.arrival_margin)
     if ride is not None and _is_ridden(comparison, ride, request):
         return _ridden(situation, ride)
+    reason = _needs_room(comparison)
+    if reason is None or may_wait(request, usual, memory, comparison.staying.max_utilization or 0.0):
+        reason = _is_at_risk(comparison)
     if reason is None:
         drain = parameters.drain_seconds
         ahead = before_the_peak(request, comparison, memory, drain) if looks_ahead else None
@@ -120,17 +124,23 @@ def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
     return comparison.topology.slots(vector), sum(vector.values())
 
 
-def _why_not_hold(comparison: Comparison) -> tuple[str, str] | None:
-    """Return code and text of the reason not to hold; None if holding is good enough."""
+def _needs_room(comparison: Comparison) -> tuple[str, str] | None:
+    """Return code and text if an operator has less room than its load needs; None if each has enough."""
     limit, staying = comparison.limit_seconds, comparison.staying
     used, where = staying.max_utilization, staying.bottleneck
     # An application that drains the backlog of a restart is not restarted again for its utilization alone.
     settling = limit is not None and (comparison.analysis.has("restarting") or comparison.analysis.has("catching-up"))
-    if used is not None and where is not None and used > (1.0 if settling else comparison.max_utilization):
-        load, p = comparison.model.loads.get(where, 0.0), comparison.current[where]
-        subtasks = "subtask processes" if p == 1 else "subtasks process"
-        text = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
-        return ("overloaded" if used > 1 else "utilization-high"), text
+    if used is None or where is None or used <= (1.0 if settling else comparison.max_utilization):
+        return None
+    load, p = comparison.model.loads.get(where, 0.0), comparison.current[where]
+    subtasks = "subtask processes" if p == 1 else "subtasks process"
+    text = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
+    return ("overloaded" if used > 1 else "utilization-high"), text
+
+
+def _is_at_risk(comparison: Comparison) -> tuple[str, str] | None:
+    """Return code and text of another reason not to hold; None if holding is good enough."""
+    limit, staying = comparison.limit_seconds, comparison.staying
     if comparison.suspects:
         return "saturated", _suspicion(comparison)
     if limit is not None and staying.violation_seconds > 0:

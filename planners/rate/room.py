@@ -9,7 +9,7 @@ from weir_planner import Request
 
 from predictor import Comparison, seconds_until_capacity
 
-from .rising import MIN_RISE, Memory
+from .rising import MIN_RISE, RISES, Memory
 
 STEADY_SECONDS = 120.0
 """Shortest time in which arrivals have to be known before the rises in it say how much room they need."""
@@ -18,6 +18,10 @@ SHARES_SECONDS = 240.0
 MAX_DRIFT = 0.1
 """Change of an operator's share of the arrivals from which its own load is not as steady as they are: windows that give
 out at once, selectivities that drift."""
+MAX_NOISE = 0.1
+"""Share of the arrivals by which they may rise in the time of a growth until one that is due may not wait."""
+WAITING_SHARE = 0.25
+"""Share of the objective that lag may reach until a growth counts that waits a cycle longer."""
 MAX_SHARES = 8_000
 """Characters of the shares that are remembered. A larger graph has none, and its load is never steady."""
 
@@ -28,14 +32,36 @@ def with_room(request: Request, comparison: Comparison, memory: Memory) -> Compa
     arriving = sum(comparison.model.arrivals.values())
     if not _may_have_less_room(comparison) or arriving <= 0:
         return comparison
-    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
-    takes += request.policy.spec.interval.total_seconds()
+    takes = _growth_seconds(request, comparison, memory)
     rise = max_rise(memory, takes, 2 * takes)
     if rise is None:
         return comparison
     saved = max(0.0, arriving / (arriving + rise) - comparison.max_utilization)
     limits = {name: getattr(comparison, name) + saved for name in ("max_utilization", "target_utilization")}
     return replace(comparison, assumptions=comparison.assumptions.model_copy(update=limits))
+
+
+def may_wait(request: Request, comparison: Comparison, memory: Memory, utilization: float) -> bool:
+    """Return whether a growth at this utilization may wait until the next cycle: the load rises by no more than noise, and
+    lag would stay small. `comparison` is that before `with_room`.
+
+    An application that shrank to the mean of a noisy load would otherwise grow and shrink with the noise.
+    """
+    limit, lag = comparison.limit_seconds, comparison.analysis.lag_seconds.value
+    if limit is None or lag is None or memory.rises >= RISES or not _may_have_less_room(comparison):
+        return False
+    takes = _growth_seconds(request, comparison, memory)
+    rise = max_rise(memory, takes, 2 * takes)
+    if rise is None or rise > MAX_NOISE * sum(comparison.model.arrivals.values()):
+        return False
+    waits = request.policy.spec.interval.total_seconds() + takes
+    return lag + waits * (1 - 1 / max(1.0, utilization)) <= WAITING_SHARE * limit
+
+
+def _growth_seconds(request: Request, comparison: Comparison, memory: Memory) -> float:
+    """Return the seconds from a look until new capacity counts."""
+    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
+    return takes + request.policy.spec.interval.total_seconds()
 
 
 def _may_have_less_room(comparison: Comparison) -> bool:
