@@ -1,13 +1,15 @@
 """Stories that need several operators: windows, hot keys, joins, moving bottlenecks, limits behind it. With noisy
 readings."""
 
+import random
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from simulator import Application, Noise, chain, diamond, two_sources
-from tests.loop.world import CALMING, Load, World, without
+from tests.effort import some, thorough
+from tests.loop.world import CALMING, WORK, Load, World, job, without
 
 NOISE = Noise(relative=0.02)
 
@@ -128,3 +130,15 @@ def test_a_limit_downstream_is_not_scaled_against_for_ever() -> None:
     assert world.plans[-1].code in ("nothing-helps", "ineffective-growth")
     assert world.analysis is not None
     assert world.analysis.bottleneck == "sink: Writer"
+
+
+@pytest.mark.parametrize("interval_seconds", some([60, 15], 1))
+def test_a_level_load_with_noise_near_capacity_is_left_alone(interval_seconds: int) -> None:
+    """98 % of one subtask, give or take 3 % from minute to minute: one slot, and no growing and shrinking with the noise."""
+    chance = random.Random(4)
+    levels = [490 * chance.uniform(0.97, 1.03) for _ in range(121)]
+    found = story(job(2), lambda seconds: levels[int(seconds / 60)], interval=f"{interval_seconds}s")
+    found.live(7200 if thorough() else 3600)
+    assert found.p(WORK) == 1
+    assert len(found.moves()) <= 3
+    assert found.worst() < 30
