@@ -95,8 +95,8 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     demands = demands_of(comparison)
     impossible = infeasible(demands, parameters.drain_seconds, 1 + rise)
     # What holding will be compared with is predicted together with it.
-    most = comparison.max_utilization
-    is_busy = any(each.is_above(most) for each in demands)
+    max_utilization = comparison.max_utilization
+    is_busy = any(each.is_above(max_utilization) for each in demands)
     options = _options(comparison, demands, impossible, 1 + rise) if is_busy else None
     smaller = None if is_busy else _smaller(comparison, demands, parameters, margin)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
