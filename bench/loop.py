@@ -37,8 +37,7 @@ STEP_FACTOR = 3.0
 INTERVAL_SECONDS = 2.0
 OBJECTIVE_SECONDS = 30.0
 STEP_OBJECTIVE_SECONDS, STEP_SECONDS = 10.0, 25.0
-"""What the steps are held to, and how long each lasts at least: too long to be ridden out as a swing, which is no answer to
-a step."""
+"""Objective of the load steps, and the shortest time that one lasts. `rate` would ride out shorter ones and not scale."""
 REST_SECONDS = 20.0
 
 
@@ -115,7 +114,7 @@ def _measure(bench: Running, steps: int) -> dict[str, Any]:
     figures = []
     phases = random.Random(0)
     for i in range(steps):
-        # Settled is seen right after a plan: without this every step would come as long before the next observation.
+        # `settle` ends right after a plan: without a wait each step would come at the same moment of the interval.
         time.sleep(phases.uniform(0.0, INTERVAL_SECONDS))
         figures.append(step(bench))
         log(f"step {i + 1} of {steps}: {asdict(figures[-1])}")

@@ -41,7 +41,7 @@ NOTABLE_SKEW = 0.05
 """By how much the busiest subtask has to be busier than the mean for its share of records to be larger."""
 MAX_HOT_SHARE = 0.95
 MAX_BEST = 1e9
-"""Parallelism beyond which a fall is that of a rounding error."""
+"""Largest parallelism from which a curve may fall: beyond it the fall is a rounding error."""
 DEVIATIONS = 1.645
 """Standard errors from the curve to the edges of its interval: nine of ten measurements lie within."""
 
@@ -173,15 +173,15 @@ def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
 def _hot_share(points: Sequence[CapacityPoint]) -> float:
     """Return the share of records that one subtask gets beyond its equal part, by least squares of the measured skews;
     0 if no skew is more than a difference between gauges."""
-    largest = products = squares = 0.0
+    max_excess = products = squares = 0.0
     for point in points:
         skew, more = point.skew, point.parallelism - 1
         if skew is not None and more > 0:
             excess, weight = skew - 1, point.confidence
-            largest = excess if excess > largest else largest
+            max_excess = excess if excess > max_excess else max_excess
             products += weight * more * excess
             squares += weight * more * more
-    return 0.0 if largest < NOTABLE_SKEW else min(MAX_HOT_SHARE, max(0.0, products / squares))
+    return 0.0 if max_excess < NOTABLE_SKEW else min(MAX_HOT_SHARE, max(0.0, products / squares))
 
 
 def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:

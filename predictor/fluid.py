@@ -211,8 +211,8 @@ def _running(horizon_seconds: float, steps: int, down_seconds: float) -> np.ndar
 
 @lru_cache(maxsize=64)
 def _up(horizon_seconds: float, steps: int, down_seconds: tuple[float, ...]) -> np.ndarray:
-    """Return the seconds that the application has run until each step's end, if it is down at first: a row for each
-    time."""
+    """Return the seconds that the application has run until each step's end, one row for each of the
+    downtimes at the start."""
     return _read_only(np.maximum(0.0, times_of(horizon_seconds, steps) - np.array(down_seconds)[:, None]))
 
 

@@ -15,7 +15,7 @@ from weir_planner import Request
 
 from predictor import Coming, Comparison, changes, coming, growth_seconds, seconds_until_capacity, throttle
 
-from .rising import Memory
+from .rising import Memory, seconds_until_growth
 from .sizing import demands_of, sized
 
 STEPS = 90
@@ -68,10 +68,7 @@ def last_growth_seconds(request: Request, memory: Memory) -> float | None:
 def expected_rise(request: Request, comparison: Comparison, memory: Memory, drain_seconds: float) -> float:
     """Return the share by which a growth has to be larger for the peak that is expected until it is worked off; 0
     without a forecast that is believed."""
-    takes = (
-        seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
-        + request.policy.spec.interval.total_seconds()
-    )
+    takes = seconds_until_growth(request, comparison, memory)
     found = coming(request.analysis, comparison.model.arrivals, takes + drain_seconds)
     now = sum(comparison.model.arrivals.values())
     if found is None or now <= 0:

@@ -86,8 +86,8 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         if step is not None:
             return step
         return PlanReply(kind="hold", code=comparison.code, sentence=comparison.sentence)
-    usual, margin = comparison, steady_margin(request, comparison, memory)
-    comparison = with_room(request, usual, memory)
+    default, margin = comparison, steady_margin(request, comparison, memory)
+    comparison = with_room(request, default, memory)
     rise = rise_of(request, memory, comparison.restart.seconds + parameters.drain_seconds)
     looks_ahead = parameters.look_ahead and has_believed(request.analysis)
     if looks_ahead:
@@ -104,9 +104,9 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     ride = ride_of(request, comparison, memory, parameters.arrival_margin)
     if ride is not None and _is_ridden(comparison, ride, request):
         return _ridden(situation, ride)
-    reason = _needs_room(comparison)
-    if reason is None or may_wait(request, usual, memory, comparison.staying.max_utilization or 0.0):
-        reason = _is_at_risk(comparison)
+    reason = _lack_of_room(comparison)
+    if reason is None or may_wait(request, default, memory, comparison.staying.max_utilization or 0.0):
+        reason = _other_risk(comparison)
     if reason is None:
         drain = parameters.drain_seconds
         ahead = before_the_peak(request, comparison, memory, drain) if looks_ahead else None
@@ -124,7 +124,7 @@ def _cost(comparison: Comparison, vector: Parallelism) -> tuple[int, int]:
     return comparison.topology.slots(vector), sum(vector.values())
 
 
-def _needs_room(comparison: Comparison) -> tuple[str, str] | None:
+def _lack_of_room(comparison: Comparison) -> tuple[str, str] | None:
     """Return code and text if an operator has less room than its load needs; None if each has enough."""
     limit, staying = comparison.limit_seconds, comparison.staying
     used, where = staying.max_utilization, staying.bottleneck
@@ -138,7 +138,7 @@ def _needs_room(comparison: Comparison) -> tuple[str, str] | None:
     return ("overloaded" if used > 1 else "utilization-high"), text
 
 
-def _is_at_risk(comparison: Comparison) -> tuple[str, str] | None:
+def _other_risk(comparison: Comparison) -> tuple[str, str] | None:
     """Return code and text of another reason not to hold; None if holding is good enough."""
     limit, staying = comparison.limit_seconds, comparison.staying
     if comparison.suspects:

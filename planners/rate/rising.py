@@ -5,6 +5,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from weir_planner import Request
 
+from predictor import Comparison, seconds_until_capacity
+
 MIN_RISE = 0.05
 """Share by which arrivals have to be higher than a cycle ago to count as risen: more than noise."""
 RISES = 3
@@ -53,6 +55,12 @@ def noticed(request: Request, memory: Memory) -> dict[str, Any]:
         return {"arrivals": now, "rises": 0, "step": 0.0}
     slows = memory.rises > 0 and now - before < SLOWING * memory.step
     return {"arrivals": now, "rises": 1 if slows else min(1000, memory.rises + 1), "step": now - before}
+
+
+def seconds_until_growth(request: Request, comparison: Comparison, memory: Memory) -> float:
+    """Return the seconds from one look to the next, and from a growth that is decided then until its capacity counts."""
+    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
+    return takes + request.policy.spec.interval.total_seconds()
 
 
 def rise_of(request: Request, memory: Memory, seconds: float) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 from weir_planner import Request
 
-from predictor import Comparison, seconds_until_capacity
+from predictor import Comparison
 
-from .rising import MIN_RISE, RISES, Memory
+from .rising import MIN_RISE, RISES, Memory, seconds_until_growth
 
 STEADY_SECONDS = 120.0
 """Shortest time in which arrivals have to be known before the rises in it say how much room they need."""
@@ -19,9 +19,9 @@ MAX_DRIFT = 0.1
 """Change of an operator's share of the arrivals from which its own load is not as steady as they are: windows that give
 out at once, selectivities that drift."""
 MAX_NOISE = 0.1
-"""Share of the arrivals by which they may rise in the time of a growth until one that is due may not wait."""
+"""Share of the arrivals: if they rise by more in the time of a growth, a growth that is due does not wait."""
 WAITING_SHARE = 0.25
-"""Share of the objective that lag may reach until a growth counts that waits a cycle longer."""
+"""Share of the objective: a growth waits for the next cycle if lag stays below it until that growth counts."""
 MAX_SHARES = 8_000
 """Characters of the shares that are remembered. A larger graph has none, and its load is never steady."""
 
@@ -32,8 +32,7 @@ def with_room(request: Request, comparison: Comparison, memory: Memory) -> Compa
     arriving = sum(comparison.model.arrivals.values())
     if not _may_have_less_room(comparison) or arriving <= 0:
         return comparison
-    takes = _growth_seconds(request, comparison, memory)
-    rise = max_rise(memory, takes, 2 * takes)
+    rise = _rise_until_growth(memory, seconds_until_growth(request, comparison, memory))
     if rise is None:
         return comparison
     saved = max(0.0, arriving / (arriving + rise) - comparison.max_utilization)
@@ -50,18 +49,17 @@ def may_wait(request: Request, comparison: Comparison, memory: Memory, utilizati
     limit, lag = comparison.limit_seconds, comparison.analysis.lag_seconds.value
     if limit is None or lag is None or memory.rises >= RISES or not _may_have_less_room(comparison):
         return False
-    takes = _growth_seconds(request, comparison, memory)
-    rise = max_rise(memory, takes, 2 * takes)
+    takes = seconds_until_growth(request, comparison, memory)
+    rise = _rise_until_growth(memory, takes)
     if rise is None or rise > MAX_NOISE * sum(comparison.model.arrivals.values()):
         return False
     waits = request.policy.spec.interval.total_seconds() + takes
     return lag + waits * (1 - 1 / max(1.0, utilization)) <= WAITING_SHARE * limit
 
 
-def _growth_seconds(request: Request, comparison: Comparison, memory: Memory) -> float:
-    """Return the seconds from a look until new capacity counts."""
-    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
-    return takes + request.policy.spec.interval.total_seconds()
+def _rise_until_growth(memory: Memory, takes_seconds: float) -> float | None:
+    """Return the largest rise of arrivals in the time that a growth takes, in records/s; None as of `max_rise`."""
+    return max_rise(memory, takes_seconds, 2 * takes_seconds)
 
 
 def _may_have_less_room(comparison: Comparison) -> bool:

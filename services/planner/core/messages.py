@@ -1,6 +1,6 @@
 """Sentences for users: reasons of holds and amendments, and the sentence of a plan, with numbers in a readable form."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from weir_contracts import Parallelism, bounded
@@ -21,14 +21,13 @@ def not_judged(application: str, reason: str) -> str:
 
 def names(operators: Iterable[str]) -> str:
     """Format as `parse, enrich`, naming at most `MAX_PARTS` operators."""
-    found = list(operators)
-    return _joined([_short(name) for name in found[:MAX_PARTS]], len(found) - MAX_PARTS)
+    return _joined(list(operators), _short)
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """Format the differences as `enrich 2 → 4, sink 1 → 2`."""
-    moved = [f"{_short(name)} {before.get(name, '?')} → {p}" for name, p in after.items() if before.get(name) != p]
-    return _joined(moved) or "no change"
+    moved = [name for name, p in after.items() if before.get(name) != p]
+    return _joined(moved, lambda name: f"{_short(name)} {before.get(name, '?')} → {after[name]}") or "no change"
 
 
 def each(reasons: Sequence[str], more: int = 0) -> str:
@@ -37,10 +36,10 @@ def each(reasons: Sequence[str], more: int = 0) -> str:
     return "; ".join(reasons[:2]) + (f" and {more} more" if more > 0 else "")
 
 
-def _joined(parts: Sequence[str], more: int = 0) -> str:
-    """Join at most `MAX_PARTS`; `more` are left out already."""
-    more = max(0, more) + len(parts[MAX_PARTS:])
-    return ", ".join(parts[:MAX_PARTS]) + (f" and {more} more" if more > 0 else "")
+def _joined(operators: Sequence[str], text: Callable[[str], str]) -> str:
+    """Join the texts of at most `MAX_PARTS` operators, and count the others."""
+    more = len(operators) - MAX_PARTS
+    return ", ".join(map(text, operators[:MAX_PARTS])) + (f" and {more} more" if more > 0 else "")
 
 
 def _short(name: str) -> str:
@@ -96,7 +95,7 @@ def _vector(proposed: Parallelism, approved: Parallelism) -> str:
     differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
     if len(differ) == 1:
         return str(next(iter(differ.values())))
-    return _joined([f"{_short(name)} {p}" for name, p in differ.items()])
+    return _joined(list(differ), lambda name: f"{_short(name)} {differ[name]}")
 
 
 def restart_of(evidence: str) -> str:
@@ -192,14 +191,13 @@ def input_fell(ago_seconds: float, usual_rate: float, left_seconds: float) -> st
 
 def stabilised(current: Parallelism, after: Parallelism, operators: Sequence[str]) -> str:
     """Name the operators that a recommendation in the window limits, as `enrich stays at 6`."""
-    limited_to = [
-        f"{_short(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
-        for name in operators[:MAX_PARTS]
-    ]
+
+    def limited_to(name: str) -> str:
+        return f"{_short(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
+
     levels = {after[name] for name in operators}
     of = f" of {levels.pop()}" if len(levels) == 1 else ""
-    limited = _joined(limited_to, len(operators) - MAX_PARTS)
-    return f"{limited}: the stabilisation window still contains a recommendation{of}"
+    return f"{_joined(operators, limited_to)}: the stabilisation window still contains a recommendation{of}"
 
 
 def waits_for_larger_step(current: Parallelism, later: Parallelism, seconds: float) -> str:

@@ -31,9 +31,7 @@ from tests.unit.executor.builders import (
 )
 from tests.unit.executor.house import APP, House
 
-pytestmark = pytest.mark.virtual_time
-
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.virtual_time]
 
 FOLLOWING = {**WANTED, "enrich": 6}
 

@@ -78,12 +78,12 @@ def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Pe
     times = [found.horizon_seconds * i / LOOKS for i in range(LOOKS + 1)]
     if max(sum(found.expected(at).values()) for at in times) <= (1 + MIN_RISE) * sum(model.arrivals.values()):
         return {}
-    capacities, peaks = model.capacities(proposal.wanted), dict[str, _Peak]()
+    capacities, limit, peaks = model.capacities(proposal.wanted), _limit(context), dict[str, _Peak]()
     for at in times:
         loads = loads_of(model.flow, found.upper(at))
         for name in down:
             load, capacity = loads.get(name), capacities.get(name, math.inf)
-            if load is not None and load > _limit(context) * capacity:
+            if load is not None and load > limit * capacity:
                 first = peaks[name].at_seconds if name in peaks else at
                 max_load = max(load, peaks[name].records_per_second if name in peaks else 0.0)
                 peaks[name] = _Peak(first, max_load)
