@@ -118,7 +118,8 @@ class PolicySpec(Document):
     behavior: Behavior = Field(default_factory=Behavior)
     """Limits on when and how fast parallelism changes."""
     interval: Duration = timedelta(seconds=5)
-    """Time between two scrapes of this application, 1s to 10m. Default 5s: a load step is visible within seconds."""
+    """Time between two scrapes of this application, 1s to 10m. Default 5s: a load step is visible within seconds.
+    After a jump of the arrivals one more scrape follows in the middle of the interval."""
     mode: Literal["advise", "act", "paused"] = "advise"
     """`advise` publishes plans without executing them, `act` executes them, `paused` holds. Default `advise`: review
     the plans first."""

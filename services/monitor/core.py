@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import floor
-from typing import Any
+from math import floor, sqrt
+from typing import Any, NamedTuple
 
 from weir_contracts import (
     Deployment,
@@ -23,6 +23,8 @@ from engines.scrape import Scrape
 
 _MAX_PROBLEMS = 100
 _MAX_PARTITIONS = 10_000
+_NOISE_SHARE, _NOISE_DEVIATIONS = 0.15, 4.0
+"""Share of the expected records, and Poisson's deviations of them, up to which a difference from them is noise."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,45 @@ def next_due(due: float, now: float, interval_seconds: float) -> tuple[float, in
     """
     missed = max(0, floor((now - due) / interval_seconds))
     return due + (missed + 1) * interval_seconds, missed
+
+
+class Appended(NamedTuple):
+    """Records that were appended to an application's partitions between two observations, and the seconds between."""
+
+    records: int
+    seconds: float
+
+    def above(self, rate: float) -> int:
+        """Return 1 if these are more than a rate in records/s explains, -1 if they are fewer, 0 within noise."""
+        expected = rate * self.seconds
+        difference = self.records - expected
+        if abs(difference) <= max(_NOISE_SHARE * expected, _NOISE_DEVIATIONS * sqrt(max(1.0, expected))):
+            return 0
+        return 1 if difference > 0 else -1
+
+
+def appended(before: Observation | None, now: Observation) -> Appended | None:
+    """Return what was appended to the partitions that both observations know; None if there is none."""
+    if before is None or now.observed_at <= before.observed_at:
+        return None
+    ends = {(p.operator, p.topic, p.partition): p.log_end_offset for p in before.partitions}
+    grown = [
+        p.log_end_offset - end
+        for p in now.partitions
+        if p.log_end_offset is not None and (end := ends.get((p.operator, p.topic, p.partition))) is not None
+    ]
+    return Appended(sum(grown), (now.observed_at - before.observed_at).total_seconds()) if grown else None
+
+
+def has_jumped(first: Appended | None, second: Appended | None, last: Appended | None) -> bool:
+    """Return whether arrivals rose in the last of three intervals, after two at the same rate.
+
+    What rises and falls from one interval to the next is no jump, such as a topic to which a producer appends in batches.
+    """
+    if first is None or second is None or last is None:
+        return False
+    level = (first.records + second.records) / (first.seconds + second.seconds)
+    return last.above(level) > 0 and first.above(level) == second.above(level) == 0
 
 
 def _run(scrape: Scrape, previous: Observation | None) -> Run | None:

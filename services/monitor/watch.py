@@ -1,7 +1,9 @@
-"""Watch of one application: scrapes it at a fixed cadence and publishes the observations."""
+"""Watch of one application: scrapes it at a fixed cadence, once more after a jump of its load, and publishes the
+observations."""
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
@@ -13,7 +15,7 @@ from weir_contracts import Observation, Problem, ScalingPolicy, Subject, ended_o
 from engines.scrape import Scrape
 from runtime.clock import Clock
 
-from .core import Readings, next_due, observe
+from .core import Appended, Readings, appended, has_jumped, next_due, observe
 
 _SCRAPES = Counter("weir_monitor_scrapes_total", "Observations made, by status", ["status"])
 _FAILURES = Counter("weir_monitor_failures_total", "Scrapes that ended early, by reason", ["reason"])
@@ -68,6 +70,7 @@ class Watch:
         self._collector: Collector | None = None
         self._subject: Subject | None = None
         self._previous: Observation | None = None
+        self._appended: deque[Appended | None] = deque([None] * 3, maxlen=3)
         self._changed = asyncio.Event()
         self._late = False
         self._log = structlog.get_logger("monitor").bind(application=policy.application)
@@ -98,9 +101,18 @@ class Watch:
             await self._scrape(policy)
             due, missed = next_due(due, self._clock.monotonic(), policy.spec.interval.total_seconds())
             self._note_missed(missed, policy)
+            await self._scrape_after_jump(policy, due)
             await self._pause(self._changed, due - self._clock.monotonic())
             if self._changed.is_set():
                 due = self._clock.monotonic()
+
+    async def _scrape_after_jump(self, policy: ScalingPolicy, due: float) -> None:
+        """Scrape in the middle of the interval if arrivals have just jumped: the last one saw only the jump's beginning."""
+        early = due - policy.spec.interval.total_seconds() / 2
+        if has_jumped(*self._appended) and self._clock.monotonic() < early:
+            await self._pause(self._changed, early - self._clock.monotonic())
+            if not self._changed.is_set():
+                await self._scrape(policy)
 
     def _note_missed(self, missed: int, policy: ScalingPolicy) -> None:
         """Log once that scrapes take longer than their interval, and once that they no longer do."""
@@ -114,6 +126,7 @@ class Watch:
         """Scrape once and publish the observation. An unexpected error stays within this application's cycle."""
         try:
             observation = await self._observe(policy)
+            self._appended.append(appended(self._previous, observation))
             if observation.topology is not None:
                 self._previous = observation
             _SCRAPES.labels(observation.status).inc()

@@ -25,6 +25,7 @@ class Cluster:
         self.closed = 0
         self.error: Exception | None = None
         self.partitions: tuple[tuple[str, PartitionOffsets], ...] = ()
+        self.offsets = lambda: self.partitions
 
     def new(self, made_for: ScalingPolicy) -> "Cluster":
         self.made.append(made_for)
@@ -36,7 +37,7 @@ class Cluster:
         await self.time.sleep(self.takes_seconds)
         if self.error is not None:
             raise self.error
-        return Readings(policy, await self.flink.scrape(), self.partitions)
+        return Readings(policy, await self.flink.scrape(), self.offsets())
 
     async def close(self) -> None:
         self.closed += 1
@@ -104,6 +105,45 @@ async def test_a_slow_scrape_skips_its_missed_cycles() -> None:
     assert reported == ["overrun", "in-time"]
     beats = {round(at - story.times[-1], 3) % 2 for at in story.times[-3:]}
     assert beats == {0.0}
+
+
+def load(story: Story, step_at: float, factor: float = 3.0, batch: int = 1) -> None:
+    """Append 300 records/s to the source's topic, after `step_at` so many times as much, in batches."""
+    began = story.time.monotonic()
+
+    def offsets() -> tuple[tuple[str, PartitionOffsets], ...]:
+        seconds = story.time.monotonic() - began
+        records = 300 * (min(seconds, step_at) + factor * max(0.0, seconds - step_at))
+        end = int(records / batch) * batch
+        return (("Source: orders", PartitionOffsets("orders", "orders", 0, log_end_offset=end)),)
+
+    story.cluster.offsets = offsets
+
+
+async def test_a_jump_of_the_load_is_looked_at_again_after_half_an_interval(story: Story) -> None:
+    """A step 0.3 s before a scrape: at the next one it would look like a third of itself; later scrapes are on time."""
+    load(story, step_at=7.8)
+    await story.time.run(13)
+    assert story.times == [0.0, 2.0, 4.0, 6.0, 8.0, 9.0, 10.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "batch"), [(1.1, 1), (0.0, 1), (1.0, 1000)], ids=["noise", "a load that ends", "batches of 1,000"]
+)
+async def test_no_other_change_of_the_load_is(story: Story, factor: float, batch: int) -> None:
+    """Within noise, downwards, and up and down from one scrape to the next."""
+    load(story, 7.8, factor, batch)
+    await story.time.run(31)
+    assert story.times == [2.0 * i for i in range(16)]
+
+
+async def test_a_policy_that_changes_before_the_second_look_is_used_at_once(story: Story) -> None:
+    """Its own interval begins then, and its first scrape sees the jump."""
+    load(story, step_at=7.8)
+    await story.time.run(8.5)
+    story.watch.change(policy(interval="10s", version=2))
+    await story.time.run(11)
+    assert story.times == [0.0, 2.0, 4.0, 6.0, 8.0, 8.5, 13.5, 18.5]
 
 
 async def test_a_changed_policy_takes_effect_at_once(story: Story) -> None:
