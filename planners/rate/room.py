@@ -22,6 +22,8 @@ MAX_NOISE = 0.1
 """Share of the arrivals: if they rise by more in the time of a growth, a growth that is due does not wait."""
 WAITING_SHARE = 0.25
 """Share of the objective: a growth waits for the next cycle if lag stays below it until that growth counts."""
+TREND_TIMES = 3.0
+"""Times of a growth whose mean is compared with the mean of as many before: over fewer it is noise."""
 MAX_SHARES = 8_000
 """Characters of the shares that are remembered. A larger graph has none, and its load is never steady."""
 
@@ -42,7 +44,7 @@ def with_room(request: Request, comparison: Comparison, memory: Memory) -> Compa
 
 def may_wait(request: Request, comparison: Comparison, memory: Memory, utilization: float) -> bool:
     """Return whether a growth at this utilization may wait until the next cycle: the load rises by no more than noise, and
-    lag would stay small. `comparison` is that before `with_room`.
+    lag would stay small if the load went on as its means do. `comparison` is that before `with_room`.
 
     An application that shrank to the mean of a noisy load would otherwise grow and shrink with the noise.
     """
@@ -54,7 +56,14 @@ def may_wait(request: Request, comparison: Comparison, memory: Memory, utilizati
     if rise is None or rise > MAX_NOISE * sum(comparison.model.arrivals.values()):
         return False
     waits = request.policy.spec.interval.total_seconds() + takes
+    utilization *= 1 + max(0.0, _trend(memory, TREND_TIMES * takes) * waits)
     return lag + waits * (1 - 1 / max(1.0, utilization)) <= WAITING_SHARE * limit
+
+
+def _trend(memory: Memory, seconds: float) -> float:
+    """Return the share by which arrivals rise per second: the mean of the last `seconds` over the mean of those before."""
+    both = mean_of(memory, 2 * seconds)
+    return 2 * (mean_of(memory, seconds) / both - 1) / seconds if both > 0 else 0.0
 
 
 def _rise_until_growth(memory: Memory, takes_seconds: float) -> float | None:
