@@ -45,13 +45,14 @@ def replay(
             help="chain, diamond, two-sources, streams, streams-stateful, or a YAML file of a job (see simulator/README.md)."
         ),
     ] = "chain",
-    policy: Annotated[Path | None, typer.Option(help="Use this policy; its target is the simulation.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy file; with --trace the simulation takes the place of its target.")
+    ] = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Seconds between two scrapes; by default the policy's, else 10; of a shape run for over four hours the "
-            "1440th part of that, at most 60 and half of what its load takes to rise; 60 where a recording's samples are a minute "
-            "apart or more."
+            help="Seconds between two scrapes; by default the policy's, else 10 to 60, by the length of the replay and the "
+            "recording (see simulator/README.md)."
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
@@ -59,9 +60,9 @@ def replay(
     duration: Annotated[
         float | None, typer.Option(help="Simulated seconds; by default a recording's first day, else 20 minutes.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise in the readings.")] = 0,
-    noise: Annotated[float, typer.Option(help="Of each reading of a Flink job, as a share.")] = 0.02,
-    plot: Annotated[Path | None, typer.Option(help="Write the curves here (.svg).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise in the readings.")] = 0,
+    noise: Annotated[float, typer.Option(help="Noise of each reading of a Flink job, as a share of it.")] = 0.02,
+    plot: Annotated[Path | None, typer.Option(help="With --trace: write the curves to this file (.svg).")] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
