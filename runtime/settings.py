@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -258,7 +259,8 @@ def _default(info: FieldInfo, form: str) -> str:
     default = info.get_default(call_default_factory=True)
     if isinstance(default, SecretStr) and "://" in default.get_secret_value():
         default = default.get_secret_value()  # an address, which stands in the source; a password is masked
-    return "" if default is None else form.format(without_credentials(str(default)))
+    text = "" if default is None else without_credentials(str(default))
+    return form.format(text) if text else ""
 
 
 def _meaning(info: FieldInfo) -> str:
@@ -279,7 +281,7 @@ def _in_full(settings: ServiceSettings) -> dict[str, dict[str, Any]]:
 
 
 def _help(model: type[BaseSettings]) -> str:
-    lines = [(model.__doc__ or "").strip(), "", "Settings, from the environment:"]
+    lines = [cleandoc(model.__doc__ or ""), "", "Settings, from the environment:"]
     for name, info in model.model_fields.items():
         default = _default(info, "default {}") or "not set"
         lines.append(f"  {variable(model, name, info)}  {_meaning(info)} ({default})")
