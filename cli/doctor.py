@@ -62,7 +62,7 @@ _REMEDIES = {
     "ImagePullBackOff": "load the image into the cluster, or name your registry under `images:` of your overlay",
     "ErrImagePull": "load the image into the cluster, or name your registry under `images:` of your overlay",
     "ErrImageNeverPull": "load the image into the cluster's nodes",
-    "CrashLoopBackOff": "read its last words: kubectl -n {namespace} logs {pod} --previous",
+    "CrashLoopBackOff": "read the log of its last run: kubectl -n {namespace} logs {pod} --previous",
     "CreateContainerConfigError": "kubectl -n {namespace} describe pod {pod} names the missing ConfigMap or Secret",
     "ContainerCreating": "kubectl -n {namespace} describe pod {pod} names the Secret or volume that it waits for",
     "OOMKilled": "raise the memory limit of {service} in your overlay",
