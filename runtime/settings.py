@@ -56,7 +56,7 @@ class ServiceSettings(BaseSettings):
     tokens_file: Path | None = shared("tokens_file", default=None)
     """JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen"""
     tokens: SecretStr | None = shared("tokens", default=None)
-    """the same as JSON text, without a file; adds to the file's"""
+    """accepted tokens as JSON text in the form of that file; added to those of the file"""
     log_level: str = shared("log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     """minimum level that is logged"""
     knowledge_url: str = shared("knowledge_url", default="http://127.0.0.1:8080", pattern=r"^https?://[^\s@]+$")
