@@ -172,7 +172,7 @@ def test_an_invalid_field_is_named(path: str, value: Any, field: str, sentence: 
 def test_an_unknown_field_is_compared_with_those_there_are(
     path: str, value: Any, field: str, meant: str | None
 ) -> None:
-    """With the fields of its own object; one that resembles none is only named."""
+    """With the fields of the same object; one that resembles none is only named."""
     with pytest.raises(InvalidPolicy) as error:
         parse_policy(_with(path, value))
     hint = f": did you mean {meant}?" if meant else ""

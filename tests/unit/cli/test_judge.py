@@ -122,7 +122,7 @@ def test_too_little_is_known_yet() -> None:
 
 
 def test_a_planner_service_that_is_away_has_its_own_option() -> None:
-    """Of the two servers the one that does not answer is named."""
+    """The error names the server that does not answer, and its option."""
     done = Servers().run("--planner-server", "http://away:8093")
     assert done.returncode == 5
     assert "http://away:8093 does not answer" in done.stderr and "name another with --planner-server" in done.stderr
