@@ -50,7 +50,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Weir holds a streaming application's freshness at its objective with as little parallelism as that takes."""
+    """Print the version, or run one of the commands."""
 
 
 @app.command()
@@ -237,7 +237,9 @@ def watch(
 
 @app.command()
 def plan(
-    request: Annotated[Path, typer.Option(help="A PlanRequest as JSON (see contracts/examples).")],
+    request: Annotated[
+        Path, typer.Option(help="File with a PlanRequest as JSON (see contracts/examples/v1alpha1/plan-request).")
+    ],
     planner: Annotated[str | None, typer.Option(help="Planner to use; default: the policy's.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -250,9 +252,9 @@ def plan(
     try:
         parsed = PlanRequest.model_validate_json(request.read_bytes())
     except OSError as error:
-        raise InvalidInput(f"{request}: {error.strerror}") from None
+        raise InvalidInput(f"--request: {request}: {error.strerror}") from None
     except ValidationError as error:
-        raise InvalidInput(f"{request}: {InvalidDocument.of(error)}") from None
+        raise InvalidInput(f"--request: {request}: {InvalidDocument.of(error)}") from None
     try:
         decided = plan_offline(parsed, planner)
     except ValueError as error:

@@ -56,10 +56,10 @@ def duration(option: str, text: str, low: str, high: str) -> timedelta:
     return found
 
 
-def connect(server: str, token_file: Path | None) -> "Client":
-    """Return a client of the server, with the token from the file or WEIR_TOKEN."""
+def connect(server: str, token_file: Path | None, option: str = "--server") -> "Client":
+    """Return a client of the server, with the token from the file or WEIR_TOKEN. `option` named the server."""
     if not server.startswith(("http://", "https://")):
-        raise InvalidInput(f"--server: {server!r} has no scheme: write http://{server}")
+        raise InvalidInput(f"{option}: {server!r} has no scheme: write http://{server}")
     token = os.environ.get("WEIR_TOKEN")
     if token_file is not None:
         try:
@@ -67,16 +67,24 @@ def connect(server: str, token_file: Path | None) -> "Client":
         except OSError as error:
             raise InvalidInput(f"--token-file: {token_file}: {error.strerror}") from None
     try:
-        return Client(server, token)
+        return Client(server, token, option=option)
     except httpx.InvalidURL as error:
-        raise InvalidInput(f"--server: {server!r}: {error}") from None
+        raise InvalidInput(f"{option}: {server!r}: {error}") from None
 
 
 class Client:
     """Calls the server; every failure is a `CommandError` of one line."""
 
-    def __init__(self, server: str, token: str | None, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        token: str | None,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        option: str = "--server",
+    ) -> None:
         self._server = server.rstrip("/")
+        self._option = option
         self._http = client(self._server, SecretStr(token) if token else None, transport=transport)
 
     def policies(self) -> list[dict[str, Any]]:
@@ -230,7 +238,7 @@ class Client:
 
     def _away(self, error: httpx.HTTPError) -> Unreachable:
         reason = str(error) or type(error).__name__
-        return Unreachable(f"{self._server} does not answer ({reason}): start it, or name another with --server")
+        return Unreachable(f"{self._server} does not answer ({reason}): start it, or name another with {self._option}")
 
 
 def _error(answer: httpx.Response) -> CommandError:

@@ -62,7 +62,7 @@ _REMEDIES = {
     "ImagePullBackOff": "load the image into the cluster, or name your registry under `images:` of your overlay",
     "ErrImagePull": "load the image into the cluster, or name your registry under `images:` of your overlay",
     "ErrImageNeverPull": "load the image into the cluster's nodes",
-    "CrashLoopBackOff": "read its last words: kubectl -n {namespace} logs {pod} --previous",
+    "CrashLoopBackOff": "read the log of its last run: kubectl -n {namespace} logs {pod} --previous",
     "CreateContainerConfigError": "kubectl -n {namespace} describe pod {pod} names the missing ConfigMap or Secret",
     "ContainerCreating": "kubectl -n {namespace} describe pod {pod} names the Secret or volume that it waits for",
     "OOMKilled": "raise the memory limit of {service} in your overlay",
@@ -326,7 +326,9 @@ def addresses(policies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         spec = policy["spec"]
         signals, application, target = (spec.get(part) or {} for part in ("signals", "application", "target"))
         brokers = set(filter(None, ((signals.get("kafka") or {}).get("bootstrapServers") or "").split(",")))
-        flink = _places((application.get("flink") or {}).get("url"))
+        # Documents of the earlier form name the job in the target.
+        job = application.get("flink") or target.get("flink") or target.get("docker") or {}
+        flink = _places(job.get("url"))
         monitor.update(brokers, flink, _places((signals.get("prometheus") or {}).get("url")))
         executor.update(flink, _places((target.get("endpoint") or {}).get("url")))
         if {"kafkaStreams", "consumerGroup"} & application.keys():

@@ -42,7 +42,7 @@ def judge(
     }
     name, knowledge = application_id(application), connect(server, token_file)
     proposal |= {"analysis": knowledge.analysis(name), "outcomes": knowledge.outcomes(name)}
-    found = connect(planner_server, token_file).judge(proposal)
+    found = connect(planner_server, token_file, "--planner-server").judge(proposal)
     show(found, output, lambda: judgement_panel(found))
 
 

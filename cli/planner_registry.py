@@ -187,10 +187,6 @@ def new_planner(
     try:
         return NewPlanner.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["loc"] == ("name",) and first["type"] == "string_pattern_mismatch":
-            allowed = "lower-case letters, digits, dashes and dots, at most 63, a letter or digit first and last"
-            raise InvalidInput(f"name: {allowed}") from None
         raise InvalidInput(str(InvalidDocument.of(error, "planner"))) from None
 
 

@@ -60,14 +60,23 @@ class KedaKafkaParameters(Autoscaler):
     activation_lag_threshold: int = Field(
         default=0, ge=0, le=10**15, description="lag above which the workload is active, in records"
     )
-    offset_reset_policy: Literal["latest", "earliest"] = "latest"
+    offset_reset_policy: Literal["latest", "earliest"] = Field(
+        default="latest",
+        description="lag of a partition without a commit: latest counts 1 record, earliest all records of the log",
+    )
     allow_idle_consumers: bool = Field(default=False, description="allow more replicas than partitions")
-    scale_to_zero_on_invalid_offset: bool = False
+    scale_to_zero_on_invalid_offset: bool = Field(
+        default=False, description="count no lag for a partition without a commit"
+    )
     exclude_persistent_lag: bool = Field(
         default=False, description="ignore partitions whose committed offset does not move"
     )
-    limit_to_partitions_with_lag: bool = False
-    ensure_even_distribution_of_partitions: bool = False
+    limit_to_partitions_with_lag: bool = Field(
+        default=False, description="at most as many replicas as partitions with lag; needs a topic"
+    )
+    ensure_even_distribution_of_partitions: bool = Field(
+        default=False, description="as many replicas as divide the partitions evenly; needs a topic"
+    )
     partition_limitation: str | None = Field(
         default=None, max_length=1000, description="partitions to read, such as 1,2,10-12; ignored without a topic"
     )

@@ -1,7 +1,7 @@
-"""Arrivals to come: the analysis' forecasts, as far as their bounds have earned to be believed.
+"""Arrivals to come: the analysis' forecasts whose upper bound is trusted.
 
-A bound is believed once enough past peaks have been judged and about as many of them stayed below it as it promises. A
-source without such a bound is taken to stay as it is.
+A bound is trusted once enough past peaks have been judged and about as many of them stayed below it as it promises. A
+source without such a bound is assumed to stay as it is.
 """
 
 from bisect import bisect_right
@@ -70,7 +70,7 @@ class Coming:
 
 
 def is_believed(peak: PeakForecast) -> bool:
-    """Return whether a horizon's bound has earned its coverage."""
+    """Return whether a horizon's bound is trusted."""
     return (
         peak.peak_upper is not None
         and peak.coverage is not None

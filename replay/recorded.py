@@ -1,4 +1,4 @@
-"""An application's recorded messages through the present cores: which decisions would be others today.
+"""An application's recorded messages through the present cores: which decisions would differ today.
 
 Observations pass the analyzer's core if the recording has the application from its beginning, since what the analyzer
 learned before is not in it; else the recorded analyses are used. Each decision is made again by the planner and the

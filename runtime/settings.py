@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -55,7 +56,7 @@ class ServiceSettings(BaseSettings):
     tokens_file: Path | None = shared("tokens_file", default=None)
     """JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen"""
     tokens: SecretStr | None = shared("tokens", default=None)
-    """the same as JSON text, without a file; adds to the file's"""
+    """accepted tokens as JSON text in the form of that file; added to those of the file"""
     log_level: str = shared("log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     """minimum level that is logged"""
     knowledge_url: str = shared("knowledge_url", default="http://127.0.0.1:8080", pattern=r"^https?://[^\s@]+$")
@@ -258,7 +259,8 @@ def _default(info: FieldInfo, form: str) -> str:
     default = info.get_default(call_default_factory=True)
     if isinstance(default, SecretStr) and "://" in default.get_secret_value():
         default = default.get_secret_value()  # an address, which stands in the source; a password is masked
-    return "" if default is None else form.format(without_credentials(str(default)))
+    text = "" if default is None else without_credentials(str(default))
+    return form.format(text) if text else ""
 
 
 def _meaning(info: FieldInfo) -> str:
@@ -279,7 +281,7 @@ def _in_full(settings: ServiceSettings) -> dict[str, dict[str, Any]]:
 
 
 def _help(model: type[BaseSettings]) -> str:
-    lines = [(model.__doc__ or "").strip(), "", "Settings, from the environment:"]
+    lines = [cleandoc(model.__doc__ or ""), "", "Settings, from the environment:"]
     for name, info in model.model_fields.items():
         default = _default(info, "default {}") or "not set"
         lines.append(f"  {variable(model, name, info)}  {_meaning(info)} ({default})")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from replay.score import Score
 
 
+_OF_TRACE = ("topology", "interval", "speedup", "peak_rate", "duration", "seed", "noise", "plot")
+_OF_RECORDED = ("since", "export", "server", "token_file")
+
+
 def replay(
+    context: typer.Context,
     trace: Annotated[
         str | None,
         typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value)."),
@@ -45,13 +51,14 @@ def replay(
             help="chain, diamond, two-sources, streams, streams-stateful, or a YAML file of a job (see simulator/README.md)."
         ),
     ] = "chain",
-    policy: Annotated[Path | None, typer.Option(help="Use this policy; its target is the simulation.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy file; with --trace the simulation takes the place of its target.")
+    ] = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Seconds between two scrapes; by default the policy's, else 10; of a shape run for over four hours the "
-            "1440th part of that, at most 60 and half of what its load takes to rise; 60 where a recording's samples are a minute "
-            "apart or more."
+            help="Seconds between two scrapes; by default the policy's, else 10 to 60, by the length of the replay and the "
+            "recording (see simulator/README.md)."
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
@@ -59,9 +66,9 @@ def replay(
     duration: Annotated[
         float | None, typer.Option(help="Simulated seconds; by default a recording's first day, else 20 minutes.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise in the readings.")] = 0,
-    noise: Annotated[float, typer.Option(help="Of each reading of a Flink job, as a share.")] = 0.02,
-    plot: Annotated[Path | None, typer.Option(help="Write the curves here (.svg).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise in the readings.")] = 0,
+    noise: Annotated[float, typer.Option(help="Noise of each reading of a Flink job, as a share of it.")] = 0.02,
+    plot: Annotated[Path | None, typer.Option(help="Write the curves to this file (.svg).")] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
@@ -73,6 +80,7 @@ def replay(
     is_recorded = recorded is not None or file is not None
     if is_recorded == (trace is not None):
         raise InvalidInput("name either --trace, or --recorded with an application, or --file")
+    _check_use(context, _OF_TRACE if is_recorded else _OF_RECORDED, "--trace" if is_recorded else "--recorded")
     if is_recorded:
         _replay_recorded(recorded, since, file, export, planner, policy, server, token_file, Format(output))
         return
@@ -113,6 +121,14 @@ def replay(
     if plot is not None:
         title = f"weir replay {trace}, planner {prepared.policy.spec.planner.name}"
         save(plot, title, run_panels(result.points, objective, result.rescales_at_seconds))
+
+
+def _check_use(context: typer.Context, names: Sequence[str], only_with: str) -> None:
+    """Refuse options that would have no effect. A variable of the environment is for other commands, too."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidInput(f"--{name.replace('_', '-')}: is for {only_with} only")
 
 
 def _replay_recorded(

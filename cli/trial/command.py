@@ -21,7 +21,9 @@ def trial(
         typer.Option(help="act: rescale the job. advise: only publish decisions. By default the policy's, else act."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write the report (JSON) to this file.")] = None,
-    speedup: Annotated[float | None, typer.Option(help="Replay a recording this many times faster.")] = None,
+    speedup: Annotated[
+        float | None, typer.Option(help="Replay a recording this many times faster than recorded; default: 120.")
+    ] = None,
     peak_rate: Annotated[
         float | None, typer.Option(help="Records/s at the trace's highest point; default: 2400, Kafka Streams 900.")
     ] = None,

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -33,8 +35,28 @@ _SENTENCES = {
     "float_parsing": "must be a number",
     "float_type": "must be a number, without quotes",
     "bool_type": "must be true or false, without quotes",
+    "url_scheme": "must begin with http:// or https://",
 }
 """Sentences by pydantic's type of error, where pydantic's own mentions Python types."""
+_OF = "must consist of lower-case letters, digits"
+_ENDS = "and begin and end with a letter or digit"
+PATTERN_SENTENCES = {
+    r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$": f"{_OF}, dashes and dots, at most 63, {_ENDS}",
+    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": f"{_OF}, dashes and dots, at most 253, {_ENDS}",
+    r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$": f"{_OF} and dashes, at most 63, {_ENDS}",
+    r"^[a-z0-9][a-z0-9_-]*$": f"{_OF}, dashes and underscores, and begin with a letter or digit",
+    r"^[a-z][a-z0-9_]{0,62}$": f"{_OF} and underscores, at most 63, and begin with a letter",
+    r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$": "must consist of letters, digits, dots, dashes and underscores, and begin "
+    "with a letter or digit",
+    r"^[a-zA-Z0-9._-]{1,249}$": "must consist of letters, digits, dots, dashes and underscores, at most 249",
+    r"^[A-Z][A-Za-z0-9]{0,62}$": "must be a kind such as Deployment: letters and digits, the first an upper-case letter",
+    r"^([a-z0-9][a-z0-9.-]{0,252}/)?v[0-9][a-z0-9]{0,30}$": "must be a group and version such as apps/v1",
+    r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$": "must be host:port, several separated by commas without blanks",
+    r"^([01]\d|2[0-3]):[0-5]\d$": "must be a time such as 22:00",
+    r"^/[A-Za-z0-9._~/-]{0,200}$": "must be a path such as /metrics",
+    r"^https?://": "must begin with http:// or https://",
+}
+"""Sentences by the pattern that a text does not match."""
 _SHOULD = re.compile(r"^(Input|List|String|Dictionary|Tuple|Set) should ")
 
 
@@ -69,10 +91,18 @@ class InvalidDocument(ValueError):
         super().__init__("; ".join([*listed, f"and {self.more:,} more"] if self.more else listed))
 
     @classmethod
-    def of(cls, error: ValidationError | Sequence[Mapping[str, Any]], root: str = "document", *, skip: int = 0) -> Self:
+    def of(
+        cls,
+        error: ValidationError | Sequence[Mapping[str, Any]],
+        root: str = "document",
+        *,
+        skip: int = 0,
+        model: type[BaseModel] | None = None,
+    ) -> Self:
         """Return the error for pydantic's problems.
 
-        `root` is the name of the document itself; the first `skip` parts of each path are left out.
+        `root` is the name of the document itself; the first `skip` parts of each path are left out. Of a `model`, an
+        unknown field is compared with the fields that there are.
         """
         found = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error
         short = {each["loc"] for each in found if each["type"] == "too_short"}
@@ -82,7 +112,9 @@ class InvalidDocument(ValueError):
         first = [
             (
                 ".".join(str(part) for part in each["loc"][skip:]) or root,
-                cls.unknown_field if each["type"] == "extra_forbidden" else sentence_of(each),
+                cls.unknown_field + _similar(model, each["loc"])
+                if each["type"] == "extra_forbidden"
+                else sentence_of(each),
             )
             for each in true[:MAX_PROBLEMS]
         ]
@@ -98,7 +130,40 @@ def example(contract: str, which: str = "full") -> Any:
 
 def sentence_of(error: Mapping[str, Any]) -> str:
     """Return the reason of one of pydantic's errors."""
-    return _SENTENCES.get(error["type"]) or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
+    sentence = _SENTENCES.get(error["type"]) or PATTERN_SENTENCES.get((error.get("ctx") or {}).get("pattern"))
+    return sentence or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
+
+
+def _similar(model: type[BaseModel] | None, path: Sequence[str | int]) -> str:
+    """Return `: did you mean maxLag?` for an unknown field that resembles one of its object, else nothing."""
+    if model is None:
+        return ""
+    root = node = _schema(model)
+    for part in path[:-1]:
+        found = _object(node, root)
+        node = found.get("items") if isinstance(part, int) else found.get("properties", {}).get(part)
+        node = found.get("additionalProperties") if node is None else node
+    names = {name.lower(): name for name in _object(node, root).get("properties", {})}
+    close = get_close_matches(str(path[-1]).replace("_", "").lower(), names, n=1, cutoff=0.7)
+    return f": did you mean {names[close[0]]}?" if close else ""
+
+
+@lru_cache(maxsize=100)
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True)
+
+
+def _object(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of an object or list behind references and optional types."""
+    while isinstance(node, Mapping):
+        given = [each for each in node.get("anyOf", ()) if each.get("type") != "null"]
+        if given:
+            node = given[0]
+        elif "$ref" in node:
+            node = root["$defs"][node["$ref"].rpartition("/")[2]]
+        else:
+            return node
+    return {}
 
 
 def printable(text: str, max_characters: int) -> str:
@@ -125,4 +190,4 @@ def read_document(
     try:
         return model.model_validate_json(text, strict=True, extra="forbid", by_name=by_name, by_alias=True)
     except ValidationError as error:
-        raise refusal.of(error, root) from None
+        raise refusal.of(error, root, model=model) from None

@@ -51,7 +51,7 @@ class PlannerFallback(Document):
     name: Name
     """Name of a built-in or registered planner."""
     parameters: Parameters = Field(default_factory=dict)
-    """Parameters of the fallback planner, checked against the schema that it publishes. Default: its own defaults."""
+    """Parameters of the planner, checked against the schema that it publishes. Default: its own defaults."""
 
 
 class PlannerChoice(Document):

@@ -42,7 +42,7 @@ def no_policy(application: str) -> str:
 
 def changed_by_another(application: str, version: int | None) -> str:
     now = "it does not exist" if version is None else f"its version is {version}"
-    return f"another writer changed {application}: {now}"
+    return f"another writer changed {application}: {now}; read it again and apply your change to that"
 
 
 def target_taken(application: str, other: str) -> str:
@@ -94,14 +94,14 @@ def too_little_simulated(chosen: str, min_seconds: float) -> str:
 
 
 def none_cheaper(chosen: str) -> str:
-    return f"none of the shadows would have been cheaper than {chosen} at equal violation"
+    return f"none of the shadows would have been cheaper than {chosen} without being late more often"
 
 
 def cheaper(label: str, chosen: str, slots: tuple[float, float], late: tuple[float, float]) -> str:
     """`slots` and shares of the time `late`: the shadow's and the chosen planner's."""
     return (
-        f"{label} would have been cheaper than {chosen} at equal violation: {slots[0]:.2f} instead of {slots[1]:.2f} slots on average "
-        f"(−{1 - slots[0] / slots[1]:.0%}), late {late[0]:.2%} instead of {late[1]:.2%} of the time"
+        f"{label} would have been cheaper than {chosen} without being late more often: {slots[0]:.2f} instead of {slots[1]:.2f} slots "
+        f"on average (−{1 - slots[0] / slots[1]:.0%}), late {late[0]:.2%} instead of {late[1]:.2%} of the time"
     )
 
 

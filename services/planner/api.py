@@ -136,7 +136,11 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     async def remove(name: PlannerName, _caller: Writer) -> Response:
         _ready(planners)
         if name not in registrations.latest:
-            raise _installed_already(name) if name in installed() else _unknown(planners, name)
+            raise (
+                _installed_already(name, "only registered planners are removed")
+                if name in installed()
+                else _unknown(planners, name)
+            )
         try:
             await registrations.remove(name)
         except BusError as error:
@@ -151,7 +155,11 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     async def check(name: PlannerName, _caller: Writer, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
         registration = registrations.latest.get(name)
         if registration is None:
-            raise _installed_already(name) if name in installed() else _unknown(planners, name)
+            raise (
+                _installed_already(name, "only registered planners are checked")
+                if name in installed()
+                else _unknown(planners, name)
+            )
         report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
         return ReportView(ok=report.ok, checks=report.findings)
 
@@ -198,7 +206,7 @@ def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> No
     _ready(planners)
     registered = planners.registrations.latest
     if new.name in installed() and new.name not in registered:
-        raise _installed_already(new.name)
+        raise _installed_already(new.name, "choose another name")
     if new.name in registered and not replace:
         version = registered[new.name].version
         sentence = f"{new.name} is registered already, with version {version}: replace it with replace=true (--replace)"
@@ -207,12 +215,13 @@ def _may_be_registered(planners: Planners, new: NewPlanner, replace: bool) -> No
         raise Problem(409, f"there are {len(registered)} registered planners, the maximum")
 
 
-def _installed_already(name: str) -> Problem:
+def _installed_already(name: str, remedy: str) -> Problem:
     found = installed()[name]
     if found.is_built_in:
-        return Problem(422, f"{name} is built in", errors=[("name", f"{name} is the name of a built-in planner")])
+        taken = f"{name} is the name of a built-in planner"
+        return Problem(422, f"{name} is built in: {remedy}", errors=[("name", taken)])
     taken = f"{name} is the name of a planner of the installed package {found.package}"
-    return Problem(422, f"{name} is installed", errors=[("name", taken)])
+    return Problem(422, f"{name} is installed: {remedy}", errors=[("name", taken)])
 
 
 def _unknown(planners: Planners, name: str) -> Problem:

@@ -31,7 +31,7 @@ def preflight(options: TrialOptions) -> None:
     try:
         named(options.trace)
     except InvalidTrace as error:
-        raise TrialError(str(error)) from None
+        raise TrialError(f"--trace: {error}") from None
     check_planners(policy)
     try:
         min_memory_megabytes = bootstrap.min_memory_megabytes()

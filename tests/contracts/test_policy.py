@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
+from weir_contracts.document import PATTERN_SENTENCES
 
 from tests.effort import thorough
 
@@ -87,8 +89,8 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.target", {"nomad": {}}, "spec.target.nomad", "not a field"),
         ("spec.target", {"flink": FLINK, "docker": DOCKER}, "spec.target", "exactly one driver"),
         ("spec.target", {"docker": FLINK}, "spec.target.docker.project", "required"),
-        ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "match"),
-        ("spec.target", {"docker": {**DOCKER, "service": ""}}, "spec.target.docker.service", "match"),
+        ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "consist of"),
+        ("spec.target", {"docker": {**DOCKER, "service": ""}}, "spec.target.docker.service", "begin with"),
         ("spec.target", {"docker": {**DOCKER, "slots": 0}}, "spec.target.docker.slots", "greater than or equal to 1"),
         ("spec.target", {"docker": {**DOCKER, "slots": 64}}, "spec", "no number of containers of 64 slots gives"),
         ("spec.target", {"docker": {**DOCKER, "url": "http://me:secret@x:1"}}, "spec.target.docker.url", "credentials"),
@@ -99,7 +101,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.bounds.min", 0, "spec.bounds.min", "greater than or equal to 1"),
         ("spec.mode", "auto", "spec.mode", "'advise', 'act' or 'paused'"),
         ("spec.interval", "10ms", "spec", "between 1s and 10m"),
-        ("spec.signals", {"kafka": {"bootstrapServers": "kafka"}}, "spec.signals.kafka.bootstrapServers", "match"),
+        ("spec.signals", {"kafka": {"bootstrapServers": "kafka"}}, "spec.signals.kafka.bootstrapServers", "host:port"),
         ("spec.bounds.total", {"min": 9, "max": 3}, "spec.bounds.total", "min must not be above max"),
         ("spec.bounds", {"min": 3, "total": {"max": 2}}, "spec.bounds.total.max", "is below bounds.min, 3 for each"),
         ("spec.budget", {"cpu": 4}, "spec.budget", "cpu needs perSlot.cpu"),
@@ -123,7 +125,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.candidates", [{"name": "rate"}], "spec", "candidates.0: 'rate' is already the name of the planner"),
         ("spec.candidates", [{"name": f"p{i}"} for i in range(11)], "spec.candidates", "at most 10"),
         ("spec.candidates", [{"name": "hpa", "timeout": "2s"}], "spec.candidates.0.timeout", "not a field"),
-        ("metadata.name", "Orders!", "metadata.name", "match"),
+        ("metadata.name", "Orders!", "metadata.name", "lower-case letters, digits, dashes and dots"),
         ("spec.bounds.max", True, "spec.bounds.max", "must be an integer"),
         ("spec.bounds.max", "12", "spec.bounds.max", "must be an integer"),
         ("spec.bounds.max", 12.0, "spec.bounds.max", "must be an integer"),
@@ -153,6 +155,44 @@ def test_an_invalid_field_is_named(path: str, value: Any, field: str, sentence: 
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(_with(path, value))
     assert any(name == field and sentence in reason for name, reason in caught.value.problems), caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "meant"),
+    [
+        ("spec.objective", {"max_lag": "30s"}, "spec.objective.max_lag", "maxLag"),
+        ("spec.behaviour", {}, "spec.behaviour", "behavior"),
+        ("spec.behavior.scaleDown", {"stabilisation": "1m"}, "spec.behavior.scaleDown.stabilisation", "stabilization"),
+        ("spec.bounds.operators", {"enrich": {"maxx": 3}}, "spec.bounds.operators.enrich.maxx", "max"),
+        ("spec.candidates", [{"name": "hpa", "lable": "a"}], "spec.candidates.0.lable", "label"),
+        ("spec.foo", 1, "spec.foo", None),
+        ("spec.planner", {"name": "hpa", "mode": "act"}, "spec.planner.mode", None),
+    ],
+)
+def test_an_unknown_field_is_compared_with_those_there_are(
+    path: str, value: Any, field: str, meant: str | None
+) -> None:
+    """With the fields of the same object; one that resembles none is only named."""
+    with pytest.raises(InvalidPolicy) as error:
+        parse_policy(_with(path, value))
+    hint = f": did you mean {meant}?" if meant else ""
+    assert error.value.problems == [(field, f"is not a field of this version{hint}")]
+
+
+def test_every_pattern_has_a_sentence() -> None:
+    """A user need not read regular expressions. Durations have their own sentence."""
+
+    def patterns(part: Any) -> Iterator[str]:
+        if isinstance(part, dict):
+            yield from [part["pattern"]] if isinstance(part.get("pattern"), str) else []
+            part = list(part.values())
+        for each in part if isinstance(part, list) else []:
+            yield from patterns(each)
+
+    schema = ScalingPolicy.model_json_schema()
+    used = set(patterns(schema)) - {schema["$defs"]["Behavior"]["properties"]["cooldown"]["pattern"]}
+    assert len(used) > 10
+    assert used - PATTERN_SENTENCES.keys() == set()
 
 
 def test_a_stored_policy_stays_readable() -> None:

@@ -46,7 +46,7 @@ class RuleSettings(BaseModel):
         120.0,
         ge=0,
         le=86400,
-        description="time after verification in which a warm window may lead to a rollback, in seconds",
+        description="time after verification in which lower capacity in a warm window leads to a rollback, in seconds",
     )
     quarantine_first_seconds: float = Field(
         300.0, gt=0, le=86400, description="quarantine after a first rollback, doubling with each, in seconds"
@@ -55,7 +55,7 @@ class RuleSettings(BaseModel):
         7200.0,
         gt=0,
         le=604800,
-        description="maximum quarantine of a parallelism; strikes expire this long after its end, in seconds",
+        description="maximum quarantine of a parallelism; this long after its end earlier rollbacks no longer count, in seconds",
     )
     max_actions: int = Field(
         10, ge=1, le=10000, description="actions in flight at once, over all applications and replicas"
@@ -70,19 +70,22 @@ class RuleSettings(BaseModel):
         0.5,
         gt=0,
         le=1,
-        description="hold scale-downs if this share of applications began to need less at the same time",
+        description="hold scale-downs if this share of all applications begins to shrink within the window below",
     )
     fleet_min_applications: int = Field(
-        5, ge=1, le=100000, description="minimum number of such applications; fewer never hold each other"
+        5,
+        ge=1,
+        le=100000,
+        description="minimum number of applications that begin to shrink together before any is held",
     )
     fleet_window_seconds: float = Field(
-        60.0, gt=0, le=3600, description="length of `at the same time` for these applications, in seconds"
+        60.0, gt=0, le=3600, description="window in which applications begin to shrink together, in seconds"
     )
     fleet_hold_seconds: float = Field(
         600.0,
         ge=0,
         le=86400,
-        description="hold time of such a scale-down from the start of its recommendation, in seconds; 0: never",
+        description="time for which such a scale-down is held, from the start of its recommendation, in seconds; 0: none is held",
     )
 
 

@@ -118,8 +118,8 @@ def test_output_of_kubectl_is_read_as_a_list_or_one_by_one() -> None:
 
 
 def test_addresses_come_from_policies() -> None:
-    """Flink's for both services, brokers and Prometheus for the monitor; brokers of a group and an endpoint also for the
-    executor. A URL without a port has its scheme's."""
+    """Flink's for both services, also if the target names the job; brokers and Prometheus for the monitor; brokers of a
+    group and an endpoint also for the executor. A URL without a port has its scheme's."""
     policies = [
         {
             "spec": {
@@ -127,7 +127,15 @@ def test_addresses_come_from_policies() -> None:
                 "signals": {"kafka": {"bootstrapServers": "k1:9092,k2:9092"}, "prometheus": {"url": "https://prom/"}},
             }
         },
-        {"spec": {"application": {"flink": {"url": "http://[fd00::1]:8081"}}, "signals": None}},
+        {
+            "spec": {
+                "application": {"flink": {"url": "http://[fd00::1]:8081"}},
+                "target": {"flink": {}},
+                "signals": None,
+            }
+        },
+        {"spec": {"target": {"flink": {"url": "http://earlier:8081", "job": "b"}}}},
+        {"spec": {"target": {"docker": {"url": "http://reactive:8081", "job": "c", "project": "p", "service": "s"}}}},
         {
             "spec": {
                 "application": {"consumerGroup": {"groupId": "totals"}},
@@ -136,10 +144,10 @@ def test_addresses_come_from_policies() -> None:
             }
         },
     ]
-    flink = ["[fd00::1]:8081", "jobmanager.shop.svc:8081"]
+    flink = ["[fd00::1]:8081", "earlier:8081", "jobmanager.shop.svc:8081"]
     assert addresses(policies) == {
-        "executor": [*flink, "k3:9092", "scaler:80"],
-        "monitor": sorted([*flink, "k1:9092", "k2:9092", "k3:9092", "prom:443"]),
+        "executor": [*flink, "k3:9092", "reactive:8081", "scaler:80"],
+        "monitor": sorted([*flink, "k1:9092", "k2:9092", "k3:9092", "prom:443", "reactive:8081"]),
     }
 
 

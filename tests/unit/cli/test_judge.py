@@ -51,13 +51,15 @@ class Servers:
         return asyncio.run(self._judged(request))
 
     async def _judged(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "away":
+            raise httpx.ConnectError("Connection refused")
         async with httpx.AsyncClient(transport=self._planner, base_url="http://planner") as http:
             answer = await http.post(request.url.path, content=request.content, headers=request.headers)
         return httpx.Response(answer.status_code, json=answer.json())
 
-    def client(self, server: str, *_: Any) -> Client:
+    def client(self, server: str, _token_file: Any, option: str = "--server") -> Client:
         """In the place of `cli.client.connect`."""
-        return Client(server, None, httpx.MockTransport(self))
+        return Client(server, None, httpx.MockTransport(self), option=option)
 
     def run(self, *arguments: str) -> Any:
         with mock.patch("cli.judge.connect", self.client):
@@ -117,3 +119,10 @@ def test_too_little_is_known_yet() -> None:
     done = Servers(analysis={**ANALYSIS, "topology": None}).run()
     assert (done.returncode, done.stdout) == (1, "")
     assert "shop/orders cannot be judged yet: the application's graph" in done.stderr
+
+
+def test_a_planner_service_that_is_away_has_its_own_option() -> None:
+    """The error names the server that does not answer, and its option."""
+    done = Servers().run("--planner-server", "http://away:8093")
+    assert done.returncode == 5
+    assert "http://away:8093 does not answer" in done.stderr and "name another with --planner-server" in done.stderr

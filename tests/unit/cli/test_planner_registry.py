@@ -95,7 +95,10 @@ def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
     ("arguments", "expected"),
     [
         (["mine"], "the planner's address is missing"),
-        (["Mine", "http://a.example.org"], "name: lower-case letters, digits, dashes and dots, at most 63"),
+        (
+            ["Mine", "http://a.example.org"],
+            "name: must consist of lower-case letters, digits, dashes and dots, at most 63",
+        ),
         (["mine", "a.example.org"], "url"),
         (["mine", "http://user:word@a.example.org"], "must not carry credentials"),
         (["mine", "--monitor-url", "http://a.example.org"], "plan_url"),

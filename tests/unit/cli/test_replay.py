@@ -139,6 +139,8 @@ def test_the_score_is_printed_for_programs() -> None:
         (["--plot", "picture.png"], "only .svg"),
         (["--noise", "2"], "--noise: must lie between 0 and 1"),
         (["-o", "xml"], "--output: 'xml'"),
+        (["--since", "3h"], "--since: is for --recorded only"),
+        (["--token-file", "token"], "--token-file: is for --recorded only"),
     ],
 )
 def test_an_invalid_option_is_reported_in_a_line(arguments: list[str], reported: str) -> None:

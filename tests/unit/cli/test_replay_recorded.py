@@ -134,6 +134,8 @@ def test_changed_parameters_come_from_a_policy(tmp_path: Path) -> None:
         (("--file", "/nonexist"), "--file: /nonexist: No such file"),
         (("--file", "{file}"), "--file: {file}: line 2 is no event"),
         (("--file", "{file}", "--since", "1h"), "--since: a file is replayed as a whole"),
+        (("--file", "{file}", "--speedup", "2"), "--speedup: is for --trace only"),
+        (("--recorded", APP, "--plot", "a.svg"), "--plot: is for --trace only"),
         (("--file", "{event}"), "the first event names no application"),
         (("--file", "{invalid}"), "a/b: plan: "),
     ],

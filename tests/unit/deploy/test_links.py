@@ -64,6 +64,23 @@ def test_every_page_is_in_the_index() -> None:
     assert {page for page in shelves if f"({page})" not in index} == set()
 
 
+@pytest.mark.parametrize(
+    ("page", "modules"),
+    [
+        ("runtime/README.md", "runtime/*.py"),
+        ("predictor/README.md", "predictor/*.py"),
+        ("simulator/README.md", "simulator/*.py"),
+        ("services/analyzer/README.md", "services/analyzer/core/*.py"),
+    ],
+)
+def test_every_module_has_its_line(page: str, modules: str) -> None:
+    """In the README's table, with or without the ending of a Python file."""
+    text = (ROOT / page).read_text()
+    stems = {path.stem for path in ROOT.glob(modules)} - {"__init__", "__main__"}
+    assert len(stems) > 10
+    assert {stem for stem in stems if f"`{stem}`" not in text and f"`{stem}.py`" not in text} == set()
+
+
 def test_every_policy_of_a_page_is_valid() -> None:
     """As a user applies it: an unknown field is a mistake."""
     checked = set()

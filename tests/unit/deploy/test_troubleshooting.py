@@ -1,9 +1,11 @@
-"""docs/how-to/troubleshooting.md has cause and remedy of every code that planner and executor give."""
+"""docs/how-to/troubleshooting.md has cause and remedy of every code that analyzer, planner and executor give."""
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from weir_contracts.analysis import SymptomCode
 
 from services.planner.core.decide import NO_REPLY
 from services.planner.core.guards import GUARDS
@@ -20,6 +22,7 @@ def _codes(folder: str, pattern: str) -> set[str]:
 
 
 CODES = {
+    "symptoms": set(get_args(SymptomCode)),
     "checks before the planner": _codes("services/planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_REPLY,
     "guards": {*GUARDS, *_codes("services/planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
     "rate": _codes("planners/rate", r'_reply\(situation, \w+, "([a-z-]+)"'),

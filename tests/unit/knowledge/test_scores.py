@@ -99,8 +99,8 @@ def test_the_cheapest_of_those_that_are_not_later_is_named() -> None:
     )
     assert found.cheaper == "careful"
     assert found.sentence == (
-        "careful would have been cheaper than rate at equal violation: 1.80 instead of 2.00 slots on average (−10%), late 0.00% "
-        "instead of 0.00% of the time"
+        "careful would have been cheaper than rate without being late more often: 1.80 instead of 2.00 slots on average (−10%), "
+        "late 0.00% instead of 0.00% of the time"
     )
 
 

@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
+from weir_planner.installed import built_in, planner_of
+
 from runtime.settings import table
 from services.planner.core.guards import GUARDS
 from services.planner.settings import PlannerSettings
@@ -30,3 +33,17 @@ def test_every_code_of_the_planner_is_listed() -> None:
     codes = {code for pair in replies for code in pair if code}
     assert len(codes) >= 7
     assert {code for code in codes if f"`{code}`" not in README} == set()
+
+
+def test_the_reference_has_every_planner() -> None:
+    """Those that are built in, and no other besides the two kinds of registered ones."""
+    page = (FOLDER.parents[1] / "docs" / "reference" / "planners.md").read_text()
+    rows = page.split("| planner | source |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z0-9-]+)`", rows, re.MULTILINE)) == {*built_in(), "kta", "http"}
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+def test_every_parameter_has_a_meaning(name: str) -> None:
+    """`GET /v1/planners` is its only documentation."""
+    properties = planner_of(name).parameters.model_json_schema(by_alias=True).get("properties", {})
+    assert [parameter for parameter, schema in properties.items() if not schema.get("description")] == []

@@ -135,9 +135,10 @@ def test_the_description_has_no_secret(environment: pytest.MonkeyPatch, capsys: 
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """With meaning and default."""
+    """With meaning and default; an empty default is none."""
     output = printed(capsys, "--help")
     assert output.startswith("The oven bakes.")
+    assert "refused (not set)" in output and "(default )" not in output
     for field in Settings.model_fields:
         assert field.upper() in output
 
