@@ -130,7 +130,7 @@ def example(contract: str, which: str = "full") -> Any:
 
 def sentence_of(error: Mapping[str, Any]) -> str:
     """Return the reason of one of pydantic's errors."""
-    sentence = _SENTENCES.get(error["type"]) or PATTERN_SENTENCES.get((error.get("ctx") or {}).get("pattern"))
+    sentence = _SENTENCES.get(error["type"]) or PATTERN_SENTENCES.get(str((error.get("ctx") or {}).get("pattern")))
     return sentence or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
@@ -138,12 +138,13 @@ def _similar(model: type[BaseModel] | None, path: Sequence[str | int]) -> str:
     """Return `: did you mean maxLag?` for an unknown field that resembles one of its object, else nothing."""
     if model is None:
         return ""
-    root = node = _schema(model)
+    root = _schema(model)
+    node: Any = root
     for part in path[:-1]:
         found = _object(node, root)
         node = found.get("items") if isinstance(part, int) else found.get("properties", {}).get(part)
         node = found.get("additionalProperties") if node is None else node
-    names = {name.lower(): name for name in _object(node, root).get("properties", {})}
+    names = {name.replace("_", "").lower(): name for name in _object(node, root).get("properties", {})}
     close = get_close_matches(str(path[-1]).replace("_", "").lower(), names, n=1, cutoff=0.7)
     return f": did you mean {names[close[0]]}?" if close else ""
 

@@ -124,7 +124,7 @@ def writer(writers: Mapping[str, str] | None, ours: Parallelism, there: Parallel
 def contested_until_reset(ours: Parallelism, there: Parallelism, by: str = "") -> str:
     return (
         f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements ({changes(ours, there)}): held until they "
-        "are restored, or the policy is applied again, or paused and resumed"
+        "are restored, or the policy is applied, or paused and resumed"
     )
 
 
