@@ -307,14 +307,14 @@ def _scale_in(situation: _Situation, smaller: tuple[_Option, str] | None) -> Pla
 
 
 def _ridden(situation: _Situation, ride: Ride) -> PlanReply:
-    """The load swings, and the cheapest is what rides that out."""
+    """Return the reply for a load that swings: the smallest vector on which lag stays within the objective."""
     comparison, hold = situation.comparison, situation.hold
     vector = {name: min(p, ride.vector[name]) for name, p in hold.vector.items()}
-    swings = f"the load swings, and {ride.rate:,.0f} records/s are as much as it ever was"
+    swings = f"the load swings, and has not exceeded the {ride.rate:,.0f} records/s that this sustains"
     if ride.excursions:
         swings = (
             f"more than {ride.rate:,.0f} records/s arrived {ride.excursions} times for at most "
-            f"{ride.longest_seconds:.0f} s, and lag of {ride.lag_seconds:.1f} s rides that out"
+            f"{ride.longest_seconds:.0f} s, for which lag rises to {ride.lag_seconds:.1f} s"
         )
     cost = _cost(comparison, vector)
     if cost[0] >= hold.cost[0]:
