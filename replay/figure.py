@@ -54,12 +54,12 @@ def even(values: Sequence[float | None], seconds: float) -> list[tuple[float, fl
     return [(i * each, value) for i, value in enumerate(values)]
 
 
-def write_svg(path: Path, title: str, panels: Sequence[Panel], *, marks: str = "rescale") -> None:
-    """Write the figure. `marks` is the legend's name of the vertical lines. Raises `OSError`."""
-    path.write_text(svg(title, panels, marks=marks), encoding="utf-8")
+def write_svg(path: Path, title: str, panels: Sequence[Panel]) -> None:
+    """Write the figure. Raises `OSError`."""
+    path.write_text(svg(title, panels), encoding="utf-8")
 
 
-def svg(title: str, panels: Sequence[Panel], *, marks: str = "rescale") -> str:
+def svg(title: str, panels: Sequence[Panel]) -> str:
     """Return the figure as an SVG document."""
     seconds = max((at for p in panels for c in p.curves for at, _ in c.points), default=0.0) or 1.0
     step, unit, divisor = _time_step(seconds)
@@ -73,7 +73,7 @@ def svg(title: str, panels: Sequence[Panel], *, marks: str = "rescale") -> str:
     ]
     y = TOP
     for panel in panels:
-        parts += _panel(panel, y + HEADING, seconds, step, marks)
+        parts += _panel(panel, y + HEADING, seconds, step)
         y += panel.height + GAP
     for i in range(int(seconds / step + 1e-9) + 1):
         parts.append(
@@ -98,12 +98,12 @@ def _style() -> str:
     )
 
 
-def _panel(panel: Panel, y: int, seconds: float, step: float, marks: str) -> list[str]:
+def _panel(panel: Panel, y: int, seconds: float, step: float) -> list[str]:
     """Return a panel whose plot area begins at `y`: heading with legend, grid, marks, curves."""
     inner = panel.height - HEADING
     max_value = max((v for c in panel.curves for _, v in c.points if v is not None), default=0.0)
     top = panel.top or nice_top(max_value)
-    parts = [_heading(panel, y, marks)]
+    parts = [_heading(panel, y)]
     for share in (0.0, 0.5, 1.0):
         line = y + inner * (1 - share)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
@@ -117,13 +117,13 @@ def _panel(panel: Panel, y: int, seconds: float, step: float, marks: str) -> lis
     return parts + [_path(curve, y, inner, top, seconds) for curve in panel.curves]
 
 
-def _heading(panel: Panel, y: int, marks: str) -> str:
+def _heading(panel: Panel, y: int) -> str:
     legend = "".join(
         f'<tspan dx="14" class="{curve.shows}" stroke="none" style="stroke: none">━ {escape(curve.name)}</tspan>'
         for curve in panel.curves
     )
     if panel.marks:
-        legend += f'<tspan dx="14" class="tick">┆ {escape(marks)}</tspan>'
+        legend += '<tspan dx="14" class="tick">┆ rescale</tspan>'
     return f'<text x="{LEFT}" y="{y - 6}"><tspan font-weight="600">{escape(panel.title)}</tspan>{legend}</text>'
 
 

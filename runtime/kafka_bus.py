@@ -32,9 +32,9 @@ LISTED_PAUSE_SECONDS = 0.1
 _LIBRARY = logging.getLogger("weir.kafka")
 
 
-def partition_counts(admin: AdminClient, timeout_seconds: float = METADATA_SECONDS) -> dict[str, int]:
+def partition_counts(admin: AdminClient) -> dict[str, int]:
     """Return the number of partitions of each topic that the broker lists."""
-    topics = admin.list_topics(timeout=timeout_seconds).topics
+    topics = admin.list_topics(timeout=METADATA_SECONDS).topics
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
 
 

@@ -53,7 +53,7 @@ def assign(
         active[task] = owner if owner in caught_up and owner is not None else _closest(caught_up, task, missing)
         if len(warmups) < max_warmups:
             warmups[task] = wanted
-    copies = {task: _copies(task, i, active[task], instances, standbys) for i, task in enumerate(stateful)}
+    copies = {task: _copies(i, active[task], instances, standbys) for i, task in enumerate(stateful)}
     _balance(instances, stateless, previous, active)
     return Assignment(active, {task: found for task, found in copies.items() if found}, warmups, probes)
 
@@ -62,7 +62,7 @@ def _closest(instances: Sequence[str], task: Task, missing: Missing) -> str:
     return min(instances, key=lambda each: missing(each, task))
 
 
-def _copies(task: Task, turn: int, owner: str, instances: Sequence[str], count: int) -> tuple[str, ...]:
+def _copies(turn: int, owner: str, instances: Sequence[str], count: int) -> tuple[str, ...]:
     """Return the instances of a task's standbys, the next ones in turn."""
     others = [instances[(turn + k) % len(instances)] for k in range(1, len(instances) + 1)]
     return tuple([each for each in others if each != owner][:count])

@@ -134,9 +134,9 @@ class StreamsApplication(Spec):
         return parse_streams({**self.model_dump(), **fields})
 
 
-def parse_streams(document: Mapping[str, Any], place: str = "application") -> StreamsApplication:
-    """Read an application strictly. Raises `InvalidApplication` that names `place` and the first wrong fields."""
-    return parse_as(StreamsApplication, document, place)
+def parse_streams(document: Mapping[str, Any]) -> StreamsApplication:
+    """Read an application strictly. Raises `InvalidApplication` that names the first wrong fields."""
+    return parse_as(StreamsApplication, document, "application")
 
 
 def streams(instances: int = 1, **fields: Any) -> StreamsApplication:

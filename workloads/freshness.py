@@ -2,7 +2,6 @@
 
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
 
 RECENT_SECONDS = 2.0
 """Results arrive in a burst per window; the lag is the largest of this interval."""
@@ -45,7 +44,6 @@ class ProbeSample:
     second: int
     """Since the epoch."""
     max_lag_seconds: float
-    p50_lag_seconds: float
     results: int
 
 
@@ -100,7 +98,7 @@ class Freshness:
     def _open_second(self) -> ProbeSample | None:
         if self._second is None or not self._lags:
             return None
-        return ProbeSample(self._second, max(self._lags), median(self._lags), len(self._lags))
+        return ProbeSample(self._second, max(self._lags), len(self._lags))
 
     def _close_second(self) -> None:
         if (sample := self._open_second()) is not None:

@@ -138,17 +138,17 @@ def contestants() -> list[str]:
     return [CLAIRVOYANT, STATIC_PEAK, *built_in()]
 
 
-def load_of(trace: str, peak_rate: float = PEAK_RATE) -> tuple[LoadTrace, float]:
+def load_of(trace: str) -> tuple[LoadTrace, float]:
     """The load and how long it lasts, in s."""
     pattern = PATTERNS.get(trace) or SWINGS.get(trace)
     if pattern is not None:
-        return LoadTrace(pattern(), peak_rate), PATTERN_SECONDS
+        return LoadTrace(pattern(), PEAK_RATE), PATTERN_SECONDS
     shape = named(trace)
     if not isinstance(shape, Recording):
         raise TypeError(f"{trace}: is a shape, not a recording")
     peak = shape.offsets_seconds[shape.values.index(shape.peak)]
     start = max(0.0, min(peak - DAY_SECONDS / 2, shape.period_seconds - DAY_SECONDS))
-    return LoadTrace(shape, peak_rate, SPEEDUP, start), DAY_SECONDS / SPEEDUP
+    return LoadTrace(shape, PEAK_RATE, SPEEDUP, start), DAY_SECONDS / SPEEDUP
 
 
 def prepared(situation: Situation, planner: str | None, duration_seconds: float | None = None) -> Replay:

@@ -36,9 +36,9 @@ class Screen:
     notes: Sequence[str] = ()
 
 
-def sparkline(values: Sequence[float | None], width: int = SPARKLINE_WIDTH) -> str:
-    """The last `width` values as bars, scaled to the largest of them; unknown is a blank."""
-    shown = list(values)[-width:]
+def sparkline(values: Sequence[float | None]) -> str:
+    """The last `SPARKLINE_WIDTH` values as bars, scaled to the largest of them; unknown is a blank."""
+    shown = list(values)[-SPARKLINE_WIDTH:]
     top = max((v for v in shown if v is not None), default=0.0)
     return "".join(
         " " if v is None else _BARS[min(len(_BARS) - 1, int(v / top * (len(_BARS) - 1) + 0.5))] if top > 0 else _BARS[0]

@@ -35,10 +35,6 @@ class Reader:
         """Number of bytes that were not read yet."""
         return len(self._data) - self._at
 
-    def i8(self) -> int:
-        """Return a signed byte."""
-        return int(struct.unpack(">b", self.take(1))[0])
-
     def i16(self) -> int:
         """Return a signed number of two bytes."""
         return int(struct.unpack(">h", self.take(2))[0])

@@ -81,7 +81,7 @@ class _Model:
         """Seconds until nothing waits that did not have to; infinite if never."""
         downtime = self.downtime(p)
         again = self.load * self.checkpoint_seconds if downtime else 0.0
-        waiting = self.lag_records + again + self._between(0.0, downtime)
+        waiting = self.lag_records + again + self._arriving(downtime)
         capacity, at = self.capacity_at(p), downtime
         while waiting > 0 and at < 60.0 * len(self.forecast):
             step = 60.0 - at % 60.0
@@ -95,9 +95,9 @@ class _Model:
         spare = capacity - self.forecast[-1]
         return at + waiting / spare if spare > 0 else math.inf
 
-    def _between(self, since: float, until: float) -> float:
-        """Records forecast to arrive between two times, in s from now."""
-        arriving, at = 0.0, since
+    def _arriving(self, until: float) -> float:
+        """Records forecast to arrive until a time, in s from now."""
+        arriving = at = 0.0
         while at < until:
             step = min(60.0 - at % 60.0, until - at)
             arriving += self.forecast[min(len(self.forecast) - 1, int(at // 60))] * step

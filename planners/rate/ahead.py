@@ -44,8 +44,6 @@ class Ahead:
     """Seconds until new capacity counts."""
     late_seconds: float
     """Seconds above the objective if the application waited until the load is there."""
-    late_now_seconds: float
-    """Seconds above the objective if it grows now."""
 
     def sentence(self, comparison: Comparison) -> str:
         """Return the reason with its numbers."""
@@ -108,7 +106,6 @@ def before_the_peak(request: Request, comparison: Comparison, memory: Memory, dr
         hold.peak_seconds,
         takes,
         waiting,
-        now,
     )
 
 

@@ -30,10 +30,6 @@ class Keys:
             return self._random.choices(self._names, k=count)
         return self._random.choices(self._names, cum_weights=self._cumulative, k=count)
 
-    def share_of_first(self) -> float:
-        """Return the share of all records that the most frequent key has."""
-        return 1 / self.count if self._cumulative is None else self._cumulative[0] / self._cumulative[-1]
-
 
 class Records:
     """Makes record values of a given size. Payloads are random text, almost incompressible, cut from one pool."""

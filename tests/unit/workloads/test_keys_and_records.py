@@ -18,11 +18,9 @@ def test_without_skew_all_keys_are_alike() -> None:
 
 def test_with_skew_the_first_key_has_its_share() -> None:
     """Exponent 1 over 100 keys: the first has 1/H(100) = 19.3 % and the second half of it."""
-    keys = Keys(100, skew=1.0)
-    drawn = Counter(keys.draw(100_000))
+    drawn = Counter(Keys(100, skew=1.0).draw(100_000))
     (first, count), (_, second) = drawn.most_common(2)
     assert first == b"customer-000000"
-    assert keys.share_of_first() == pytest.approx(0.1928, abs=1e-4)
     assert count / 100_000 == pytest.approx(0.1928, rel=0.05)
     assert second / count == pytest.approx(0.5, rel=0.1)
 
@@ -31,14 +29,6 @@ def test_the_same_seed_draws_the_same_keys() -> None:
     """So that a run can be repeated."""
     assert Keys(50, 0.8, seed=7).draw(500) == Keys(50, 0.8, seed=7).draw(500)
     assert Keys(50, 0.8, seed=7).draw(500) != Keys(50, 0.8, seed=8).draw(500)
-
-
-@given(count=st.integers(1, 500), skews=st.tuples(st.floats(0, 3), st.floats(0, 3)))
-def test_more_skew_never_gives_the_first_key_less(count: int, skews: tuple[float, float]) -> None:
-    """The share of the most frequent key grows with the exponent, between 1/n and 1."""
-    less, more = (Keys(count, skew).share_of_first() for skew in sorted(skews))
-    assert 1 / count - 1e-9 <= less <= more + 1e-9
-    assert more <= 1
 
 
 @pytest.mark.parametrize(("count", "skew", "name"), [(0, 0.0, "count"), (5, -0.1, "skew")])
