@@ -4,77 +4,45 @@ Capacity curves from measured points, flow through the graph, and the trajectory
 planner decides with it and knowledge answers `what-if` with it, so both give the same answer for the same analysis.
 """
 
-from .answer import what_if
-from .arrivals import ArrivalPath
-from .capacity import CapacityCurve, LowerBound, curve_of, lower_bounds_of
-from .case import NotYet
-from .coming import Coming, coming, growth_seconds, has_believed, is_believed, seconds_until_capacity
-from .comparison import (
-    Assumptions,
-    Compared,
-    Comparison,
-    TooLittle,
-    compare,
-    comparison_of,
-    is_overloaded,
-    within_tolerance,
-)
-from .flow import Flow, arrivals_at, flow_of, loads_of, throttle
-from .forecasts import Ahead, ahead_of
-from .judgement import cost_of, judged
-from .messages import changes
-from .model import STAY, Backlog, Model, Restart
-from .question import InvalidQuestion, Load, parse_at, parse_load, parse_parallelism
-from .reading import Gap, model_of, restart_of
-from .restarts import Restarts, restarts_of
-from .trajectory import Outlook, predict
-
-__all__ = [
-    "STAY",
-    "Ahead",
-    "ArrivalPath",
-    "Assumptions",
-    "Backlog",
-    "CapacityCurve",
-    "Coming",
-    "Compared",
-    "Comparison",
-    "Flow",
-    "Gap",
-    "InvalidQuestion",
-    "Load",
-    "LowerBound",
-    "Model",
-    "NotYet",
-    "Outlook",
-    "Restart",
-    "Restarts",
-    "TooLittle",
-    "ahead_of",
-    "arrivals_at",
-    "changes",
-    "coming",
-    "compare",
-    "comparison_of",
-    "cost_of",
-    "curve_of",
-    "flow_of",
-    "growth_seconds",
-    "has_believed",
-    "is_believed",
-    "is_overloaded",
-    "judged",
-    "loads_of",
-    "lower_bounds_of",
-    "model_of",
-    "parse_at",
-    "parse_load",
-    "parse_parallelism",
-    "predict",
-    "restart_of",
-    "restarts_of",
-    "seconds_until_capacity",
-    "throttle",
-    "what_if",
-    "within_tolerance",
-]
+from .answer import what_if as what_if
+from .arrivals import ArrivalPath as ArrivalPath
+from .capacity import CapacityCurve as CapacityCurve
+from .capacity import curve_of as curve_of
+from .capacity import lower_bounds_of as lower_bounds_of
+from .case import NotYet as NotYet
+from .coming import Coming as Coming
+from .coming import coming as coming
+from .coming import growth_seconds as growth_seconds
+from .coming import has_believed as has_believed
+from .coming import seconds_until_capacity as seconds_until_capacity
+from .comparison import Assumptions as Assumptions
+from .comparison import Compared as Compared
+from .comparison import Comparison as Comparison
+from .comparison import TooLittle as TooLittle
+from .comparison import compare as compare
+from .comparison import comparison_of as comparison_of
+from .comparison import is_overloaded as is_overloaded
+from .comparison import within_tolerance as within_tolerance
+from .flow import arrivals_at as arrivals_at
+from .flow import loads_of as loads_of
+from .flow import throttle as throttle
+from .forecasts import Ahead as Ahead
+from .forecasts import ahead_of as ahead_of
+from .judgement import cost_of as cost_of
+from .judgement import judged as judged
+from .messages import changes as changes
+from .model import Backlog as Backlog
+from .model import Model as Model
+from .model import Restart as Restart
+from .question import InvalidQuestion as InvalidQuestion
+from .question import Load as Load
+from .question import parse_at as parse_at
+from .question import parse_load as parse_load
+from .question import parse_parallelism as parse_parallelism
+from .reading import Gap as Gap
+from .reading import model_of as model_of
+from .reading import restart_of as restart_of
+from .restarts import Restarts as Restarts
+from .restarts import restarts_of as restarts_of
+from .trajectory import Outlook as Outlook
+from .trajectory import predict as predict

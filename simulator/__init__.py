@@ -1,33 +1,21 @@
 """A deterministic model of a streaming application: hours in seconds, time an argument, chance from a seed."""
 
-from .engine import Simulation
-from .faults import Conditions, Fault, Noise
-from .observe import Observer
-from .presets import PRESETS, chain, diamond, two_sources
-from .spec import Application, Cluster, InvalidApplication, Link, OperatorSpec, SourceSpec, parse
-from .streams import StreamsSimulation
-from .streams_spec import STREAMS_PRESETS, StreamsApplication, stateful, streams
-
-__all__ = [
-    "PRESETS",
-    "STREAMS_PRESETS",
-    "Application",
-    "Cluster",
-    "Conditions",
-    "Fault",
-    "InvalidApplication",
-    "Link",
-    "Noise",
-    "Observer",
-    "OperatorSpec",
-    "Simulation",
-    "SourceSpec",
-    "StreamsApplication",
-    "StreamsSimulation",
-    "chain",
-    "diamond",
-    "parse",
-    "stateful",
-    "streams",
-    "two_sources",
-]
+from .engine import Simulation as Simulation
+from .faults import Fault as Fault
+from .faults import Noise as Noise
+from .observe import Observer as Observer
+from .presets import PRESETS as PRESETS
+from .presets import chain as chain
+from .presets import diamond as diamond
+from .presets import two_sources as two_sources
+from .spec import Application as Application
+from .spec import InvalidApplication as InvalidApplication
+from .spec import Link as Link
+from .spec import OperatorSpec as OperatorSpec
+from .spec import SourceSpec as SourceSpec
+from .spec import parse as parse
+from .streams import StreamsSimulation as StreamsSimulation
+from .streams_spec import STREAMS_PRESETS as STREAMS_PRESETS
+from .streams_spec import StreamsApplication as StreamsApplication
+from .streams_spec import stateful as stateful
+from .streams_spec import streams as streams

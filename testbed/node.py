@@ -28,7 +28,8 @@ from .kubernetes import KubernetesCluster, binary, is_ready
 from .kubernetes import missing as missing_for_cluster
 from .kubernetes_access import kubeconfig
 from .node_runtime import PAUSE, Containerd, static_image
-from .process import Launcher, ManagedProcess, TestbedError, free_port, reap_leftovers, stop_all, wait_until
+from .process import Launcher, ManagedProcess, TestbedError, free_port, stop_all, wait_until
+from .register import reap_leftovers
 
 NAME = "weir-node"
 DNS_ADDRESS = "10.96.0.10"

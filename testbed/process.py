@@ -25,21 +25,6 @@ from typing import Self, TypeVar
 import psutil
 
 from . import register
-from .register import reap_leftovers
-
-__all__ = [
-    "ManagedProcess",
-    "NotInTime",
-    "TestbedError",
-    "Usage",
-    "accepts_connections",
-    "claim_port",
-    "free_port",
-    "port_is_free",
-    "reap_leftovers",
-    "stop_all",
-    "wait_until",
-]
 
 T = TypeVar("T")
 

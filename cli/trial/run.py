@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.live import Live
 
 from runtime.event_feed import EventFollower
-from testbed.process import TestbedError, reap_leftovers
+from testbed.process import TestbedError
+from testbed.register import reap_leftovers
 from testbed.trial.loop_stack import LoopStack
 from testbed.trial.options import DEFAULT_PORT, TrialError, TrialOptions
 from testbed.trial.preflight import preflight

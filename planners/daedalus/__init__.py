@@ -1,7 +1,4 @@
 """Daedalus. Start with `planner.py`: the rule and its formulas; what is learned of the application and its load is in
 the others."""
 
-from .learned import DaedalusParameters
-from .planner import plan_by_daedalus
-
-__all__ = ["DaedalusParameters", "plan_by_daedalus"]
+from .planner import plan_by_daedalus as plan_by_daedalus

@@ -1,6 +1,3 @@
 """Responsive's policy. Start with `planner.py`: the rule; `diagnosers.py` are its formulas and their inputs."""
 
-from .parameters import ResponsiveParameters
-from .planner import plan_by_responsive
-
-__all__ = ["ResponsiveParameters", "plan_by_responsive"]
+from .planner import plan_by_responsive as plan_by_responsive

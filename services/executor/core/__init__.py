@@ -4,33 +4,14 @@
 records each transition as an outcome.
 """
 
-from .messages import NO_GROUP, changes
-from .observed import (
-    Accepted,
-    Conflict,
-    DepartedMember,
-    PolicyReading,
-    Refusal,
-    Rejected,
-    Snapshot,
-    TargetChanged,
-    Unanswered,
-    contested,
-)
-from .rules import Rules
-
-__all__ = [
-    "NO_GROUP",
-    "Accepted",
-    "Conflict",
-    "DepartedMember",
-    "PolicyReading",
-    "Refusal",
-    "Rejected",
-    "Rules",
-    "Snapshot",
-    "TargetChanged",
-    "Unanswered",
-    "changes",
-    "contested",
-]
+from .messages import changes as changes
+from .observed import Accepted as Accepted
+from .observed import Conflict as Conflict
+from .observed import DepartedMember as DepartedMember
+from .observed import PolicyReading as PolicyReading
+from .observed import Refusal as Refusal
+from .observed import Rejected as Rejected
+from .observed import Snapshot as Snapshot
+from .observed import Unanswered as Unanswered
+from .observed import contested as contested
+from .rules import Rules as Rules
