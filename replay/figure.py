@@ -48,12 +48,6 @@ class Panel:
     """Moments in seconds that get a vertical line, such as rescales."""
 
 
-def even(values: Sequence[float | None], seconds: float) -> list[tuple[float, float | None]]:
-    """Return values at even distances over `seconds` as a curve's points."""
-    each = seconds / max(1, len(values) - 1)
-    return [(i * each, value) for i, value in enumerate(values)]
-
-
 def write_svg(path: Path, title: str, panels: Sequence[Panel]) -> None:
     """Write the figure. Raises `OSError`."""
     path.write_text(svg(title, panels), encoding="utf-8")

@@ -46,7 +46,6 @@ class ReplayOptions:
     duration_seconds: float | None = None
     seed: int = 0
     noise: float = 0.02
-    plot: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from services.monitor.adapters.prometheus import SignalReadings
 from services.monitor.core import Readings, observe
 from simulator import Fault, StreamsSimulation
 from simulator.streams_bytes import NEVER, assignment, subscription, user_data
-from simulator.streams_group import Member, Process
+from simulator.streams_group import Process
 from simulator.streams_spec import Task
 
 BROKERS_AWAY = "the brokers do not answer"
@@ -71,7 +71,7 @@ class SimulatedGroup:
                     member.client_id,
                     f"/{member.process}",
                     assignment=assignment(places, _user_data(member.tasks, member.copies, due_ms)),
-                    subscription=_subscription(tuple(topics), member),
+                    subscription=subscription(tuple(topics), member.process_id),
                 )
             members.append(described)
         return DescribedGroup(app.name, group.state, "classic", "consumer", "stream", tuple(members))
@@ -89,10 +89,6 @@ def _user_data(active: tuple[Task, ...], copies: tuple[Task, ...], probing_ms: i
     return user_data(active, copies, probing_ms=probing_ms)
 
 
-def _subscription(topics: tuple[str, ...], member: Member) -> bytes:
-    return subscription(topics, member.process_id)
-
-
 def _metrics(simulation: StreamsSimulation, process: Process) -> InstanceMetrics:
     group = simulation.group
     restoring = any(not group.runs(process, task) for task in process.active)
@@ -108,7 +104,6 @@ def _metrics(simulation: StreamsSimulation, process: Process) -> InstanceMetrics
             for thread in process.threads
         },
         client_state="REBALANCING" if waits else "RUNNING",
-        failed_threads=0,
         restore_remaining_records=round(group.restore_remaining(process)) if stateful else None,
         memory_bytes=200_000_000,
     )

@@ -30,7 +30,7 @@ class Undecodable(ValueError):
     """A record that is no message of its topic. `field` is the dotted path at fault, None if it is not JSON."""
 
     def __init__(self, record: Record, reason: str, field: str | None = None, *, code: str = "invalid") -> None:
-        self.record, self.place = record, record.place
+        self.record = record
         self.code = code
         self.reason = reason
         self.field = field

@@ -87,7 +87,6 @@ class StreamsSimulation:
         """Times at which another number of instances was accepted."""
         self.inputs = [_Input(each.shares()) for each in application.subtopologies]
         self.group = Group(application, commit=self._commit, rewind=self._rewind)
-        self._flows = application.flows()
         self._step_seconds, self._calm_seconds = step_seconds, calm_seconds
         self._idle = False
         """Whether the last step has left no record waiting."""
@@ -212,11 +211,6 @@ class StreamsSimulation:
             topic.positions[partition] = topic.committed[partition]
 
     # -- what there is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def threads(self) -> int:
-        """Number of members of the group."""
-        return len(self.group.members)
 
     @property
     def slots_used(self) -> int:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 RECENT_SECONDS = 2.0
 """Results arrive in a burst per window; the lag is the largest of this interval."""
 
-MAX_SAMPLES = 24 * 3600
-
 
 class UnreadableResult(ValueError):
     """A sink record is not a result; the sentence names the field."""
@@ -37,23 +35,10 @@ def _millis(name: str, text: bytes) -> int:
     return int(text)
 
 
-@dataclass(frozen=True)
-class ProbeSample:
-    """The results that arrived within one second."""
-
-    second: int
-    """Since the epoch."""
-    max_lag_seconds: float
-    results: int
-
-
 class Freshness:
     """Collects results in order of arrival and returns their lag."""
 
     def __init__(self) -> None:
-        self._samples: deque[ProbeSample] = deque(maxlen=MAX_SAMPLES)
-        self._second: int | None = None
-        self._lags: list[float] = []
         self._recent: deque[tuple[float, float]] = deque()
         self._newest_oldest: float | None = None
         self._newest: float | None = None
@@ -61,10 +46,6 @@ class Freshness:
     def add(self, result: Result, arrived_at: float) -> None:
         """Add one result. A producer's clock that is ahead gives a lag of 0."""
         lag = max(0.0, arrived_at - result.oldest_seconds)
-        if self._second != int(arrived_at):
-            self._close_second()
-            self._second = int(arrived_at)
-        self._lags.append(lag)
         # A falling sequence: its first element is always the largest recent lag.
         while self._recent and self._recent[-1][1] <= lag:
             self._recent.pop()
@@ -85,25 +66,6 @@ class Freshness:
         recent = self._recent[0][1] if self._recent else 0.0
         complete = newest_input is not None and newest_input <= self._newest
         return recent if complete else max(recent, now - self._newest_oldest)
-
-    def latest(self) -> ProbeSample | None:
-        """Return the last second in which results arrived, possibly incomplete; None before the first."""
-        return self._open_second() or (self._samples[-1] if self._samples else None)
-
-    def series(self) -> list[ProbeSample]:
-        """Return every second in which results arrived, oldest first."""
-        last = self._open_second()
-        return [*self._samples, *([last] if last else [])]
-
-    def _open_second(self) -> ProbeSample | None:
-        if self._second is None or not self._lags:
-            return None
-        return ProbeSample(self._second, max(self._lags), len(self._lags))
-
-    def _close_second(self) -> None:
-        if (sample := self._open_second()) is not None:
-            self._samples.append(sample)
-        self._lags = []
 
     def _forget_before(self, at: float) -> None:
         while self._recent and self._recent[0][0] < at:

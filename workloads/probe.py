@@ -11,7 +11,7 @@ from typing import Self
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from .freshness import Freshness, ProbeSample, Result, UnreadableResult
+from .freshness import Freshness, Result, UnreadableResult
 
 _POLL_SECONDS = 0.05
 """Bounds the error of a lag by a result that waits to be read."""
@@ -90,16 +90,6 @@ class Probe:
         """
         with self._lock:
             return self._freshness.lag_seconds(self._clock() if now is None else now, self._newest_input)
-
-    def latest(self) -> ProbeSample | None:
-        """Return the last second in which results arrived."""
-        with self._lock:
-            return self._freshness.latest()
-
-    def series(self) -> list[ProbeSample]:
-        """Return every second in which results arrived, oldest first."""
-        with self._lock:
-            return self._freshness.series()
 
     def _ends(self, consumer: Consumer, deadline: float) -> list[TopicPartition]:
         found = consumer.list_topics(self._topic, timeout=_left(deadline)).topics[self._topic]

@@ -153,8 +153,4 @@ def measure(actions: int = ACTIONS) -> dict[str, Any]:
         for topic in TOPICS:
             broker.create_topic(topic.name, 1)
         log("started")
-        return asyncio.run(_measured(cluster, broker, actions))
-
-
-async def _measured(cluster: KubernetesCluster, broker: KafkaBroker, actions: int) -> dict[str, Any]:
-    return await Run(cluster, broker).measure(actions)
+        return asyncio.run(Run(cluster, broker).measure(actions))

@@ -104,7 +104,6 @@ def replay(
         duration_seconds=duration,
         seed=seed,
         noise=noise,
-        plot=plot,
     )
     try:
         prepared = prepare(options)

@@ -45,7 +45,6 @@ class InstanceMetrics:
     """Stream threads by their id, whose main consumer has the client id `<thread>-consumer`."""
     client_state: str = ""
     """State of its Kafka Streams client, such as RUNNING. Empty: unknown."""
-    failed_threads: int | None = None
     restore_remaining_records: int | None = None
     """Changelog records that its tasks have to read. None: unknown."""
     memory_bytes: int | None = None
@@ -87,7 +86,6 @@ def instance_metrics(content: bytes) -> InstanceMetrics:
     return InstanceMetrics(
         threads={name: _thread(values) for name, values in threads.items()},
         client_state=_client_state(client.get("client_state")),
-        failed_threads=_count(client.get("failed_stream_threads")),
         restore_remaining_records=_count(sum(restore.values())) if restore else None,
         memory_bytes=_count(memory.get("process_resident_memory_bytes", next(iter(memory.values()), None))),
     )

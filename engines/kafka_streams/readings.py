@@ -23,7 +23,7 @@ from engines.scrape import Scrape
 from . import messages
 from .group import DescribedGroup, Membership
 
-STREAMS, PLAIN = "kafka-streams", "consumer-group"
+STREAMS = "kafka-streams"
 DEFAULT_COMMIT_SECONDS = 30.0
 """`commit.interval.ms` of Kafka Streams with at-least-once processing."""
 MAX_THREADS = 32_768

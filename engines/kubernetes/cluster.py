@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from weir_contracts import Pod
@@ -110,7 +111,7 @@ class KubernetesWorkloads:
         kinds = [await self._kinds.find(ref) for ref in refs]
         pods: Watch[PodReading] = self._watch(namespace, PODS, pod_of)
         watches: dict[Kind, Watch[WorkloadReading]] = {
-            kind: self._watch(namespace, kind, _parser(kind)) for kind in kinds
+            kind: self._watch(namespace, kind, partial(workload_of, kind=kind)) for kind in kinds
         }
         every: list[Watch[Any]] = [pods, *watches.values()]
         if any(watch.failure is not None and watch.failure.status == 404 for watch in every):
@@ -156,10 +157,6 @@ class KubernetesWorkloads:
                 self._scales.clear()
             cached = self._scales[key] = (version, scaled)
         return cached[1]
-
-
-def _parser(kind: Kind) -> Callable[[Any], WorkloadReading | None]:
-    return lambda document: workload_of(document, kind)
 
 
 class Kinds:

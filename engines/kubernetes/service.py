@@ -182,7 +182,8 @@ def _status(found: Mapping[str, Replicas]) -> tuple[ObservationStatus, Health, s
     if stopped:
         message = f"{', '.join(stopped)[:300]}: spec.replicas is 0; set it to 1 or more"
         return "not_running", "ended", "ScaledToZero", message
-    ready, wanted = (sum(counts) for counts in zip(*map(_ready_and_wanted, found.values()), strict=True))
+    ready = sum(replicas.ready for replicas in found.values())
+    wanted = sum(replicas.workload.status.wanted for replicas in found.values())
     without = [name for name, replicas in found.items() if replicas.ready == 0]
     if without:
         return "not_running", "restarting", "NotReady", f"{', '.join(without)[:300]}: {_why_not_ready(found, without)}"
@@ -199,10 +200,6 @@ def _why_not_ready(found: Mapping[str, Replicas], names: Sequence[str]) -> str:
         if reason := next(filter(None, reasons), ""):
             return f"no replica is ready ({reason})"
     return "no replica is ready"
-
-
-def _ready_and_wanted(replicas: Replicas) -> tuple[int, int]:
-    return replicas.ready, replicas.workload.status.wanted
 
 
 def _run(found: Mapping[str, Replicas]) -> Run | None:

@@ -64,7 +64,6 @@ class Executor:
         self._clock = clock
         self._group = group
         self._pace = pace
-        self._rules = rules
         self._log = structlog.get_logger("executor")
         self._dead_letters = DeadLetters(bus, "executor", clock, newer)
         # The monitor sends unreadable policies to the dead-letter topic: one letter, not one of each reader.

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from prometheus_client import Counter, Gauge
 from weir_contracts import Analysis
@@ -29,7 +30,7 @@ def skipped() -> None:
 class PendingDecisions:
     """Starts decisions and returns the failed ones. While one is pending, the newest analysis of its application waits."""
 
-    def __init__(self, decide: Callable[[Decoded[Analysis]], Awaitable[None]]) -> None:
+    def __init__(self, decide: Callable[[Decoded[Analysis]], Coroutine[Any, Any, None]]) -> None:
         self._decide = decide
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._current: dict[str, Decoded[Analysis]] = {}
@@ -81,11 +82,8 @@ class PendingDecisions:
             self._any_done.set()
 
         self._current[application] = analysis
-        self._tasks[application] = task = asyncio.create_task(self._run(analysis), name=f"plan {application}")
+        self._tasks[application] = task = asyncio.create_task(self._decide(analysis), name=f"plan {application}")
         task.add_done_callback(signal)
-
-    async def _run(self, analysis: Decoded[Analysis]) -> None:
-        await self._decide(analysis)
 
     def _ended(self, application: str, failed: list[tuple[Record, BaseException]]) -> None:
         task, analysis = self._tasks.pop(application), self._current.pop(application)

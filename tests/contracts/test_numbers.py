@@ -87,7 +87,7 @@ def test_a_message_out_of_bounds_is_undecodable_and_names_field_and_place() -> N
     with pytest.raises(Undecodable, match="must be less than or equal to") as caught:
         decode(record, Analysis)
     assert caught.value.field == "sources.0.lag_records.value"
-    assert "weir.analyses.v1alpha1" in caught.value.place and "41" in caught.value.place
+    assert "weir.analyses.v1alpha1" in caught.value.record.place and "41" in caught.value.record.place
 
 
 def test_a_tiny_rate_in_a_request_is_0() -> None:

@@ -12,7 +12,6 @@ is made, those that the brokers advertise before any request but the list of top
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -222,16 +221,14 @@ class KafkaBrokers:
 
     async def _describe_newer(self, names: Sequence[str]) -> Mapping[str, Any]:
         futures = described_group(await self._ready(), list(dict.fromkeys(names)), self._timeout_seconds)
-        answers = await asyncio.gather(*(self._settled(each) for each in futures.values()), return_exceptions=True)
+        calls = (_response(asyncio.wrap_future(each), self._timeout_seconds) for each in futures.values())
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         return dict(zip(futures, answers, strict=True))
 
     async def _group_request(self, request: Callable[[Any], Any], argument: Any) -> Any:
         await self._ready()
         # a request may connect and find the coordinators before, each within the time limit of a call
         return await _response(self._group_calls.call(request, argument), 2 * self._timeout_seconds)
-
-    async def _settled(self, future: "Future[Any]") -> Any:
-        return await _response(asyncio.wrap_future(future), self._timeout_seconds)
 
     async def appended_at(
         self, positions: Mapping[Place, int], isolation: Isolation

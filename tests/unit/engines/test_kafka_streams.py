@@ -14,7 +14,7 @@ from weir_contracts import PartitionReading
 from engines.kafka_streams.assignment import Task, assigned, partition_time, process_of, subscribed, tasks_of
 from engines.kafka_streams.group import DescribedGroup, DescribedMember, Membership, membership
 from engines.kafka_streams.meter import GroupMeter
-from engines.kafka_streams.readings import PLAIN, STREAMS, GroupReadings, scrape_of
+from engines.kafka_streams.readings import STREAMS, GroupReadings, scrape_of
 from engines.kafka_streams.wire import MAX_BYTES, Undecodable
 from tests.effort import some
 from tests.unit.engines import streams_bytes as written
@@ -228,7 +228,7 @@ def test_the_shares_of_plain_consumers_are_partitions(assignor: str, shares: int
         for t, count in (("x", 3), ("y", 2))
         for n in range(count)
     ]
-    scrape = scraped(group, PLAIN, partitions=tuple(read))
+    scrape = scraped(group, "consumer-group", partitions=tuple(read))
     assert scrape.topology.operators[0].source_partitions == shares
 
 

@@ -236,7 +236,6 @@ class _Script:
         self.items = [_versioned(pod("a"), "5")]
         self.events: asyncio.Queue[str | None] = asyncio.Queue()
         self.refusals: list[tuple[int, str]] = []
-        self.page_bytes = 0
         self._server = server
         server.answer = self.answer
 

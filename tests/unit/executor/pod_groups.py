@@ -49,8 +49,6 @@ class PodGroup:
     session_seconds: float = 45.0
     rebalance_seconds: float = 1.0
     brokers_away: str = ""
-    away_after_reads: int | None = None
-    """Number of further readings that are answered."""
     evicted: list[str] = field(default_factory=list)
     members: dict[str, _Member] = field(default_factory=dict)
     rebalanced_at: float = 0.0

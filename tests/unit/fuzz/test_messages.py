@@ -36,7 +36,7 @@ def read(name: str, value: bytes | None, headers: dict[str, str] | None = None) 
     try:
         return decode(Record("weir.things.v1", 3, 41, "shop/orders", value, headers or {}), CONTRACTS[name])
     except Undecodable as error:
-        assert error.place == "weir.things.v1/3@41"
+        assert error.record.place == "weir.things.v1/3@41"
         assert error.reason and len(error.reason) < 2000
         assert str(error).startswith("weir.things.v1/3@41: ")
         str(error).encode()

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from replay.figure import Curve, Panel, even, nice_top, svg
+from replay.figure import Curve, Panel, nice_top, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,7 +19,7 @@ def texts(figure: ElementTree.Element) -> list[str]:
 
 def test_a_figure_has_a_title_axes_with_units_and_a_legend() -> None:
     """A reader needs no other page to know what is drawn."""
-    load = Curve("arrivals", "load", even([100.0, 480.0, 300.0], 1200.0))
+    load = Curve("arrivals", "load", [(0.0, 100.0), (600.0, 480.0), (1200.0, 300.0)])
     found = texts(drawn(Panel("records/s", [load], marks=[300.0])))
     assert found[0] == "a run"
     assert "records/s━ arrivals┆ rescale" in found

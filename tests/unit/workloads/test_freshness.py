@@ -73,18 +73,6 @@ def test_results_of_a_replay_do_not_make_the_job_look_fresher() -> None:
     assert freshness.lag_seconds(T0 + 9) == 10
 
 
-def test_the_series_has_a_sample_for_each_second_with_results() -> None:
-    """Largest and number; the second that is still going on included."""
-    freshness = Freshness()
-    for lag, at in ((1.0, 0.1), (3.0, 0.2), (2.0, 0.3), (4.0, 2.5)):
-        freshness.add(_result(T0 + at - lag), T0 + at)
-    first, last = freshness.series()
-    assert (first.second, first.results) == (int(T0), 3)
-    assert first.max_lag_seconds == pytest.approx(3)
-    assert freshness.latest() == last
-    assert (last.second, last.results) == (int(T0) + 2, 1)
-
-
 @given(
     lags=st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1)), min_size=1, max_size=100), silence=st.floats(0, 1000)
 )
