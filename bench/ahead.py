@@ -106,7 +106,6 @@ def without_forecasts(message: Any) -> Any:
 
 
 def held(case: Case, days: float, seed: int) -> Held:
-    """One run."""
     replay = prepared(case.trace, case.new_slot_seconds, days)
     result = run(replay, seed=seed, noise=NOISE, carry=None if case.has_forecast else without_forecasts)
     return Held(case, result.score, result.codes, result.wall_seconds)

@@ -197,7 +197,6 @@ def recordings(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def table(series: dict[str, Any]) -> Table:
-    """Return the figures as a table."""
     drawn = Table("recording", "min", "WAPE", "last value", "peak under", "over", "last under", "over", "coverage")
     for name, found in series.items():
         for lead in LEADS:

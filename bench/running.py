@@ -53,7 +53,6 @@ class Running:
         return self._plans
 
     def actions(self) -> list[ActionState]:
-        """Return the last state of each action."""
         self._follow()
         return list(self._actions.values())
 

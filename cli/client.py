@@ -127,7 +127,6 @@ class Client:
             raise CommandError(str(missing)) from None  # no conflict: too little is known yet
 
     def analysis(self, application: str) -> dict[str, Any]:
-        """Return the newest analysis."""
         return dict(self._json("GET", f"/v1/applications/{quote(application)}/analysis"))
 
     def outcomes(self, application: str) -> list[dict[str, Any]]:
@@ -154,7 +153,6 @@ class Client:
         return dict(self._json("GET", f"/v1/applications/{quote(application)}/scores?since={quote(since, safe='')}"))
 
     def planners(self) -> list[dict[str, Any]]:
-        """Return all planners of a planner service."""
         return list(self._json("GET", "/v1/planners")["planners"])
 
     def register_planner(self, document: Any, *, replace: bool, timeout_seconds: float) -> dict[str, Any]:

@@ -151,7 +151,6 @@ def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def application_panel(item: Mapping[str, Any]) -> RenderableType:
-    """Return one application on one screen."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold")
     rows.add_column()

@@ -94,7 +94,6 @@ class Tally:
         self.dead_letters: list[DeadLetter] = []
 
     def count(self, record: Outgoing) -> None:
-        """Count a record."""
         if record.value is None:
             return
         if record.topic == PLANS.name:

@@ -180,7 +180,6 @@ class _Replayed:
         """Outcomes since shortly before the latest decision."""
 
     def take(self, message: Message) -> None:
-        """Take in the next message."""
         if isinstance(message, Outcome):
             # Outcomes are kept for longer than the others, so they do not show where the recording begins.
             if all(message.id != other.id for other in self._late):

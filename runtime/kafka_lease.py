@@ -67,7 +67,6 @@ class KafkaLease:
             self._thread.start()
 
     def state(self) -> LeaseState:
-        """Return the current state."""
         return self._state
 
     def close(self) -> None:

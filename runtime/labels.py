@@ -14,7 +14,6 @@ class CardinalityLimiter:
         self._values: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """Return the label for `value`."""
         if value not in self._values:
             if len(self._values) >= self._limit:
                 return OTHER

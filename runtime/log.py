@@ -32,7 +32,6 @@ def redact(_logger: Any, _method: str, event: Event) -> Event:
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return the value with its secrets masked."""
     if value is not None and _SECRET.search(str(key)):
         return "***"
     if isinstance(value, SecretStr | SecretBytes):

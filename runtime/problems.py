@@ -52,7 +52,6 @@ class AnyText(JSONResponse):
 
 
 def answer(problem: Problem) -> JSONResponse:
-    """Return a problem as a response."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(problem.status).phrase,

@@ -157,7 +157,6 @@ def checked_ports(addresses: str) -> str:
 
 
 def variable(model: type[BaseSettings], name: str, info: FieldInfo) -> str:
-    """Return the environment variable of a field."""
     if isinstance(info.validation_alias, AliasChoices):
         return str(info.validation_alias.choices[0])
     return f"{model.model_config.get('env_prefix', '')}{name}".upper()

@@ -96,5 +96,4 @@ class OfflineOptimum:
         return all(curve[-1] >= load * (1 - 1e-9) for curve, load in zip(self._curves, loads, strict=True))
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
-        """Return the slots of that parallelism."""
         return self._topology.slots(self.parallelism(rate, seconds))

@@ -173,7 +173,6 @@ class Simulation:
 
     @property
     def checkpoint_in_progress(self) -> bool:
-        """Whether a checkpoint is in progress."""
         return self._pending is not None
 
     @property

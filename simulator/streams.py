@@ -38,7 +38,6 @@ class _Input:
         """Time of the newest record that was processed at the last commit. None: nothing is committed."""
 
     def append(self, now: float, records: float) -> None:
-        """Append records to all partitions."""
         self.curve.append(now, records)
         total = self.curve.total
         self.ends = [share * total for share in self.shares]

@@ -58,7 +58,6 @@ class Process:
 
     @property
     def active(self) -> list[Task]:
-        """Its active tasks."""
         return [task for thread in self.threads for task in thread.tasks]
 
 
@@ -207,7 +206,6 @@ class Group:
         return min((at for at in instants if at is not None and at > now + _EPSILON), default=_FOREVER)
 
     def run_events(self, now: float) -> None:
-        """Run the events due now."""
         now += _EPSILON
         for process in list(self.processes.values()):
             if process.ends_at is not None:

@@ -88,7 +88,6 @@ class StreamsApplication(Spec):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All tasks in order."""
         return tuple((s, p) for s, each in enumerate(self.subtopologies) for p in range(each.partitions))
 
     @property

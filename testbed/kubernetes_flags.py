@@ -113,7 +113,6 @@ def controller_flags(layout: Layout) -> list[str]:
 
 
 def scheduler_flags(layout: Layout) -> list[str]:
-    """The default scheduler."""
     return [f"--kubeconfig={layout.kubeconfig(SCHEDULER)}", "--leader-elect=false", "--secure-port=0"]
 
 

@@ -155,7 +155,6 @@ class KubernetesNode(Launcher):
             raise TestbedError("\n".join([str(error), pods, *events, *logs])) from None
 
     def pods(self, namespace: str, selector: str = "") -> list[dict[str, Any]]:
-        """Return the pods of a namespace."""
         query = urlencode({"labelSelector": selector})
         return list(self.cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods?{query}")["items"])
 

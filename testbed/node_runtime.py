@@ -93,7 +93,6 @@ class Containerd(Server):
         return self._ctr("containers", "list", "-q", *chosen).split()
 
     def images(self) -> list[str]:
-        """Return the names of all images."""
         return self._ctr("images", "list", "-q").split()
 
     def load(self, archive: Path) -> None:

@@ -49,7 +49,6 @@ class Ledger:
         self._lock = threading.Lock()
 
     def add(self, topic: str, message: dict[str, Any]) -> None:
-        """Take in one message."""
         with self._lock:
             self.messages[topic].append(message)
 

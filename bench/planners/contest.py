@@ -119,7 +119,6 @@ def traces() -> list[str]:
 
 
 def situations() -> list[Situation]:
-    """All of them."""
     found = [Situation(trace, topology) for trace in traces() for topology in _topologies(trace)]
     return found + [Situation(trace, "chain", interval) for interval, names in LOOKS.items() for trace in names]
 
@@ -226,7 +225,6 @@ def _moments(seconds: float) -> list[float]:
 
 
 def held(situation: Situation, contestant: str, *, seed: int = 0, duration_seconds: float | None = None) -> Held:
-    """One contestant in one situation."""
     if contestant == CLAIRVOYANT:
         return _optimum(situation, duration_seconds)
     if contestant == STATIC_PEAK:

@@ -61,7 +61,6 @@ def _lag_text(value: float | None, objective_seconds: float) -> Text:
 
 
 def render(screen: Screen) -> RenderableType:
-    """Return the screen."""
     return Panel(
         Group(_curves(screen), _operators(screen), _sentences(screen)),
         title=Text.assemble(("weir trial", "bold"), f" · {screen.trace} · mode {screen.mode}"),

@@ -119,7 +119,6 @@ class KubernetesApi:
         self._client: Any = None
 
     async def close(self) -> None:
-        """Close all connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()

@@ -52,8 +52,6 @@ class Replicas:
 
 @dataclass(frozen=True)
 class WorkloadsReading:
-    """Workloads of one application."""
-
     found: Mapping[str, Replicas]
     """Workloads by name, in the order of the request; one that does not exist is missing."""
     failure: str = ""

@@ -95,7 +95,6 @@ def whole(value: float | None) -> int | None:
 
 
 def labels(value: Any) -> Mapping[str, str]:
-    """Return the labels of an object."""
     found = mapping(value)
     if len(found) > _MAX_LABELS:
         return {}
@@ -163,5 +162,4 @@ def label_selector(document: Any) -> Selector | None:
 
 
 def selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a selector selects an object with `labels`."""
     return bool(selector) and all(requirement.fits(labels) for requirement in selector or ())

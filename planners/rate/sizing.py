@@ -104,7 +104,6 @@ LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
 
 
 def demands_of(comparison: Comparison) -> list[Demand]:
-    """Return the demand of each operator."""
     curves, loads, current = comparison.model.curves, comparison.model.loads, comparison.current
     waiting, restart_seconds = comparison.waiting, comparison.restart.seconds
     utilization = comparison.target_utilization

@@ -30,7 +30,6 @@ class LatestAnalyses:
         self._latest.pop(application, None)
 
     def get(self, application: str) -> Analysis | None:
-        """Return the newest analysis, or None."""
         found = self._latest.get(application)
         if isinstance(found, Record):
             found = self._latest[application] = self._decoded(found)

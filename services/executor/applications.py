@@ -116,7 +116,6 @@ class Applications:
         return self.own.setdefault(application, Application(application, partition))
 
     def of(self, partitions: Iterable[int]) -> list[Application]:
-        """Return the applications of some partitions."""
         wanted = frozenset(partitions)
         return [app for app in self.own.values() if app.partition in wanted]
 

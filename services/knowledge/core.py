@@ -168,7 +168,6 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
 
 
 def kind_of(event: Event) -> Kind:
-    """Return the kind of a message."""
     kinds: Mapping[type[Event], Kind] = {Observation: "observation", Analysis: "analysis", Plan: "plan"}
     return kinds.get(type(event), "outcome")
 

@@ -43,7 +43,6 @@ Seconds = Annotated[float, Query(ge=0.05, le=20, description="how long one excha
 
 
 def planner_router(planners: Planners, clock: Clock) -> APIRouter:
-    """The routes."""
     routes = APIRouter(prefix="/v1", tags=["planners"], responses=ERRORS)
     _register(routes, planners)
     _judge(routes)

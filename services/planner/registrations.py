@@ -63,7 +63,6 @@ class Registrations:
 
     @property
     def latest(self) -> dict[str, PlannerRegistration]:
-        """The registrations by name."""
         return self._table.latest
 
     async def register(

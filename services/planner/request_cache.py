@@ -116,7 +116,6 @@ class RequestCache:
                 self.forget(application)
 
     def plan(self, application: str) -> Plan | None:
-        """Return the newest plan."""
         return self._plans.get(application)
 
     def state(self, application: str, planner: str) -> PlanState:

@@ -59,8 +59,6 @@ class Slot:
 
 @dataclass(frozen=True)
 class Start:
-    """Start an instance."""
-
     ordinal: int
 
 

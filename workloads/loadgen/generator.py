@@ -75,7 +75,6 @@ class Generator:
 
     @property
     def load(self) -> Load:
-        """The load in force."""
         with self._lock:
             return self._load
 

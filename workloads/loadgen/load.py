@@ -73,6 +73,5 @@ class Load:
         return self if self.paused else replace(self, trace_seconds=self.trace_seconds + max(0.0, seconds))
 
     def changed(self, change: LoadChange) -> "Load":
-        """Return the load with the change applied."""
         named: dict[str, Any] = {name: getattr(change, name) for name in change.model_fields_set}
         return replace(self, **named)

@@ -160,7 +160,6 @@ class SparkStream:
             warm_up(self._session, self._settings)
 
     def start(self) -> str:
-        """Start the query."""
         from pyspark.errors import PySparkException
 
         cluster_id, marks = self._brokers.look(OBSERVATIONS.name, ANALYSES.name)

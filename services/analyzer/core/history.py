@@ -139,7 +139,6 @@ class Interval(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return self.end - self.start
 
     @property

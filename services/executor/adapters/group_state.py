@@ -27,8 +27,6 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class GroupReading:
-    """Group at its coordinator."""
-
     state: str
     """State as the coordinator names it."""
     members: tuple[GroupMember, ...] = ()

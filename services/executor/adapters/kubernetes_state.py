@@ -226,7 +226,6 @@ def unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str
 
 
 def replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
-    """Return the replicas of each workload for a parallelism."""
     target, topology = target_of(subject), observed.topology
     if subject.application.service is not None or topology is None or target.unit is None:
         return dict(parallelism)

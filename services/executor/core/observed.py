@@ -263,5 +263,4 @@ class Step:
 
     @property
     def name(self) -> EventName | None:
-        """Name of the event."""
         return self.event.name if self.event is not None else None

@@ -128,7 +128,6 @@ def _intended(case: Situation) -> Step:
 
 
 def _change(action: ActionState) -> Request | Restart:
-    """Return the instruction that an action is for."""
     return Request(action.wanted) if action.instance is None else Restart(action.instance)
 
 

@@ -21,7 +21,6 @@ SPARE = 2
 
 
 def history_keys(application: str) -> tuple[str, str]:
-    """Return the keys of an application's history."""
     return LINES + application, ENDS + application
 
 

@@ -82,7 +82,6 @@ class FlinkCollector:
         return scrape_of(await self.read())
 
     async def read(self) -> FlinkReadings:
-        """Return the readings of one scrape."""
         problems: list[Problem] = []
         if self._cached is not None:
             found, _ = await asyncio.gather(self._find(problems), self._gather_metrics(self._cached.id))

@@ -142,7 +142,6 @@ class GroupCollector:
         return scrape_of(await self.read())
 
     async def read(self) -> GroupReadings:
-        """Return the readings of one scrape."""
         empty = GroupReadings(self._id, self._application.engine, None)
         try:
             await self._brokers.topics()  # checks the addresses that the brokers advertise

@@ -38,8 +38,6 @@ MAX_MEMORIES_BYTES = 65_536
 
 @dataclass(frozen=True)
 class ContenderRequest:
-    """A request to one contender."""
-
     label: str
     planner: str
     request: PlanRequest

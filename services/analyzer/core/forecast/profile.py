@@ -31,7 +31,6 @@ class Cycle(NamedTuple):
 
     @property
     def bins(self) -> int:
-        """Number of bins."""
         return self.seconds // self.bin_seconds
 
 
