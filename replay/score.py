@@ -35,11 +35,9 @@ class Optimum(Protocol):
 
     def carries(self, rate: float, seconds: float = 0.0) -> bool:
         """Return whether the upper bounds suffice for `rate`."""
-        ...
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
         """Return the slots of the smallest size for `rate`."""
-        ...
 
 
 class StreamsOptimum:

@@ -67,7 +67,6 @@ class WorkloadReader(Protocol):
 
     async def read(self, namespace: str, refs: Sequence[WorkloadRef], *, usage: bool = False) -> WorkloadsReading:
         """Return the workloads; `ApiFailed` and `KindUnknown` if they cannot be read at all."""
-        ...
 
     async def close(self) -> None: ...
 

@@ -32,31 +32,24 @@ class Stream(Protocol):
 
     def prepare(self) -> None:
         """Do what takes long and touches no state that another analyzer may use. Returns at once if it is done already."""
-        ...
 
     def start(self) -> str:
         """Start from the checkpoint, or seeded from the latest analyses; returns where the state is kept.
 
         `NotYet` while the brokers are away, `StateUnusable`, `StreamDied`.
         """
-        ...
 
     def batches(self) -> list[Batch]:
         """Return the batches finished since the last call; `StreamDied` if it ended, `StateUnusable` if by its state."""
-        ...
 
     def set_aside(self) -> None:
         """Rename the state: the next start is a new one, seeded from the latest analyses."""
-        ...
 
     def suspend(self) -> None:
         """End the query and keep the session."""
-        ...
 
     def abort(self) -> None:
         """End everything that could still write, at once, from any thread."""
-        ...
 
     def stop(self) -> None:
         """End the query and the session."""
-        ...

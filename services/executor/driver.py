@@ -30,11 +30,9 @@ class Fence(Protocol):
 
     async def begin(self) -> Refusal | Unanswered | None:
         """Check before the first change of a request."""
-        ...
 
     async def go_on(self) -> Unanswered | None:
         """Check before each further change of the same request, which only the partition's owner may complete."""
-        ...
 
 
 class WithoutGroups:
@@ -66,7 +64,6 @@ class Driver(Protocol):
 
     async def observe(self, subject: Subject) -> Snapshot:
         """Return the target's current state."""
-        ...
 
     async def request(
         self,
@@ -84,14 +81,12 @@ class Driver(Protocol):
         driver with versions sends the request on the condition that the target still has `version`, that of the
         snapshot that led to the request, and returns `TargetChanged` otherwise. None: no condition.
         """
-        ...
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         """Trigger a checkpoint, which a requested rescale waits for; return None, or the reason of a failure.
 
         Called only if the snapshot says `can_trigger_checkpoint`.
         """
-        ...
 
     async def restart(
         self,
@@ -108,7 +103,6 @@ class Driver(Protocol):
         Called only if the snapshot says `can_restart_instances`. A process that has ended already is an accepted restart.
         `version` is as in `request`.
         """
-        ...
 
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
         """Remove those of the members from the application's group whose process has still ended; idempotent.
@@ -116,7 +110,6 @@ class Driver(Protocol):
         Called only for members that a snapshot names as `departed`. Returns those that are removed, and `Unanswered` if
         there are none.
         """
-        ...
 
     async def close(self) -> None: ...
 
@@ -126,18 +119,14 @@ class Knowledge(Protocol):
 
     async def policy(self, application: str) -> PolicyReading:
         """Read the current policy."""
-        ...
 
     async def outcome(self, application: str) -> Outcome | Unanswered | None:
         """Return the newest stored outcome, or None."""
-        ...
 
     async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
         """Store the action if the stored one has `version` (0: none is stored)."""
-        ...
 
     async def ping(self) -> None:
         """Return if the service is usable, raise otherwise."""
-        ...
 
     async def close(self) -> None: ...

@@ -28,13 +28,11 @@ class CallsPlanners(Protocol):
 
     def looks_at(self, planner: str) -> frozenset[str]:
         """Return which of a request's `LARGE` fields the planner may read."""
-        ...
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply: ...
 
     async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
         """Ask several planners side by side; none delays another one."""
-        ...
 
 
 class Planners:

@@ -65,17 +65,14 @@ class Daemon(Protocol):
 
     def containers(self, project: str, service: str) -> list[Container]:
         """List a service's containers, except those being removed."""
-        ...
 
     def copy(self, original: Container, number: int) -> Container:
         """Create a copy of `original` without starting it; raise `NameTaken` if its name is in use."""
-        ...
 
     def start(self, container: Container) -> None: ...
 
     def stop(self, container: Container) -> None:
         """Send SIGTERM, and SIGKILL after the container's grace period."""
-        ...
 
     def remove(self, container: Container) -> None: ...
 

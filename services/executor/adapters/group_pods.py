@@ -36,7 +36,6 @@ class Pods(Protocol):
 
     async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
         """Return the names of which no pod exists, only one that has ended for good, or one with another uid than this one."""
-        ...
 
 
 @dataclass

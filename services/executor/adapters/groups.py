@@ -19,13 +19,11 @@ class Groups(Protocol):
 
     async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
         """Return the group's state, its members and the partitions without one."""
-        ...
 
     async def evict(
         self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
     ) -> tuple[DepartedMember, ...]:
         """Remove members; return those that the coordinator removed. A static one is removed only while its instance id
         still belongs to the member."""
-        ...
 
     async def close(self) -> None: ...

@@ -58,23 +58,18 @@ class Workloads(Protocol):
 
     async def read(self, namespace: str, refs: Sequence[WorkloadRef]) -> Mapping[str, Found]:
         """Return the workloads by name as they are now; one that does not exist is missing."""
-        ...
 
     async def scale(self, found: Found, replicas: int) -> None:
         """Set the replicas of the version that was read; `ApiFailed` with status 409 if it changed since."""
-        ...
 
     async def lower_cost(self, found: Found, pod: str) -> None:
         """Mark a pod as the first to be deleted."""
-        ...
 
     async def evict_pod(self, namespace: str, pod: str, uid: str) -> None:
         """Evict a pod, which its disruption budget may refuse with status 429; 409 if it has another uid."""
-        ...
 
     async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
         """Return the names of which no pod exists now, only one that has ended for good, or one with another uid."""
-        ...
 
     async def close(self) -> None: ...
 

@@ -18,7 +18,6 @@ class Cluster(Driver, Protocol):
 
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots; None if unknown."""
-        ...
 
 
 class ReactiveJob:

@@ -47,26 +47,21 @@ class Brokers(Protocol):
 
     async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
         """All topics and their partitions, not older than half a minute; a `fresh` list is a few seconds old at most."""
-        ...
 
     async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
         """Return the log-start offsets, or the next ones that a reader at this isolation level would wait for."""
-        ...
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
         """Return the group's committed offsets with their metadata, without the places where it has none."""
-        ...
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
-        ...
 
     async def appended_at(
         self, positions: Mapping[Place, int], isolation: Isolation
     ) -> Mapping[Place, datetime | None]:
         """Return when the first record at or after each position was appended, without those that take too long. None: no
         record follows, only markers of transactions or, for readers of committed records, aborted ones."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,9 @@ class World(Protocol):
 
     async def deny_pods(self) -> WorkloadReader:
         """Return a reader that may not list pods."""
-        ...
 
     async def absent(self) -> WorkloadReader:
         """Return a reader of an API server that does not answer."""
-        ...
 
 
 def ref(kind: str, name: str = "orders") -> WorkloadRef:

@@ -16,11 +16,9 @@ class DaemonRig(Protocol):
 
     def takes_name(self, number: int) -> None:
         """A foreign container gets the name of the one with that number."""
-        ...
 
     def away(self) -> Daemon:
         """A daemon that does not answer."""
-        ...
 
 
 def listed(rig: DaemonRig) -> list[tuple[int, str]]:

@@ -50,7 +50,6 @@ class Rig(Protocol):
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         """The first snapshot of the target that fulfils it."""
-        ...
 
 
 class DriverSuite:

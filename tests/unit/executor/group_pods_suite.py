@@ -21,19 +21,15 @@ class GroupPodsRig(Rig, Protocol):
 
     def written(self) -> int:
         """Number of accepted writes to the scale subresource."""
-        ...
 
     async def ask(self, wanted: Parallelism) -> Answer:
         """Observe and send a request for that version, again while controllers change the object."""
-        ...
 
     async def restart(self, name: str) -> None:
         """Delete a pod, whose controller makes another one."""
-        ...
 
     def new_driver(self) -> Any:
         """A driver of another process, which has seen nothing."""
-        ...
 
 
 class GroupPodsSuite(DriverSuite):

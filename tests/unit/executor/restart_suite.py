@@ -16,15 +16,12 @@ class RestartRig(Rig, Protocol):
 
     def restarts(self) -> int:
         """Number of instances that were restarted."""
-        ...
 
     def present(self) -> set[str]:
         """Ids of the group's members."""
-        ...
 
     def lose_an_answer(self) -> None:
         """Lose the answer to the next accepted change."""
-        ...
 
 
 def letting(subject: Subject) -> Subject:

@@ -14,11 +14,9 @@ class ServiceRig(Rig, Protocol):
 
     def written(self) -> int:
         """Number of accepted writes to the scale subresources."""
-        ...
 
     async def ask(self, wanted: Parallelism) -> Answer:
         """Observe and send a request for that version, again while controllers change the object."""
-        ...
 
 
 class ServiceSuite(DriverSuite):

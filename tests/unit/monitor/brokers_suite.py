@@ -23,19 +23,15 @@ class Rig(Protocol):
 
     async def append(self, place: Place, records: int) -> datetime:
         """Write records; a time not after they were appended."""
-        ...
 
     async def open_transaction(self, place: Place, records: int) -> None:
         """Write records in a transaction that stays open until the test ends."""
-        ...
 
     async def delete_before(self, place: Place, offset: int) -> None:
         """Delete records as retention does."""
-        ...
 
     async def commit(self, place: Place, offset: int) -> None:
         """The group commits."""
-        ...
 
 
 async def eventually(ask: Callable[[], Awaitable[Offsets]], expected: dict[Place, int]) -> None:

@@ -25,15 +25,12 @@ class Rig(Protocol):
 
     async def until(self, condition: Callable[[FlinkReadings], bool]) -> FlinkReadings:
         """The first scrape that fulfils it."""
-        ...
 
     async def process(self, records: int) -> None:
         """Let the job have so many more records."""
-        ...
 
     async def rescale(self) -> None:
         """Another parallelism of everything but the source."""
-        ...
 
 
 def processed(records: int) -> Callable[[FlinkReadings], bool]:

@@ -25,27 +25,21 @@ class Rig(Protocol):
 
     async def join(self, members: int) -> None:
         """Let that many members share the partitions."""
-        ...
 
     async def leave(self) -> None:
         """End all members."""
-        ...
 
     async def append(self, partition: int, records: int) -> None:
         """Write records."""
-        ...
 
     async def transact(self, partition: int, records: int) -> None:
         """Write records in a transaction, which ends with a marker."""
-        ...
 
     async def commit(self, partition: int, offset: int, metadata: str = "") -> None:
         """Commit as the partition's member, or as no member while there is none."""
-        ...
 
     async def delete_before(self, partition: int, offset: int) -> None:
         """Delete records as retention does."""
-        ...
 
 
 class GroupSuite:

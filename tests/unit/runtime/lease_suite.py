@@ -17,7 +17,6 @@ class Contest(Protocol):
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> float:
         """Wait until it holds; return the seconds. An assertion if it never does."""
-        ...
 
 
 def decide(contest: Contest, lease: Lease) -> LeaseDecision:
