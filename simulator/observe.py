@@ -57,13 +57,11 @@ class Observer:
         noise: Noise = CLEAR,
         faults: Sequence[Fault] = (),
         seed: int = 0,
-        start: datetime = START,
     ) -> None:
         self._simulation = simulation
         self._noise = noise
         self.faults = list(faults)
         self._random = Random(seed)  # noqa: S311 chance of a model, not of a cipher
-        self._start = start
         self._counters: _Counters | None = None
         self._attempt: tuple[float, int] | None = None
         self._committed: dict[tuple[str, int], tuple[int, datetime]] = {}
@@ -71,7 +69,7 @@ class Observer:
 
     def at(self, seconds: float) -> datetime:
         """Return the time of a simulated second."""
-        return self._start + timedelta(seconds=round(seconds, 3))
+        return START + timedelta(seconds=round(seconds, 3))
 
     def scrape(self, policy: ScalingPolicy) -> list[Observation]:
         """Return the observations arriving now, in order: usually the current one; with faults none or delayed ones."""

@@ -5,7 +5,6 @@ It shares nothing with Weir: no group, no metrics, no topic of the loop. It meas
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Self
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -30,14 +29,7 @@ class Probe:
     input does not count as late. Without it, missing results always count as late.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        topic: str,
-        *,
-        input_topic: str | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, *, input_topic: str | None = None) -> None:
         self.unreadable = 0
         """Sink records that are not results."""
         self.problem: str | None = None
@@ -45,7 +37,6 @@ class Probe:
         self._configuration = {"bootstrap.servers": bootstrap_servers, "client.id": "weir-probe", "log_level": 2}
         self._topic = topic
         self._input_topic = input_topic
-        self._clock = clock
         self._lock = threading.Lock()
         self._freshness = Freshness()
         self._newest_input: float | None = None
@@ -84,12 +75,12 @@ class Probe:
             thread.join(5.0)
 
     def lag_seconds(self, now: float | None = None) -> float | None:
-        """Return the lag of the job's results at `now`, in seconds since the epoch (None: the probe's clock).
+        """Return the lag of the job's results at `now`, in seconds since the epoch (None: now).
 
         None before the first result. See `Freshness.lag_seconds`.
         """
         with self._lock:
-            return self._freshness.lag_seconds(self._clock() if now is None else now, self._newest_input)
+            return self._freshness.lag_seconds(time.time() if now is None else now, self._newest_input)
 
     def _ends(self, consumer: Consumer, deadline: float) -> list[TopicPartition]:
         found = consumer.list_topics(self._topic, timeout=_left(deadline)).topics[self._topic]
@@ -111,7 +102,7 @@ class Probe:
             while not self._stop.is_set():
                 messages = consumer.consume(1000, _POLL_SECONDS)
                 if messages:
-                    self._add(messages, self._clock())
+                    self._add(messages, time.time())
         finally:
             consumer.close()
 

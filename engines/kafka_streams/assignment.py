@@ -14,7 +14,6 @@ from .wire import Reader, Undecodable
 
 OLDEST, NEWEST = 7, 11
 """Versions of Kafka Streams' user data that are decoded: Kafka 2.6 to 4.x."""
-_NEVER = 2**63 - 1
 _TIME_CHARACTERS = 12
 """Base64 of a byte and eight of the time."""
 _LATEST_MS = 32_503_680_000_000

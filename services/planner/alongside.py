@@ -24,8 +24,6 @@ from weir_contracts.shadows import parameters_id
 from weir_planner import InvalidParameters
 from weir_planner.installed import UnknownPlanner, ask, needed, reads
 
-from runtime.clock import Clock, SystemClock
-
 from .core.breaker import Breaker
 from .core.contest import ContenderRequest, for_planner
 from .core.decide import FAILED, INVALID, TIMEOUT
@@ -56,8 +54,7 @@ class Alongside:
     """Asks installed planners in dedicated processes. One that gives no answer five times in a row about an
     application is not called about it for a while."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self) -> None:
         # Forked from a process without threads; this one has those of the Kafka clients.
         self._context = multiprocessing.get_context("forkserver")
         self._room = asyncio.Semaphore(MAX_CYCLES)
@@ -72,7 +69,7 @@ class Alongside:
         deadline = time.monotonic() + timeout_seconds
         if not await self._started(timeout_seconds):
             return [no_reply(each.planner, FAILED, STARTING, "starting") for each in requests]
-        now = self._clock.monotonic()
+        now = time.monotonic()
         paused = {key: wait for each in requests if (wait := self._waits(key := _key(each), now, timeout_seconds)) > 0}
         called = [each for each in requests if _key(each) not in paused]
         answers = dict(
@@ -121,7 +118,7 @@ class Alongside:
                 self._circuits[key] = circuit.answered()
                 return reply
         given = timeout_seconds if code == TIMEOUT else math.inf
-        self._circuits[key] = circuit.failed(self._clock.monotonic(), sentence, given)
+        self._circuits[key] = circuit.failed(time.monotonic(), sentence, given)
         self._log.warning("candidate-failed", planner=name, application=each.request.application, reason=sentence)
         return no_reply(name, code, sentence)
 

@@ -64,8 +64,6 @@ BUILD_ARGUMENTS: Mapping[str, str] = {
 
 SOURCES = PROJECT / "tests" / "containers" / "java"
 COMPILE_SECONDS = 120
-ENTRY_POINT = "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint"
-"""Runs one job by itself. Flink's images and archives have it, Maven's central repository does not."""
 
 
 def missing() -> str | None:
@@ -228,7 +226,10 @@ class Images:
 
 
 def standalone_jar() -> Path:
-    """Return a jar with `ENTRY_POINT`, compiled once against Flink's jars; raises `TestbedError` without a JDK."""
+    """Return a jar with Flink's entry point of one job, which Maven's central repository does not have.
+
+    Compiled once against Flink's jars; raises `TestbedError` without a JDK.
+    """
     inputs = digest(SOURCES)[:16] + digest(*jars("flink"))[:16]
     jar = CACHE / "jars" / "standalone" / f"flink-standalone-{inputs}.jar"
     if jar.exists():

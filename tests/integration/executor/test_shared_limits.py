@@ -1,7 +1,6 @@
 """Two executors on a real Kafka: the limit of a cluster counts the actions of both."""
 
 import asyncio
-from typing import Any
 from uuid import UUID, uuid4
 
 from weir_contracts import Outcome
@@ -11,6 +10,7 @@ from runtime.records import TopicSpec, partition_of
 from testbed.kafka import KafkaBroker
 from tests.integration.executor.test_rescale import OnKafka
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
+from tests.unit.executor.test_shared_limits import restarts_at_once
 
 PARTITIONS = 4
 NAMES = [f"shop/app-{i}" for i in range(40)]
@@ -22,7 +22,7 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
     house = OnKafka(own_kafka)
     await house.bus.start()
     await house.bus.ensure_topics([TopicSpec(t.name, PARTITIONS, t.configs) for t in TOPICS])
-    at_once = _counted(house)
+    at_once = restarts_at_once(house.driver)
     for name in APPLICATIONS:
         house.knowledge.policies[name] = made = policy(name)
         job = house.driver.add(made.subject, TOPOLOGY, BEFORE, uuid4().hex)
@@ -59,20 +59,6 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
             await bus.close()
     assert len({o.action.attempt_id for o in published if o.action is not None}) == 2, "both replicas have acted"
     assert max(at_once) == 2
-
-
-def _counted(house: OnKafka) -> list[int]:
-    """Count, at each request from now on, the jobs that have not reached what is requested of them."""
-    counts: list[int] = []
-    request = house.driver.request
-
-    async def counted(*given: Any, **named: Any) -> Any:
-        answer = await request(*given, **named)
-        counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
-        return answer
-
-    house.driver.request = counted  # type: ignore[method-assign]
-    return counts
 
 
 async def _plan(house: OnKafka, application: str, number: int) -> UUID:

@@ -13,27 +13,13 @@ from runtime.clock import FakeClock
 from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
 from services.executor.core.observed import Rejected, Unanswered
 from services.executor.driver import Unfenced
+from tests.unit.engines.test_flink import DEFAULT_SCHEDULER, NO_SUCH_JOB, refusal
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink
 from tests.unit.executor.memory_cluster import MemoryDriver
 
 RECORDED = Path(__file__).parent / "recorded"
 REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"
-
-
-DEFAULT_SCHEDULER = (
-    "x.UnsupportedOperationException: The DefaultScheduler does not support changing the parallelism "
-    "without a job restart."
-)
-NO_SUCH_JOB = (
-    "<Exception on server side:\na.b.FlinkJobNotFoundException: Could not find Flink job (x)\n\tat y\n"
-    "End of exception on server side>"
-)
-
-
-def text(*errors: str) -> bytes:
-    """An error as Flink writes it."""
-    return json.dumps({"errors": list(errors)}).encode()
 
 
 def recorded(name: str) -> Any:
@@ -211,10 +197,10 @@ class TestHostile:
     @pytest.mark.parametrize(
         ("status", "body", "kind"),
         [
-            (400, text("x.RestHandlerException: too much\n\tat y"), Rejected),
-            (500, text("Internal server error.", DEFAULT_SCHEDULER), Rejected),
-            (500, text("Internal server error.", NO_SUCH_JOB), Rejected),
-            (500, text("Internal server error."), Unanswered),
+            (400, refusal("x.RestHandlerException: too much\n\tat y"), Rejected),
+            (500, refusal("Internal server error.", DEFAULT_SCHEDULER), Rejected),
+            (500, refusal("Internal server error.", NO_SUCH_JOB), Rejected),
+            (500, refusal("Internal server error."), Unanswered),
             (503, b"Service temporarily unavailable", Unanswered),
             (429, b"", Unanswered),
         ],

@@ -16,7 +16,6 @@ from tests.unit.executor.test_kubernetes_stories import KubernetesHouse
 pytestmark = pytest.mark.virtual_time
 
 OUT = ["after record", "before request", "after request", "after publish"]
-IN = [*OUT, "before evict", "after evict"]
 STREAMS = {
     "application": {"kafkaStreams": {"applicationId": GROUP}},
     "signals": {"kafka": {"bootstrapServers": "127.0.0.1:9092"}},

@@ -17,6 +17,7 @@ from services.executor.core.rules import Rules
 from services.executor.core.table import Event
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
+from tests.unit.executor.memory_cluster import MemoryDriver
 
 pytestmark = pytest.mark.virtual_time
 
@@ -35,17 +36,17 @@ async def house() -> AsyncIterator[House]:
     await made.end()
 
 
-def restarts_at_once(house: House) -> list[int]:
+def restarts_at_once(driver: MemoryDriver) -> list[int]:
     """Count, at each request from now on, the jobs that have not reached what is requested of them."""
     counts: list[int] = []
-    request = house.driver.request
+    request = driver.request
 
     async def counted(*given: Any, **named: Any) -> Any:
         answer = await request(*given, **named)
-        counts.append(sum(job.requested != job.observed for job in house.driver.jobs.values()))
+        counts.append(sum(job.requested != job.observed for job in driver.jobs.values()))
         return answer
 
-    house.driver.request = counted  # type: ignore[method-assign]
+    driver.request = counted  # type: ignore[method-assign]
     return counts
 
 
@@ -56,7 +57,7 @@ def published_of(made: ActionState) -> Outcome:
 
 async def test_two_replicas_never_restart_three_jobs_of_one_cluster(house: House) -> None:
     """Eight applications grow at the same time, repeatedly: two at once, until all have grown."""
-    counts = restarts_at_once(house)
+    counts = restarts_at_once(house.driver)
     for _ in range(20):
         waiting = [name for name in NAMES if "verified" not in house.phases(name)]
         if not waiting:
