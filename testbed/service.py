@@ -23,8 +23,12 @@ def loop_settings(
         "WEIR_KNOWLEDGE_REDIS_URL": redis_url,
         "WEIR_ANALYZER_CHECKPOINT": str((folder / "spark").resolve()),
         "WEIR_ANALYZER_SHUFFLE_PARTITIONS": str(partitions),
-        "WEIR_ANALYZER_JARS": str(jars("spark")[0].parent),
     }
+
+
+def _jars_of(service: str) -> dict[str, str]:
+    """Return the setting of the analyzer's jars, which are in the cache of this project or in `WEIR_CACHE`."""
+    return {"WEIR_ANALYZER_JARS": str(jars("spark")[0].parent)} if service == "analyzer" else {}
 
 
 class WeirService(Server):
@@ -40,7 +44,12 @@ class WeirService(Server):
             name,
             [sys.executable, "-m", f"services.{name}"],
             folder,
-            environment={**environment, "WEIR_HTTP_PORT": str(self.port), "WEIR_HTTP_HOST": "127.0.0.1"},
+            environment={
+                **_jars_of(name),
+                **environment,
+                "WEIR_HTTP_PORT": str(self.port),
+                "WEIR_HTTP_HOST": "127.0.0.1",
+            },
             grace_seconds=10.0,
         )
 
