@@ -5,7 +5,7 @@ server of their own.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -119,6 +119,10 @@ def credentials_for(
     return entry.settings
 
 
+_MORE_ERRORS_SECONDS = 1.0
+"""Time after the first error in which the one that names the reason follows: a lost connection may be reported first."""
+
+
 def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings: Mapping[str, str]) -> str:
     """Return why brokers refuse a connection with `settings`; empty if they take it, or do not answer. Blocks.
 
@@ -131,8 +135,16 @@ def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings:
     except KafkaException as error:
         return f"the files of the credentials cannot be used: {error.args[0].str()[:200]}"
     until = time.monotonic() + timeout_seconds
-    while not errors and time.monotonic() < until:
+    while not (reason := _refusal(errors)) and time.monotonic() < until:
+        had_errors = bool(errors)
         client.poll(0.1)
+        if errors and not had_errors:
+            until = min(until, time.monotonic() + _MORE_ERRORS_SECONDS)
+    return reason
+
+
+def _refusal(errors: Sequence[KafkaError]) -> str:
+    """Return the reason of the first error that names one; empty if none does."""
     for each in errors:
         if each.code() == KafkaError._AUTHENTICATION:
             return "the brokers refuse the credentials: user or password is wrong"
