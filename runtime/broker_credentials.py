@@ -119,8 +119,8 @@ def credentials_for(
     return entry.settings
 
 
-_MORE_ERRORS_SECONDS = 1.0
-"""Time after the first error in which the one that names the reason follows: a lost connection may be reported first."""
+_REASON_SECONDS = 1.0
+"""Maximum wait after the first error for one that names the reason: librdkafka may report the lost connection first."""
 
 
 def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings: Mapping[str, str]) -> str:
@@ -135,11 +135,11 @@ def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings:
     except KafkaException as error:
         return f"the files of the credentials cannot be used: {error.args[0].str()[:200]}"
     until = time.monotonic() + timeout_seconds
-    while not (reason := _refusal(errors)) and time.monotonic() < until:
-        had_errors = bool(errors)
+    while not errors and time.monotonic() < until:
         client.poll(0.1)
-        if errors and not had_errors:
-            until = min(until, time.monotonic() + _MORE_ERRORS_SECONDS)
+    until = min(until, time.monotonic() + _REASON_SECONDS)
+    while not (reason := _refusal(errors)) and time.monotonic() < until:
+        client.poll(0.1)
     return reason
 
 

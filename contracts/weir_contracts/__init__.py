@@ -90,6 +90,7 @@ from .observation import OperatorReading as OperatorReading
 from .observation import PartitionReading as PartitionReading
 from .observation import Problem as Problem
 from .observation import ended_observation as ended_observation
+from .observation import off_level as off_level
 from .outcome import MAX_RESTARTS as MAX_RESTARTS
 from .outcome import TERMINAL as TERMINAL
 from .outcome import ActionState as ActionState

@@ -1,6 +1,7 @@
 """Observation: readings of one application at one instant."""
 
 from datetime import datetime
+from math import sqrt
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -85,6 +86,15 @@ class PartitionReading(Message):
     was created again. None: not seen."""
     owner: Annotated[str, Field(max_length=300)] = ""
     """Id of the instance that the partition is assigned to. Empty: none, or unknown."""
+
+
+def off_level(records: float, expected: float, noise_share: float) -> int:
+    """Return 1 if more records were counted than expected, -1 if fewer, 0 if the difference is noise: up to `noise_share`
+    of the expected ones, or up to four standard deviations of a Poisson distribution."""
+    difference = records - expected
+    if abs(difference) <= max(noise_share * expected, 4.0 * sqrt(max(1.0, expected))):
+        return 0
+    return 1 if difference > 0 else -1
 
 
 class Problem(Message):

@@ -23,7 +23,7 @@ MAX_NOISE = 0.1
 WAITING_SHARE = 0.25
 """Share of the objective: a growth waits for the next cycle if lag stays below it until that growth counts."""
 TREND_TIMES = 3.0
-"""Times of a growth whose mean is compared with the mean of as many before: over fewer it is noise."""
+"""Length of each of the two windows whose means give the trend, in times of a growth. Shorter ones show noise."""
 MAX_SHARES = 8_000
 """Characters of the shares that are remembered. A larger graph has none, and its load is never steady."""
 
@@ -44,7 +44,7 @@ def with_room(request: Request, comparison: Comparison, memory: Memory) -> Compa
 
 def may_wait(request: Request, comparison: Comparison, memory: Memory, utilization: float) -> bool:
     """Return whether a growth at this utilization may wait until the next cycle: the load rises by no more than noise, and
-    lag would stay small if the load went on as its means do. `comparison` is that before `with_room`.
+    lag would stay small even if the load went on rising as its mean does. `comparison` is that before `with_room`.
 
     An application that shrank to the mean of a noisy load would otherwise grow and shrink with the noise.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import floor, sqrt
+from math import floor
 from typing import Any, NamedTuple
 
 from weir_contracts import (
@@ -17,14 +17,15 @@ from weir_contracts import (
     ScalingPolicy,
     Topology,
     observation_id,
+    off_level,
 )
 
 from engines.scrape import Scrape
 
 _MAX_PROBLEMS = 100
 _MAX_PARTITIONS = 10_000
-_NOISE_SHARE, _NOISE_DEVIATIONS = 0.15, 4.0
-"""Share of the expected records, and Poisson's deviations of them, up to which a difference from them is noise."""
+_JUMP_SHARE = 0.15
+"""Share of the expected records by which more have to arrive for a jump."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,6 @@ class Appended(NamedTuple):
     records: int
     seconds: float
 
-    def above(self, rate: float) -> int:
-        """Return 1 if these are more than a rate in records/s explains, -1 if they are fewer, 0 within noise."""
-        expected = rate * self.seconds
-        difference = self.records - expected
-        if abs(difference) <= max(_NOISE_SHARE * expected, _NOISE_DEVIATIONS * sqrt(max(1.0, expected))):
-            return 0
-        return 1 if difference > 0 else -1
-
 
 def appended(before: Observation | None, now: Observation) -> Appended | None:
     """Return what was appended to the partitions that both observations know; None if there is none."""
@@ -146,12 +139,13 @@ def appended(before: Observation | None, now: Observation) -> Appended | None:
 def has_jumped(first: Appended | None, second: Appended | None, last: Appended | None) -> bool:
     """Return whether arrivals rose in the last of three intervals, after two at the same rate.
 
-    What rises and falls from one interval to the next is no jump, such as a topic to which a producer appends in batches.
+    Arrivals that vary from one interval to the next have no jump, as where a producer appends in batches.
     """
     if first is None or second is None or last is None:
         return False
     level = (first.records + second.records) / (first.seconds + second.seconds)
-    return last.above(level) > 0 and first.above(level) == second.above(level) == 0
+    off = [off_level(each.records, level * each.seconds, _JUMP_SHARE) for each in (first, second, last)]
+    return off == [0, 0, 1]
 
 
 def _run(scrape: Scrape, previous: Observation | None) -> Run | None:

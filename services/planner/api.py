@@ -135,11 +135,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     async def remove(name: PlannerName, _caller: Writer) -> Response:
         _ready(planners)
         if name not in registrations.latest:
-            raise (
-                _installed_already(name, "only registered planners are removed")
-                if name in installed()
-                else _unknown(planners, name)
-            )
+            raise _not_registered(planners, name, "removed")
         try:
             await registrations.remove(name)
         except BusError as error:
@@ -154,11 +150,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     async def check(name: PlannerName, _caller: Writer, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
         registration = registrations.latest.get(name)
         if registration is None:
-            raise (
-                _installed_already(name, "only registered planners are checked")
-                if name in installed()
-                else _unknown(planners, name)
-            )
+            raise _not_registered(planners, name, "checked")
         report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
         return ReportView(ok=report.ok, checks=report.findings)
 
@@ -221,6 +213,13 @@ def _installed_already(name: str, remedy: str) -> Problem:
         return Problem(422, f"{name} is built in: {remedy}", errors=[("name", taken)])
     taken = f"{name} is the name of a planner of the installed package {found.package}"
     return Problem(422, f"{name} is installed: {remedy}", errors=[("name", taken)])
+
+
+def _not_registered(planners: Planners, name: str, participle: str) -> Problem:
+    """Return the problem of a planner that cannot be removed or checked."""
+    if name in installed():
+        return _installed_already(name, f"only registered planners are {participle}")
+    return _unknown(planners, name)
 
 
 def _unknown(planners: Planners, name: str) -> Problem:

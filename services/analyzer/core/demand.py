@@ -6,9 +6,9 @@ transactional producer moves the stable offset once a commit).
 
 from collections.abc import Sequence
 from itertools import accumulate
-from math import inf, sqrt
+from math import inf
 
-from weir_contracts import Estimate, unknown
+from weir_contracts import Estimate, off_level, unknown
 
 from . import history as log
 from .history import Interval
@@ -18,7 +18,6 @@ from .state import LogHistory
 
 _STEP_SHARE = 0.3
 """Two intervals that both differ from those before by more than this share are a new level, not noise."""
-_NOISE_DEVIATIONS = 4.0
 
 
 def arrival_rate(
@@ -108,22 +107,13 @@ def _step(intervals: Sequence[Interval]) -> Sequence[Interval] | None:
         return None
     before, newest = intervals[-5:-2], intervals[-2:]
     level = sum(i.records for i in before) / sum(i.seconds for i in before)
-    off = [_off_level(interval, level) for interval in newest]
+    off = [off_level(i.records, level * i.seconds, _STEP_SHARE) for i in newest]
     if off == [1, 1]:
         return newest[1:] if newest[1].rate > newest[0].rate else newest
     if off == [-1, -1]:
         return newest
     doubled = off == [0, 1] and newest[1].rate >= 2 * level and newest[0].rate >= 0.8 * level
     return newest[1:] if doubled else None
-
-
-def _off_level(interval: Interval, level: float) -> int:
-    """1 above the level, -1 below it, 0 if within its noise."""
-    expected = level * interval.seconds
-    off = interval.records - expected
-    if abs(off) <= max(_STEP_SHARE * expected, _NOISE_DEVIATIONS * sqrt(max(1.0, expected))):
-        return 0
-    return 1 if off > 0 else -1
 
 
 def _trend(intervals: Sequence[Interval]) -> Estimate:

@@ -108,7 +108,7 @@ async def test_a_slow_scrape_skips_its_missed_cycles() -> None:
 
 
 def load(story: Story, step_at: float, factor: float = 3.0, batch: int = 1) -> None:
-    """Append 300 records/s to the source's topic, after `step_at` so many times as much, in batches."""
+    """Append 300 records/s to the source's topic, from `step_at` seconds on `factor` times as many, in batches."""
     began = story.time.monotonic()
 
     def offsets() -> tuple[tuple[str, PartitionOffsets], ...]:
@@ -120,8 +120,8 @@ def load(story: Story, step_at: float, factor: float = 3.0, batch: int = 1) -> N
     story.cluster.offsets = offsets
 
 
-async def test_a_jump_of_the_load_is_looked_at_again_after_half_an_interval(story: Story) -> None:
-    """A step 0.3 s before a scrape: at the next one it would look like a third of itself; later scrapes are on time."""
+async def test_a_jump_of_the_load_is_scraped_again_after_half_an_interval(story: Story) -> None:
+    """A step just before a scrape, which sees little of it; the scrapes after the additional one keep their cadence."""
     load(story, step_at=7.8)
     await story.time.run(13)
     assert story.times == [0.0, 2.0, 4.0, 6.0, 8.0, 9.0, 10.0, 12.0]
@@ -130,14 +130,14 @@ async def test_a_jump_of_the_load_is_looked_at_again_after_half_an_interval(stor
 @pytest.mark.parametrize(
     ("factor", "batch"), [(1.1, 1), (0.0, 1), (1.0, 1000)], ids=["noise", "a load that ends", "batches of 1,000"]
 )
-async def test_no_other_change_of_the_load_is(story: Story, factor: float, batch: int) -> None:
-    """Within noise, downwards, and up and down from one scrape to the next."""
+async def test_no_other_load_is_scraped_more_often(story: Story, factor: float, batch: int) -> None:
+    """Not after a rise within noise, after a fall, or while batches make each interval another one."""
     load(story, 7.8, factor, batch)
     await story.time.run(31)
     assert story.times == [2.0 * i for i in range(16)]
 
 
-async def test_a_policy_that_changes_before_the_second_look_is_used_at_once(story: Story) -> None:
+async def test_a_policy_that_changes_before_the_additional_scrape_is_used_at_once(story: Story) -> None:
     """Its own interval begins then, and its first scrape sees the jump."""
     load(story, step_at=7.8)
     await story.time.run(8.5)
