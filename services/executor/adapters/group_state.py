@@ -55,6 +55,10 @@ class _Process:
     earlier: frozenset[str] = frozenset()
     """Members of the readings before, after which the process was listed again."""
 
+    def has(self, member: str) -> bool:
+        """Return whether a reading showed this member."""
+        return member in self.last or member in self.earlier
+
 
 @dataclass
 class InstanceMemory:
@@ -73,8 +77,10 @@ class InstanceMemory:
         """Return the members whose instance has ended. `group` was read after the instances, which are by id with the uid
         of what runs them.
 
-        A member that joined after its instance was said to have ended is of a living process, whatever is said. Of an
-        instance with another uid by now only members count that it had before its last reading.
+        A member that joined after its instance was said to have ended is of a living process, whatever is said. So may be
+        one that is first seen in the reading of the end, for a new process of the same id may have started between the
+        readings of the instances and of the group: it counts if the next reading does not list the instance either. Of
+        an instance with another uid by now only members count that it had before its last reading.
         """
         self._listed.update(dict.fromkeys((*ended, *living)))
         for instance in living:
@@ -84,7 +90,8 @@ class InstanceMemory:
         members: dict[str, set[str]] = {}
         for member, owner in owners.items():
             members.setdefault(owner or "", set()).add(member.id)
-        for instance in sorted(gone - self._ended.keys()):
+        just_ended = gone - self._ended.keys()
+        for instance in just_ended:
             self._ended[instance] = frozenset(members.get(instance, ()))
         for instance, uid in living.items():
             self._note(instance, uid, frozenset(members.get(instance, ())))
@@ -93,8 +100,9 @@ class InstanceMemory:
         for member, owner in owners.items():
             if owner is None:
                 continue
-            earlier = self._replaced.get(owner)
-            if owner in gone and member.id in self._ended.get(owner, ()):
+            earlier, process = self._replaced.get(owner), self._processes.get(owner)
+            is_new = owner in just_ended and process is not None and not process.has(member.id)
+            if member.id in self._ended.get(owner, ()) and not is_new:
                 found.append(DepartedMember(member.id, owner, member.static_id))
             elif owner in living and earlier is not None and member.id in earlier.earlier:
                 found.append(DepartedMember(member.id, owner, member.static_id, earlier.uid))

@@ -445,6 +445,24 @@ def test_a_member_that_joins_after_the_end_is_alive() -> None:
     assert memory.departed(dict.fromkeys("a"), [], again) == ()
 
 
+def test_a_member_that_joins_while_its_instance_is_between_two_processes_is_alive() -> None:
+    """Pods of a StatefulSet keep their name. Nothing is listed, and the new pod joins before the group is read."""
+    memory = InstanceMemory()
+    memory.departed({"a": "1", "b": "1"}, [], reading("a", "b"))
+    memory.departed({"a": "1", "b": "1"}, [], reading("a", "b"))
+    both = GroupReading("Stable", (GroupMember("a#1", "a"), GroupMember("b#1", "b"), GroupMember("b#2", "b")))
+    assert [each.id for each in memory.departed({"a": "1"}, [], both)] == ["b#1"]
+    assert [each.id for each in memory.departed({"a": "1", "b": "2"}, [], both)] == ["b#1"]
+
+
+def test_a_member_that_was_first_seen_after_the_end_departs_with_the_next_reading() -> None:
+    """It joined, and its instance ended, between two readings."""
+    memory = InstanceMemory()
+    memory.departed(dict.fromkeys("ab"), [], reading("a"))
+    assert memory.departed(dict.fromkeys("a"), [], reading("a", "b")) == ()
+    assert [each.id for each in memory.departed(dict.fromkeys("a"), [], reading("a", "b"))] == ["b#1"]
+
+
 def test_instances_of_years_do_not_pile_up() -> None:
     """The ones that were listed first are forgotten."""
     memory = InstanceMemory()
