@@ -278,6 +278,10 @@ def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     again = results["compare"].get("planners", {"strategies": [{}]})["strategies"][1:]  # the first is Weir again
     for found in [*results["compare"]["strategies"], *again]:
         slots, lag_seconds = f"{found['slot_seconds']:,.0f} slot-seconds", found["max_probe_lag_seconds"]
+        if "optimum_slot_seconds" in found:
+            slots += (
+                f", {found['slot_seconds'] / found['optimum_slot_seconds']:.2f} × the optimum with its stabilization"
+            )
         late = found["violation_share"]
         rows.append(("eight hours, real job", found["strategy"], late, slots, f"{found['rescales']}", lag_seconds))
     for found in results["quality"]["results"]:

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from weir_contracts import parse_policy
 
 from bench.contest import Contestant, Controller
 from engines.flink.topology import Job
-from runtime.event_feed import EventFollower
+from runtime.event_feed import Event, EventFollower
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
 from testbed.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
@@ -56,6 +56,8 @@ class Contest:
     def __init__(self, stack: TrialStack) -> None:
         self._stack = stack
         self._events = EventFollower(f"{stack.api_url}/v1/events", kinds=REPORTED_KINDS, without=UNREPORTED_FIELDS)
+        self._applications: dict[str, str] = {}
+        """Those under a policy, by strategy."""
         self.contestants: list[Contestant] = []
 
     def enter_weir(self) -> None:
@@ -64,6 +66,7 @@ class Contest:
         if stack.job_id is None or stack.probe is None:
             raise TestbedError("the stack has not been started")
         self._events.start()
+        self._applications["weir"] = stack.policy.application
         self.contestants.append(Contestant("weir", stack.probe, partial(self._slots, stack.job_id)))
 
     def enter(self, strategy: str, decide: Decide, period_seconds: float) -> None:
@@ -80,7 +83,9 @@ class Contest:
         document["spec"]["application"]["flink"]["job"] = name
         document["spec"]["signals"]["kafka"]["groupId"] = name
         document["spec"] |= changes
-        self._stack.put_policy(parse_policy(document))
+        policy = parse_policy(document)
+        self._applications[strategy] = policy.application
+        self._stack.put_policy(policy)
 
     def _start_job(self, strategy: str) -> str:
         stack, name, output = self._stack, f"{GROUP_ID}-{strategy}", f"enriched-{strategy}"
@@ -98,19 +103,23 @@ class Contest:
         except TestbedError:
             return None
 
-    def decisions(self) -> dict[str, Any]:
-        """Return the decisions on the stack's own job: plans by reason, the moments at which the reason changed, and its actions."""
+    def decisions(self) -> dict[str, dict[str, Any]]:
+        """Return by strategy what was decided under its policy: plans by reason, the moments at which the reason changed,
+        and its actions."""
+        events = self._events.events()
+        return {name: self._decisions(events, application) for name, application in self._applications.items()}
+
+    def _decisions(self, events: Sequence[Event], application: str) -> dict[str, Any]:
         began = time.time() - self._stack.elapsed_seconds()
-        mine = self._stack.policy.application
-        events = [event for event in self._events.events() if event.data.get("application") == mine]
-        plans = decisions_of(events, began)
+        own = [event for event in events if event.data.get("application") == application]
+        plans = decisions_of(own, began)
         cycles = [
             b for a, b in itertools.pairwise([None, *plans]) if b and (a is None or a.reason_code != b.reason_code)
         ]
         return {
             "plans": dict(Counter(plan.reason_code for plan in plans).most_common()),
             "cycles": [{"t": plan.time, "code": plan.reason_code, "sentence": plan.sentence} for plan in cycles],
-            "actions": [action.to_document() for action in actions_of(events, began)],
+            "actions": [action.to_document() for action in actions_of(own, began)],
         }
 
     def stop(self) -> None:

@@ -1,6 +1,8 @@
 """The compared strategies decide as the rules they represent."""
 
+from bench.compare.__main__ import optimum_slot_seconds
 from bench.compare.rules import Busy, Reactive, min_parallelism_for
+from bench.contest import Sample
 
 
 def test_utilization_is_unknown_while_counters_are() -> None:
@@ -35,3 +37,11 @@ def test_a_static_parallelism_carries_its_rate_at_its_utilization() -> None:
 
     assert p == 3
     assert 485.0 * p / (1 + 0.03 * (p - 1)) * 0.8 >= 1000.0
+
+
+def test_the_optimum_keeps_for_the_stabilization_what_was_needed() -> None:
+    """Three subtasks are needed for ten seconds, then one: after 4 s of stabilization two are taken back."""
+    samples = [Sample(float(at), 400.0 if at < 10 else 100.0, 0.0, 1) for at in range(21)]
+
+    assert optimum_slot_seconds(samples) == 3 * 10 + 1 * 10
+    assert optimum_slot_seconds(samples, 4.0) == 3 * 14 + 1 * 6
