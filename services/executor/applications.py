@@ -12,6 +12,7 @@ from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
 from runtime.envelope import new_traceparent
 
 from .core.fleet import Fleet, Recommendation, recommendation_after
+from .core.gate import has_run
 from .core.history import ActionHistory
 from .core.rules import Rules
 
@@ -144,11 +145,12 @@ class Applications:
         self._reserved.pop(application, None)
 
     def fleet(self, intent: ActionState | None = None) -> Fleet:
-        """Return all actions in flight and recent recommendations; for an intent, leave out later intents.
+        """Return the actions whose application does not run again yet, and recent recommendations; for an intent, leave out
+        later intents.
 
         Every replica orders intents the same way, so that all let the same ones continue.
         """
-        actions = self._in_flight()
+        actions = [action for action in self._in_flight() if not has_run(action)]
         if intent is not None:
             first = (intent.started_at, intent.id)
             actions = [a for a in actions if a.phase != "intended" or (a.started_at, a.id) < first]

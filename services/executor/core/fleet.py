@@ -54,8 +54,8 @@ def recommendation_after(before: Recommendation | None, plan: Plan, now: datetim
 
 @dataclass(frozen=True)
 class Fleet:
-    """In-flight actions of all replicas by application with their cluster (None: unknown), and recommendations by
-    application.
+    """Actions of all replicas whose application does not run again yet, by application with their cluster (None:
+    unknown), and recommendations by application.
 
     An executor has the recommendations of the owned partitions, and reads the other replicas' actions from the topic of
     outcomes. It counts at the gate, and again when its intent is published but not yet stored in knowledge. If not all
@@ -66,12 +66,12 @@ class Fleet:
     both store their intents within that difference and exceed the limit.
     """
 
-    in_flight: Mapping[str, str | None] = field(default_factory=dict)
+    restarting: Mapping[str, str | None] = field(default_factory=dict)
     recommendations: Mapping[str, Recommendation] = field(default_factory=dict)
 
     def room(self, application: str, cluster: str | None, rules: Rules) -> Refusal | None:
-        """Return a refusal if the limit of concurrent actions is reached, in total or on this cluster."""
-        others = [where for name, where in self.in_flight.items() if name != application]
+        """Return a refusal if the limit of concurrent restarts is reached, in total or on this cluster."""
+        others = [where for name, where in self.restarting.items() if name != application]
         if len(others) >= rules.max_actions:
             return Refusal("too-many-actions", messages.too_many_actions(len(others), rules.max_actions))
         here = sum(1 for where in others if where is not None and where == cluster)

@@ -43,13 +43,14 @@ def precheck(plan: Plan, history: ActionHistory, fleet: Fleet, now: datetime, ru
         return Refusal("not-act", messages.planned_in_mode(plan.mode))
     if now >= plan.expires_at:
         return Refusal("expired", messages.expired(plan.expires_at, now))
-    if action is not None and not action.terminal and not may_supersede(action):
+    if action is not None and not action.terminal and not has_run(action):
         return Refusal("in-flight", messages.in_flight(action.phase, action.sentence))
     return fleet.input_outage(plan, now, rules)
 
 
-def may_supersede(action: ActionState) -> bool:
-    """Return whether a newer plan may end the action: only once the wanted parallelism has run."""
+def has_run(action: ActionState) -> bool:
+    """Return whether the wanted parallelism has run: from then on a newer plan may end the action, and it does not count
+    against the limits of concurrent actions."""
     return action.phase == "verifying" and action.running_at is not None
 
 

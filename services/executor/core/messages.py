@@ -166,7 +166,7 @@ def below_total(count: int, limit: int) -> str:
 
 
 def too_many_actions(count: int, limit: int, cluster: str | None = None) -> str:
-    return f"{count} actions are in flight{f' on {cluster}' if cluster else ''}; the limit is {limit}"
+    return f"{count} applications restart at the moment{f' on {cluster}' if cluster else ''}; the limit is {limit}"
 
 
 def fleet_shrinking(count: int, total: int, window_seconds: float, until: datetime) -> str:

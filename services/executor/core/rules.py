@@ -58,13 +58,13 @@ class RuleSettings(BaseModel):
         description="maximum quarantine of a parallelism; this long after its end earlier rollbacks no longer count, in seconds",
     )
     max_actions: int = Field(
-        10, ge=1, le=10000, description="actions in flight at once, over all applications and replicas"
+        10, ge=1, le=10000, description="applications that restart at once for an action, over all replicas"
     )
     max_actions_per_cluster: int = Field(
         2,
         ge=1,
         le=10000,
-        description="actions in flight at once on one cluster, over all replicas: each restarts a job there",
+        description="applications of one cluster that restart at once for an action, over all replicas",
     )
     fleet_share: float = Field(
         0.5,

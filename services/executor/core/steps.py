@@ -14,7 +14,7 @@ from weir_contracts import ActionState, Deployment, InstanceRef, Parallelism, de
 
 from . import messages
 from .capacity import judge
-from .gate import may_supersede, still_wanted
+from .gate import has_run, still_wanted
 from .history import rollback_target
 from .messages import short, vector
 from .observed import (
@@ -56,7 +56,7 @@ def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
 
 def supersede(action: ActionState, now: datetime) -> Step:
     """End an action that runs, for a newer plan; without event while that is not allowed."""
-    if not may_supersede(action):
+    if not has_run(action):
         return Step(action)
     sentence = messages.superseded(action.wanted, action.restart_seconds)
     event = Event("superseded", sentence, code="superseded-running")

@@ -258,20 +258,20 @@ class TestFleet:
     rules = Rules(max_actions=3, max_actions_per_cluster=2, fleet_min_applications=3)
     cluster = policy().subject.cluster
 
-    def test_the_number_of_actions_is_limited(self) -> None:
-        """Three actions are in flight, so a fourth is refused."""
-        busy = Fleet(in_flight={f"shop/{i}": None for i in range(3)})
+    def test_the_number_of_restarts_is_limited(self) -> None:
+        """Three applications restart, so a fourth is refused."""
+        busy = Fleet(restarting={f"shop/{i}": None for i in range(3)})
         assert refusal(plan(), fleet=busy, rules=self.rules).code == "too-many-actions"
 
-    def test_the_number_of_actions_per_cluster_is_limited(self) -> None:
+    def test_the_number_of_restarts_per_cluster_is_limited(self) -> None:
         """Two jobs of this cluster restart; those of another cluster do not count."""
-        busy = Fleet(in_flight={"shop/1": self.cluster, "shop/2": self.cluster})
+        busy = Fleet(restarting={"shop/1": self.cluster, "shop/2": self.cluster})
         assert refusal(plan(), fleet=busy, rules=self.rules).code == "too-many-actions"
-        assert intent(plan(), fleet=Fleet(in_flight={"shop/1": self.cluster, "shop/2": "other"}), rules=self.rules)
+        assert intent(plan(), fleet=Fleet(restarting={"shop/1": self.cluster, "shop/2": "other"}), rules=self.rules)
 
     def test_its_own_action_does_not_count(self) -> None:
         """A newer plan replaces the application's own action."""
-        busy = Fleet(in_flight={"shop/orders": self.cluster, "shop/2": self.cluster})
+        busy = Fleet(restarting={"shop/orders": self.cluster, "shop/2": self.cluster})
         assert intent(plan(), fleet=busy, rules=self.rules)
 
     def shrinking(self, count: int, of: int, at: Any = NOON) -> Fleet:
