@@ -18,6 +18,7 @@ from .doctor import doctor
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
 from .judge import judge
 from .output import Format, ListFormat, Output, one_of_many, show, terminal, text_of
+from .plan import plan
 from .planner_compare import compare
 from .planner_new import new_command
 from .planner_registry import check, list_planners, register, remove
@@ -235,34 +236,7 @@ def watch(
                 live.update(tables.application_panel(client.application(name)))
 
 
-@app.command()
-def plan(
-    request: Annotated[
-        Path, typer.Option(help="File with a PlanRequest as JSON (see contracts/examples/v1alpha1/plan-request).")
-    ],
-    planner: Annotated[str | None, typer.Option(help="Planner to use; default: the policy's.")] = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Show the decision of a planner and the guards on a saved request. Needs no server."""
-    from pydantic import ValidationError
-    from weir_contracts import InvalidDocument, PlanRequest
-
-    from services.planner.core.decide import plan_offline
-
-    try:
-        parsed = PlanRequest.model_validate_json(request.read_bytes())
-    except OSError as error:
-        raise InvalidInput(f"--request: {request}: {error.strerror}") from None
-    except ValidationError as error:
-        raise InvalidInput(f"--request: {request}: {InvalidDocument.of(error)}") from None
-    try:
-        decided = plan_offline(parsed, planner)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
-    document = decided.model_dump(mode="json")
-    cycle = {"correlation_id": decided.observation_id, "plan": document}
-    show(document, output, lambda: tables.cycle_panel(cycle, verbose=True))
-
+app.command()(plan)
 
 planner_app = typer.Typer(no_args_is_help=True, help="Write, register, check and compare planners.")
 planner_app.command()(compare)

@@ -189,9 +189,11 @@ class Client:
             sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    def recorded(self, application: str) -> Iterator[Event]:
-        """Yield the application's stored events, oldest first."""
-        for event in self._events(application, "0", follow=False):
+    def recorded(self, application: str, since: datetime | None = None) -> Iterator[Event]:
+        """Yield the application's stored events, oldest first, from `since` on."""
+        # The id of an event begins with its time in milliseconds.
+        after = "0" if since is None else f"{int(since.timestamp() * 1000)}-0"
+        for event in self._events(application, after, follow=False):
             if event.kind == "end":
                 return
             yield event

@@ -132,6 +132,36 @@ def compare(
     return replayed.found
 
 
+def last_request(events: Iterable[Event], application: str) -> PlanRequest | None:
+    """Return the request about the application's last analysis, as its planner received it; None without an analysis.
+
+    Raises `InvalidRecording` for a message that cannot be read.
+    """
+    cache = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
+    analysis: Analysis | None = None
+    plan: Plan | None = None
+    for message in _in_order(events, application):
+        match message:
+            case Observation():
+                cache.observed(message)
+            case Outcome():
+                cache.happened(application, message)
+            case Plan():
+                # The decision on the last analysis is not part of what its planner received.
+                if analysis is not None and message.observation_id == analysis.observation_id:
+                    plan = message
+                else:
+                    cache.planned(message)
+            case Analysis():
+                if plan is not None:
+                    cache.planned(plan, analysis)
+                analysis, plan = message, None
+    if analysis is None:
+        return None
+    now = analysis.observed_at if plan is None else _requested_at(plan)
+    return cache.request(analysis, now)
+
+
 def _in_order(events: Iterable[Event], application: str) -> Iterator[Message]:
     """Yield the messages by their own time; of one time, each behind what it rests on."""
     waiting: list[tuple[datetime, int, int, Message]] = []

@@ -24,10 +24,11 @@ MAX_LINES = 100
 MAX_LINE_CHARACTERS = 16_000_000
 
 
-def stored_events(client: Client, application: str) -> Iterator[Event]:
-    """Yield the application's stored events, oldest first, behind the older outcomes that are still known."""
+def stored_events(client: Client, application: str, since: datetime | None = None) -> Iterator[Event]:
+    """Yield the application's stored events from `since` on, oldest first, behind the older outcomes that are still
+    known."""
     outcomes = client.outcomes(application)
-    events = client.recorded(application)
+    events = client.recorded(application, since)
     first = next(events, None)
     if first is None:
         return

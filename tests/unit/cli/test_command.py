@@ -385,31 +385,6 @@ def test_watch_prints_a_line_a_decision_into_a_pipe(server: _Server) -> None:
     ]
 
 
-def test_a_plan_is_made_without_any_server() -> None:
-    """`weir plan` on the golden request: a vector for each operator, with its reason."""
-    done = weir("plan", "--planner", "rate", "--request", str(REQUEST), "-o", "json")
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
-    assert plan["kind"] == "scale"
-    assert plan["action"]["parallelism"]["enrich"] > 2
-    assert "1,190 records/s arrive" in plan["sentence"]
-    assert weir("plan", "--request", str(REQUEST)).stdout.count("enrich") >= 1
-
-
-def test_a_wrong_request_or_planner_is_named(tmp_path: Path) -> None:
-    """Code 2, with the field or the planners there are."""
-    document = json.loads(REQUEST.read_text())
-    document["analysis"]["observed_at"] = "yesterday"
-    wrong = tmp_path / "request.json"
-    wrong.write_text(json.dumps(document))
-    done = weir("plan", "--request", str(wrong))
-    assert done.returncode == 2
-    assert "analysis.observed_at" in done.stderr
-    done = weir("plan", "--planner", "oracle", "--request", str(REQUEST))
-    assert done.returncode == 2
-    assert "rate" in done.stderr
-
-
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a check let something through, no real part is started for it."""

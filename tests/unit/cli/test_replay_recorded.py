@@ -23,8 +23,11 @@ NOW = BEGAN + timedelta(minutes=10)
 class Knowledge:
     """The knowledge service with the stored events of one application."""
 
-    def __init__(self, events: tuple[Event, ...], outcomes: list[Any] | None = None, *, breaks: bool = False) -> None:
+    def __init__(
+        self, events: tuple[Event, ...], outcomes: list[Any] | None = None, *, breaks: bool = False, after: str = "0"
+    ) -> None:
         self.requests: list[httpx.Request] = []
+        self._after = after
         self._events, self._outcomes, self._breaks = events, outcomes or [], breaks
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -33,7 +36,7 @@ class Knowledge:
         if path == "explain":
             return httpx.Response(200, json={"items": [{"outcomes": self._outcomes}]})
         if path == "events":
-            assert (request.url.query, request.headers["last-event-id"]) == (b"follow=false", "0")
+            assert (request.url.query, request.headers["last-event-id"]) == (b"follow=false", self._after)
             return httpx.Response(200, text=": weir\n\n" + "".join(self._lines()))
         return httpx.Response(404, json={"detail": f"no {request.url.path}"})
 

@@ -11,13 +11,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from weir_contracts import PlannerChoice, parse_policy
+from weir_contracts import Plan, PlannerChoice, parse_policy
 from weir_planner.installed import built_in
 
 from replay.loop import Loop
 from replay.options import ReplayOptions, prepare
-from replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare
+from replay.differences import first_difference
+from replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare, last_request
 from runtime.event_feed import Event
+from services.planner.core.decide import plan_offline
 from services.planner.core.guards.chain import GUARDS
 from simulator import Noise, Simulation
 from tests.effort import thorough
@@ -217,3 +219,18 @@ def test_nothing_recorded() -> None:
     assert compare([], APP) == Comparison(APP)
     assert compare(recorded(), "shop/other") == Comparison("shop/other")
     assert compare([Event("1-0", "end", {}), Event("2-0", "plan", "text")], APP) == Comparison(APP)
+
+
+@pytest.mark.parametrize("share", [0.35, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("planner", ["rate", "dhalion"])
+def test_the_last_request_is_the_one_that_the_planner_received(planner: str, share: float) -> None:
+    """Its decision is the recorded one, also if the recording ends before that decision. Without an analysis there is
+    none."""
+    events = recorded(planner)
+    until = max(i for i, event in enumerate(events[: int(len(events) * share)]) if event.kind == "analysis")
+    decided = next(Plan.model_validate(event.data) for event in events[until:] if event.kind == "plan")
+    for end in (until + 1, events.index(next(e for e in events[until:] if e.kind == "plan")) + 1):
+        request = last_request(events[:end], APP)
+        assert request is not None and request.analysis.observation_id == decided.observation_id
+        assert first_difference(decided, plan_offline(request)) is None
+    assert last_request([event for event in events if event.kind != "analysis"], APP) is None
