@@ -56,8 +56,8 @@ def test_the_last_request_of_an_application_is_decided_again_and_saved(tmp_path:
     done = run(recorded(), "--save", str(file), "-o", "json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
-    assert [plan[name] for name in ("code", "sentence", "approved")] == [
-        last[name] for name in ("code", "sentence", "approved")
+    assert [plan[name] for name in ("kind", "code", "sentence", "proposed")] == [
+        last[name] for name in ("kind", "code", "sentence", "proposed")
     ]
     again = weir("plan", "--request", str(file), "-o", "json")
     assert (again.returncode, again.stdout) == (0, done.stdout)

@@ -14,9 +14,9 @@ import pytest
 from weir_contracts import Plan, PlannerChoice, parse_policy
 from weir_planner.installed import built_in
 
+from replay.differences import first_difference
 from replay.loop import Loop
 from replay.options import ReplayOptions, prepare
-from replay.differences import first_difference
 from replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare, last_request
 from runtime.event_feed import Event
 from services.planner.core.decide import plan_offline
