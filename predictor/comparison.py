@@ -252,8 +252,8 @@ class Comparison:
     def _helps(self, going: Outlook) -> bool:
         if is_overloaded(self.staying) and not is_overloaded(going):
             return True  # only the change lets the application keep up
-        # Where it cannot keep up either way, a slightly smaller violation is not worth slots and a restart.
-        hardly = is_overloaded(self.staying) and not self.is_good(going)
+        # Where the objective is missed either way, a slightly smaller violation is not worth slots and a restart.
+        hardly = not self.is_good(going)
         return self.gains(going) and not (
             hardly and self.violation_cost(self.staying) <= within_tolerance(self.violation_cost(going))
         )

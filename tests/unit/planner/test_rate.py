@@ -168,6 +168,23 @@ def test_a_backlog_that_is_gone_sooner_without_a_restart_is_waited_out() -> None
     assert "without a restart of 25 s" in reply.sentence
 
 
+def test_a_violation_that_a_restart_hardly_shortens_is_waited_out() -> None:
+    """7 subtasks gain 225/s on a lag of 9.5 s: the objective is met again in 6 s, with 12 and a restart in 4 s."""
+    points = [point(p, 165 * p / (1 + 0.03 * (p - 1))) for p in range(1, 8)]
+    reply = answer(
+        arrivals=754,
+        work=7,
+        per_subtask=None,
+        seen=points,
+        backlog=7163,
+        lag_seconds=9.5,
+        restart_seconds=1.0,
+        spec={"objective": {"maxLag": "10s"}, "bounds": {"min": 1, "max": 12}},
+    )
+    assert (reply.kind, reply.code) == ("hold", "no-gain")
+    assert "7 → 12" in reply.sentence
+
+
 def test_a_backlog_that_would_take_too_long_is_worked_off_by_more() -> None:
     """40,000 wait and 100/s are gained: 400 s. With more subtasks and a restart of 4 s it is done far sooner."""
     reply = answer(arrivals=900, work=2, backlog=40_000, lag_seconds=45)
