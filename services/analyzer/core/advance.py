@@ -10,14 +10,14 @@ from dataclasses import replace
 from weir_contracts import Estimate, Observation, OperatorReading, unknown
 from weir_contracts.analysis import Analysis
 
-from . import capacity, demand, groups, history, lag, propagation, restarts, selectivity, window
+from . import capacity, checkpoints, demand, groups, history, lag, propagation, restarts, selectivity, window
 from .context import AnalysisContext, OperatorContext, OperatorWindow, SourceContext
 from .forecast import application as forecast
 from .numbers import estimate, newest
 from .propagation import Graph, graph_of
 from .report import analysis_of
 from .settings import AnalysisSettings
-from .state import AnalyzerState, Point, Ratio, SourceState
+from .state import AnalyzerState, CheckpointState, Point, Ratio, SourceState
 from .symptoms import symptoms_of
 from .window import Counts, Shares, View
 
@@ -54,6 +54,9 @@ def advance(
     readings = _readings(observation)
     state, fresh_run, stale = _with_run(state, observation, readings, graph, settings)
     run = None if stale is None else state.run
+    state = replace(
+        state, checkpoints=checkpoints.advanced(state.checkpoints, observation, at, run, is_fresh_run=fresh_run)
+    )
     context = AnalysisContext(observation, at, run, stale or 0.0, fresh_run, gap, lost_records)
     if graph is not None:
         state, context = _derived(state, graph, readings, context, settings)
@@ -102,6 +105,7 @@ def _with_job(state: AnalyzerState, observation: Observation) -> AnalyzerState:
         state,
         job_id=job_id,
         run=None,
+        checkpoints=CheckpointState(),
         capacities=capacity.halved(state.capacities),
         selectivities={
             key: ratio._replace(confidence=round(ratio.confidence / 2, 4)) for key, ratio in state.selectivities.items()
@@ -264,6 +268,7 @@ def _sources(
             operators[name].reading,
             state.history,
             context.run,
+            resume=state.checkpoints.offsets,
             stale_seconds=context.stale_seconds,
             at=context.at,
             settings=settings,

@@ -2,10 +2,10 @@
 
 Lag in seconds is the age of the oldest unprocessed record: now minus the time its offset was appended, the largest over
 the partitions. The source's own position counts; the committed offset, a sawtooth of the checkpoint interval, is a
-fallback, named so, and its lag is as of the commit.
+fallback, named so, and its lag is as of the commit. A job that restarts resumes at its last checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -65,13 +65,15 @@ def source_lag(
     history: LogHistory,
     run: RunState | None,
     *,
+    resume: Mapping[str, int],
     stale_seconds: float,
     at: float,
     settings: AnalysisSettings,
 ) -> tuple[SourceLag, SourceState]:
     """The lag of one source, and its state in the run. `run` is None unless the job is running.
 
-    `stale_seconds` is the time for which the engine's snapshot, positions included, has not changed.
+    `resume` has the offsets by partition at which the job resumes at least, as far as they are known; `stale_seconds` is
+    the time for which the engine's snapshot, positions included, has not changed.
     """
     state = SourceState() if run is None else run.sources.get(operator, SourceState())
     if run is not None and state.points and 0 < stale_seconds <= _CARRY_SECONDS:
@@ -82,7 +84,7 @@ def source_lag(
     partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
         commits = _commits(observation, settings)
-        records, seconds = _over_partitions(partitions, reading, history, run, at, commits=commits)
+        records, seconds = _over_partitions(partitions, reading, history, run, at, commits=commits, resume=resume)
     elif reading is not None and reading.pending_records is not None:
         records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
         seconds = unknown("the age of waiting records needs the brokers' offsets")
@@ -105,12 +107,21 @@ def _over_partitions(
     at: float,
     *,
     commits: Commits,
+    resume: Mapping[str, int],
 ) -> tuple[Estimate, Estimate]:
     """Return lag in records, the sum over the partitions, and in seconds, the largest of them."""
     curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
     lags = [
-        _partition_lag(p, curves, positions.get(log.key_of(p)) if positions else None, run, at, commits=commits)
+        _partition_lag(
+            p,
+            curves,
+            positions.get(log.key_of(p)) if positions else None,
+            run,
+            at,
+            commits=commits,
+            resumes_at=resume.get(log.key_of(p)) if resume else None,
+        )
         for p in partitions
     ]
     n = len(lags)
@@ -174,6 +185,7 @@ def _partition_lag(
     at: float,
     *,
     commits: Commits,
+    resumes_at: int | None,
 ) -> PartitionLag:
     end = p.log_end_offset
     if end is None:
@@ -189,7 +201,7 @@ def _partition_lag(
     if guessed is not None:
         return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)
     if p.committed_offset is not None:
-        return _since_commit(p, p.committed_offset, curves, run, at, commits=commits)
+        return _since_commit(p, p.committed_offset, curves, run, at, commits=commits, resumes_at=resumes_at)
     if p.current_offset is not None:
         return _behind(p, p.current_offset, curves, at, "last position of the source", confidence=0.6)
     return PartitionLag(None, None, "no position", 0.0)
@@ -203,6 +215,7 @@ def _since_commit(
     at: float,
     *,
     commits: Commits,
+    resumes_at: int | None,
 ) -> PartitionLag:
     """Lag as of the commit while the run that made it goes on; as of now when nothing is being processed, or when the
     next commit is overdue."""
@@ -211,8 +224,11 @@ def _since_commit(
     # A group's tasks that did not move have continued; a job resumes at its checkpoint.
     resumed = overdue_seconds is None and committed_at is not None and run is not None and committed_at < run.started_at
     if run is None or committed_at is None or resumed:
-        basis = "committed offset, " + ("where processing resumes" if run is None else "fallback: no position yet")
-        return _behind(p, committed, curves, at, basis, confidence=0.7 if run is None else 0.5)
+        # Behind the log's end is another topic of the same name.
+        is_known = resumes_at is not None and committed < resumes_at <= (p.log_end_offset or 0)
+        position, basis = (resumes_at, "last checkpoint, ") if is_known else (committed, "committed offset, ")
+        basis += "where processing resumes" if run is None else "fallback: no position yet"
+        return _behind(p, position or 0, curves, at, basis, confidence=0.7 if run is None else 0.5)
     if overdue_seconds is not None and at - committed_at > overdue_seconds:
         now = _behind(p, committed, curves, at, "committed offset, and its next commit is overdue", confidence=0.6)
         if now.seconds is not None and now.seconds > overdue_seconds:

@@ -151,6 +151,18 @@ class RestartState:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """The last completed checkpoint of the job, and the sources' positions by partition."""
+
+    completed_at: float | None = None
+    """By the engine's clock."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """Positions that were read last before it began: it contains at least these."""
+    latest: tuple[tuple[float, dict[str, int]], ...] = ()
+    """Time and positions of the latest readings in the present run."""
+
+
+@dataclass(frozen=True, slots=True)
 class AnalyzerState:
     """State of one application from one observation to the next."""
 
@@ -163,6 +175,7 @@ class AnalyzerState:
     selectivities: dict[str, Ratio] = field(default_factory=dict)
     restarts: RestartState = RestartState()
     forecasts: ForecastState = field(default_factory=ForecastState)
+    checkpoints: CheckpointState = field(default_factory=CheckpointState)
 
     def to_bytes(self) -> bytes:
         """The state as compact JSON."""
@@ -179,6 +192,7 @@ class AnalyzerState:
                 {edge: tuple(ratio) for edge, ratio in self.selectivities.items()},
                 _fields(self.restarts),
                 self.forecasts.to_json(),
+                _fields(self.checkpoints),
             ]
         )
 
@@ -202,8 +216,9 @@ class AnalyzerState:
                 capacities={name: tuple([Point(*point) for point in points]) for name, points in capacities.items()},
                 selectivities={edge: Ratio(*ratio) for edge, ratio in selectivities.items()},
                 restarts=RestartState(*restarts),
-                # older states end before the forecasts
-                forecasts=ForecastState.from_json(*later) if later else ForecastState(),
+                # older states end before the forecasts, or before the checkpoints
+                forecasts=ForecastState.from_json(later[0]) if later else ForecastState(),
+                checkpoints=_checkpoints_in(*later[1]) if len(later) > 1 else CheckpointState(),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise UnreadableState(f"the state is damaged: {error}") from None
@@ -218,6 +233,10 @@ def _history_in(
 ) -> LogHistory:
     # older states end after the rows
     return LogHistory(tuple(keys), tuple([(at, ends) for at, ends in rows]), tuple(distances), back_at)
+
+
+def _checkpoints_in(completed_at: float | None, offsets: dict[str, int], latest: list[Any]) -> CheckpointState:
+    return CheckpointState(completed_at, offsets, tuple([(at, positions) for at, positions in latest]))
 
 
 def _run_out(run: RunState) -> list[Any]:

@@ -13,6 +13,7 @@ from weir_contracts import MAX_NUMBER, Analysis, observation_id
 from services.analyzer.core import AnalyzerState, seed
 from services.analyzer.core.forecast.application import own_horizon_seconds
 from services.analyzer.core.forecast.state import ForecastState
+from services.analyzer.core.state import CheckpointState
 from tests.effort import examples
 from tests.unit.analyzer.story import NOON, Job, Loop
 
@@ -164,13 +165,13 @@ def test_the_wait_for_new_capacity_is_learned() -> None:
 
 
 def test_a_state_without_forecasts_is_read() -> None:
-    """One written before there were any goes on with all it learned."""
+    """One written before there were any, and checkpoints, goes on with all it learned."""
     loop = Loop()
     loop.watch(120)
     assert loop.memory is not None
     stored = json.loads(loop.memory.to_bytes())
-    read = AnalyzerState.from_bytes(json.dumps(stored[:-1]).encode())
-    assert read.forecasts == ForecastState()
+    read = AnalyzerState.from_bytes(json.dumps(stored[:-2]).encode())
+    assert (read.forecasts, read.checkpoints) == (ForecastState(), CheckpointState())
     assert read.capacities == loop.memory.capacities
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Observation, PartitionReading
+from weir_contracts import Analysis, Checkpoints, Observation, PartitionReading
 
 from tests.unit.analyzer.story import NOON, Job, Loop
 
@@ -203,6 +203,104 @@ def test_while_nothing_runs_the_commit_is_where_processing_resumes() -> None:
     assert analysis.lag_seconds.value == pytest.approx(20, abs=2.5)
     assert analysis.lag_records.value == pytest.approx(20 * 300, rel=0.05)
     assert analysis.arrival_rate.value == pytest.approx(300, rel=0.02)
+
+
+class _Checkpoints:
+    """Scrapes of a job whose checkpoints are known; its offsets were committed at one of them, `committed_at`."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop, self.job = loop, loop.job
+        self.completed_at = self.committed_at = 0.0
+        self.committed = [0] * loop.job.partitions
+
+    def complete(self, *, is_committed: bool = True) -> None:
+        """A checkpoint that took half a second is completed."""
+        self.completed_at = self.job.t
+        if is_committed:
+            self.committed_at, self.committed = self.job.t, [int(x) for x in self.job.positions]
+
+    def see(self, **changes: Any) -> Analysis:
+        observed = self.job.observe()
+        assert observed.deployment is not None
+        committed_at = NOON + timedelta(seconds=self.committed_at)
+        partitions = [
+            p.model_copy(
+                update={"committed_offset": self.committed[p.partition], "committed_at": committed_at, **changes}
+            )
+            for p in observed.partitions
+        ]
+        points = Checkpoints(last_completed_at=NOON + timedelta(seconds=self.completed_at), last_duration_seconds=0.5)
+        deployment = observed.deployment.model_copy(update={"checkpoints": points})
+        analysis = self.loop.see(observed.model_copy(update={"partitions": partitions, "deployment": deployment}))
+        assert analysis is not None
+        return analysis
+
+    def watch(self, seconds: float, **changes: Any) -> Analysis:
+        for _ in range(round(seconds / self.job.interval)):
+            self.job.run_for(self.job.interval)
+            analysis = self.see(**changes)
+        return analysis
+
+
+def test_a_rescale_resumes_at_the_checkpoint_before_it_whose_offsets_were_not_committed() -> None:
+    """The job restarts right after a checkpoint. The latest commit is of the one before, ten seconds earlier; the
+    positions were read two seconds before."""
+    story = _Checkpoints(Loop())
+    story.watch(50)
+    story.complete()
+    story.watch(10)
+    story.job.run_for(1)
+    story.complete(is_committed=False)
+    story.job.status, story.job.state = "not_running", "RESTARTING"
+    story.job.run_for(1)
+    down = story.see()
+    assert down.lag_seconds.value == pytest.approx(2, abs=0.5)
+    assert "last checkpoint, where processing resumes" in down.lag_seconds.basis
+    story.job.restart({"enrich": 2}, down_seconds=1)
+    fresh = story.see(current_offset=None)
+    assert fresh.lag_seconds.value == pytest.approx(3, abs=0.5)
+    assert "last checkpoint, fallback: no position yet" in fresh.lag_seconds.basis
+    assert fresh.lag_seconds.confidence <= 0.5
+
+
+def test_a_failure_resumes_where_the_commit_is() -> None:
+    """The last checkpoint is the committed one: what was read after it does not count."""
+    story = _Checkpoints(Loop())
+    story.watch(50)
+    story.complete()
+    story.watch(10)
+    story.job.status, story.job.state = "not_running", "RESTARTING"
+    story.job.run_for(2)
+    analysis = story.see()
+    assert analysis.lag_seconds.value == pytest.approx(12, abs=0.5)
+    assert "committed offset, where processing resumes" in analysis.lag_seconds.basis
+
+
+def test_a_checkpoint_of_the_next_run_has_not_what_the_failed_one_had_read() -> None:
+    """The run failed 10 s after its checkpoint, and the next one made its first before it was seen."""
+    story = _Checkpoints(Loop())
+    story.watch(50)
+    story.complete()
+    story.watch(10)
+    story.job.positions = [float(x) for x in story.committed]
+    story.job.stages[1].subtask_rate = 1e-9
+    story.job.restart(down_seconds=1)
+    story.job.run_for(1)
+    story.complete(is_committed=False)
+    analysis = story.see(current_offset=None)
+    assert analysis.lag_seconds.value == pytest.approx(12, abs=0.5)
+
+
+def test_a_topic_that_was_made_again_is_not_read_from_the_old_checkpoint() -> None:
+    """The log ends before the position of the checkpoint."""
+    story = _Checkpoints(Loop())
+    story.watch(50)
+    story.complete(is_committed=False)
+    story.watch(2)
+    story.job.ends, story.job.positions = [50.0] * 4, [0.0] * 4
+    story.job.status, story.job.state = "not_running", "RESTARTING"
+    story.job.run_for(0.1)
+    assert story.see().lag_records.value == pytest.approx(4 * 50, abs=40)
 
 
 def test_pending_records_serve_where_there_is_no_position() -> None:
