@@ -21,7 +21,9 @@ _HISTORY = timedelta(minutes=30)
 
 
 def plan(
-    application: Annotated[str | None, typer.Argument(help="Application as namespace/name.", show_default=False)] = None,
+    application: Annotated[
+        str | None, typer.Argument(help="namespace/name; a name alone is in the namespace default.", show_default=False)
+    ] = None,
     request: Annotated[
         Path | None,
         typer.Option(help="File with a PlanRequest as JSON, as --save writes it, instead of an application."),

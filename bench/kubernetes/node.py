@@ -72,9 +72,23 @@ class Demonstration:
 
         return wait_until(ended, timeout_seconds=LIMIT_SECONDS, what="a verified action", poll_seconds=POLL_SECONDS)
 
+    def decisions(self, since: datetime, until: datetime) -> list[dict[str, Any]]:
+        """Return the decisions of an interval, oldest first: seconds from its start, code and sentence."""
+        plans = [cycle["plan"] for cycle in self._cycles() if cycle["plan"]]
+        times = [(_instant(plan["created_at"]), plan) for plan in reversed(plans)]
+        return [
+            {"t": _seconds(since, at), "code": plan["code"], "sentence": plan["sentence"]}
+            for at, plan in times
+            if since <= at <= until
+        ]
+
+    def _cycles(self) -> list[dict[str, Any]]:
+        """Return the last cycles of the loop, newest first."""
+        explained = self.loop.get(f"/v1/applications/{self.loop.application}/explain?limit=50")
+        return explained["items"] if explained else []
+
     def _verified(self, since: datetime) -> Action | None:
-        explained = self.loop.get(f"/v1/applications/{self.loop.application}/explain?limit=50") or {"items": []}
-        for cycle in explained["items"]:
+        for cycle in self._cycles():
             last = next((o["action"] for o in cycle["outcomes"] if o["action"] and o["phase"] == "verified"), None)
             if last and cycle["plan"] and (plan_at := _instant(cycle["plan"]["created_at"])) > since:
                 parallelism = max(last["wanted"].values())
@@ -155,6 +169,7 @@ def _step(demonstration: Demonstration, flink: Flink, rate: int) -> dict[str, An
         "pods_ready_to_job_running_seconds": _seconds(ready, running),
         "step_to_job_running_seconds": _seconds(stepped, running),
         "step_to_verified_seconds": _seconds(stepped, action.finished_at),
+        "decisions": demonstration.decisions(stepped, action.plan_at),
     }
 
 
