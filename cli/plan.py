@@ -45,14 +45,14 @@ def plan(
     if request is not None:
         if save is not None:
             raise InvalidInput("--save: is for an application only")
-        known = _read(request)
+        found = _read(request)
     else:
         assert application is not None  # noqa: S101 - see above
-        known = _last(application_id(application), server, token_file)
+        found = _last(application_id(application), server, token_file)
         if save is not None:
-            _save(known, save)
+            _save(found, save)
     try:
-        decided = plan_offline(known, planner)
+        decided = plan_offline(found, planner)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
     document = decided.model_dump(mode="json")

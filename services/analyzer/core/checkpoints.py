@@ -20,10 +20,10 @@ def advanced(
     began_at = _began_at(observation, at)
     latest = state.latest
     if is_fresh_run and run is not None and began_at is not None and began_at >= run.started_at:
-        latest = ()  # the checkpoint is the new run's, which may have gone back behind what the old one had read
+        latest = ()  # the checkpoint is the new run's, which may have resumed behind what the old one had read
     completed_at, offsets = state.completed_at, state.offsets
-    if began_at is not None and (seen := _completed_at(observation)) != completed_at:
-        completed_at = seen
+    if began_at is not None and (observed := _completed_at(observation)) != completed_at:
+        completed_at = observed
         offsets = next((read for read_at, read in reversed(latest) if read_at <= began_at), offsets)
     if is_fresh_run:
         latest = ()
