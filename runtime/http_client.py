@@ -12,7 +12,7 @@ from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpcore
 import httpx
@@ -25,6 +25,15 @@ ENDLESS = {"answer_bytes": None}
 """`extensions` of a request with an unbounded response."""
 _SAFE_TO_REPEAT = ("Server disconnected", "peer closed connection")
 """Protocol errors that do not quote the peer; h11 puts the unreadable line into the others."""
+
+
+class Certificates(NamedTuple):
+    """PEM files of a TLS connection. None: the usual authorities only; no certificate of the client."""
+
+    ca_file: Path | None = None
+    """Further authorities that the server's certificate may be signed by."""
+    certificate_file: Path | None = None
+    key_file: Path | None = None
 
 
 class AnswerRefused(httpx.TransportError):
@@ -45,18 +54,19 @@ def async_client(
     connections: int = 50,
     idle_connections: int = 20,
     allowed: Allowed | None = None,
-    ca_file: Path | None = None,
+    authorization: SecretStr | None = None,
+    certificates: Certificates | None = None,
     resolve: Resolve = resolve,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
     """Return a client of a service or, with `allowed`, of an address from a user. `timeout_seconds` bounds each wait,
-    not the request.
+    not the request. `authorization` is the value of the header where it is no bearer `token`.
 
     Every failure is an `httpx.HTTPError` or, for an invalid address, `httpx.InvalidURL`. `transport` replaces the
     network in tests.
     """
     pool = httpcore.AsyncConnectionPool(
-        ssl_context=_tls(ca_file),
+        ssl_context=tls_context(certificates),
         max_connections=connections,
         max_keepalive_connections=idle_connections,
         keepalive_expiry=5.0,
@@ -66,10 +76,12 @@ def async_client(
     async def check_head(response: httpx.Response) -> None:
         _check_head(response, answer_bytes)
 
+    if authorization is None and token is not None:
+        authorization = _bearer(token)
     return httpx.AsyncClient(
         transport=transport or _Network(pool),
         event_hooks={"response": [check_head]},
-        **_common(base_url, token, httpx.Timeout(timeout_seconds, connect=connect_seconds or timeout_seconds)),
+        **_common(base_url, authorization, httpx.Timeout(timeout_seconds, connect=connect_seconds or timeout_seconds)),
     )
 
 
@@ -83,16 +95,20 @@ def client(
 ) -> httpx.Client:
     """Return a client without an event loop, for addresses that the caller chose; `timeout` in s bounds each wait."""
     return httpx.Client(
-        transport=transport or httpx.HTTPTransport(verify=_tls(None), trust_env=False),
+        transport=transport or httpx.HTTPTransport(verify=tls_context(None), trust_env=False),
         event_hooks={"response": [lambda response: _check_head(response, answer_bytes)]},
-        **_common(base_url, token, timeout),
+        **_common(base_url, None if token is None else _bearer(token), timeout),
     )
 
 
-def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeout) -> dict[str, Any]:
+def _bearer(token: SecretStr) -> SecretStr:
+    return SecretStr(f"Bearer {token.get_secret_value()}")
+
+
+def _common(base_url: str, authorization: SecretStr | None, timeout: float | httpx.Timeout) -> dict[str, Any]:
     headers = {"Accept-Encoding": "identity", "User-Agent": "weir"}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+    if authorization is not None:
+        headers["Authorization"] = authorization.get_secret_value()
     return {
         "base_url": base_url,
         "headers": headers,
@@ -104,13 +120,16 @@ def _common(base_url: str, token: SecretStr | None, timeout: float | httpx.Timeo
 
 
 @cache
-def _tls(ca_file: Path | None) -> SSLContext:
-    """Return a context that trusts httpx's authorities (or `SSL_CERT_FILE`), the system's and the file's. Cached:
-    reading them is slow."""
+def tls_context(certificates: Certificates | None) -> SSLContext:
+    """Return a context that trusts httpx's authorities (or `SSL_CERT_FILE`), the system's and the file's, and shows the
+    client's certificate. Cached: reading them is slow. `OSError` or `SSLError` if a file cannot be used."""
     context = httpx.create_ssl_context()
     context.load_default_certs()
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
+    if certificates is not None and certificates.ca_file is not None:
+        context.load_verify_locations(certificates.ca_file)
+    if certificates is not None and certificates.certificate_file is not None:
+        # Without a password an encrypted key would be asked for at the terminal.
+        context.load_cert_chain(certificates.certificate_file, certificates.key_file, password="")
     return context
 
 

@@ -1,9 +1,11 @@
 """A real Flink session cluster on the loopback interface, driven through its REST API."""
 
 import itertools
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 import httpx
 from weir_contracts import Parallelism
@@ -16,6 +18,7 @@ from engines.flink.topology import Job, job
 from engines.flink.values import Unreadable
 
 from .jars import class_path, java
+from .kubernetes_access import Authority, write_java_stores
 from .process import Launcher, ManagedProcess, TestbedError, claim_port, free_port, stop_all, wait_until
 
 _OPENS = [
@@ -92,10 +95,13 @@ class FlinkError(CallFailed, TestbedError):
 class FlinkApi(Jobs):
     """REST calls of the testbed, to its own cluster or another. A failed call is a `FlinkError`."""
 
-    def __init__(self, rest_url: str) -> None:
+    def __init__(self, rest_url: str, tls: ssl.SSLContext | None = None) -> None:
         self.rest_url = rest_url.rstrip("/")
         once = httpx.Limits(max_keepalive_connections=0)  # nothing to close afterwards
-        super().__init__(httpx.Client(base_url=self.rest_url, timeout=30.0, trust_env=False, limits=once))
+        verify = True if tls is None else tls
+        super().__init__(
+            httpx.Client(base_url=self.rest_url, timeout=30.0, trust_env=False, limits=once, verify=verify)
+        )
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
         try:
@@ -160,8 +166,29 @@ class FlinkApi(Jobs):
         return str(self.get(f"/jobs/{job_id}/exceptions").get("root-exception", "unknown"))[:500]
 
 
+def _tls_options(authority: Authority) -> dict[str, str]:
+    """Return the options of a REST API that demands TLS of both sides."""
+    server, password = authority.issue("server", names=["IP:127.0.0.1"]), uuid4().hex
+    keys, trusted = write_java_stores(server, authority.certificate, authority.folder, password)
+    stores = {"keystore": keys, "truststore": trusted}
+    rest = "security.ssl.rest"
+    return {
+        # Flink's defaults are for RSA, and the authority's keys are of an elliptic curve.
+        "security.ssl.algorithms": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        f"{rest}.enabled": "true",
+        f"{rest}.authentication-enabled": "true",
+        f"{rest}.key-password": password,
+        **{f"{rest}.{name}": str(path.resolve()) for name, path in stores.items()},
+        **{f"{rest}.{name}-password": password for name in stores},
+        **{f"{rest}.{name}-type": "PKCS12" for name in stores},
+    }
+
+
 class FlinkCluster(FlinkApi, Launcher):
-    """A JobManager and `task_managers` TaskManagers with `slots` each."""
+    """A JobManager and `task_managers` TaskManagers with `slots` each.
+
+    With `tls` the REST API demands TLS and a certificate of `tls_authority`, as `tls_client` has one (needs openssl).
+    """
 
     def __init__(
         self,
@@ -170,10 +197,19 @@ class FlinkCluster(FlinkApi, Launcher):
         task_managers: int = 1,
         slots: int = 8,
         options: Mapping[str, str] | None = None,
+        tls: bool = False,
     ) -> None:
         self._port = port = free_port()
-        super().__init__(f"http://127.0.0.1:{port}")
         self.folder = folder
+        context, options = None, dict(options or {})
+        if tls:
+            authority = Authority(folder / "tls")
+            authority.create()
+            self.tls_authority, self.tls_client = authority.certificate, authority.issue("client")
+            options |= _tls_options(authority)
+            context = ssl.create_default_context(cafile=authority.certificate)
+            context.load_cert_chain(self.tls_client.certificate, self.tls_client.key)
+        super().__init__(f"{'https' if tls else 'http'}://127.0.0.1:{port}", context)
         self._slots = slots
         self._rpc_port = free_port()
         self._options = {
@@ -190,7 +226,7 @@ class FlinkCluster(FlinkApi, Launcher):
             "web.upload.dir": f"{folder.resolve()}/upload",
             "io.tmp.dirs": f"{folder.resolve()}/scratch",
             **TRIAL_OPTIONS,
-            **(options or {}),
+            **options,
         }
         self.job_manager = self._job_manager()
         self.task_managers: list[ManagedProcess] = []

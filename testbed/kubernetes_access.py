@@ -82,20 +82,37 @@ def write_keystore(issued: Certificate, path: Path) -> None:
     path.chmod(0o600)
 
 
+def write_java_stores(issued: Certificate, authority: Path, folder: Path, password: str) -> tuple[Path, Path]:
+    """Write a keystore with a certificate and its key, and a truststore with an authority, as Java reads PKCS 12."""
+    keys, trusted = folder / "keystore.p12", folder / "truststore.p12"
+    pair = ("-in", issued.certificate, "-inkey", issued.key)
+    _openssl("pkcs12", "-export", *pair, "-name", "own", "-passout", f"pass:{password}", "-out", keys)
+    # Java trusts an entry of PKCS 12 only with an attribute that openssl does not write.
+    trusted.unlink(missing_ok=True)
+    store = ("-keystore", trusted, "-storetype", "PKCS12", "-storepass", password)
+    _run("keytool", "-importcert", "-noprompt", "-alias", "authority", "-file", authority, *store)
+    return keys, trusted
+
+
 def _key(path: Path) -> None:
     _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
     path.chmod(0o600)
 
 
 def _openssl(*arguments: object) -> None:
+    _run("openssl", *arguments)
+
+
+def _run(program: str, *arguments: object) -> None:
     try:
         done = subprocess.run(
-            ["openssl", *(str(argument) for argument in arguments)], capture_output=True, timeout=30, check=False
+            [program, *(str(argument) for argument in arguments)], capture_output=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise TestbedError(f"openssl {arguments[0]}: {error}; install openssl") from None
+        raise TestbedError(f"{program} {arguments[0]}: {error}; install {program}") from None
     if done.returncode:
-        raise TestbedError(f"openssl {arguments[0]}: {done.stderr.decode(errors='replace').strip()[-300:]}")
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
+        raise TestbedError(f"{program} {arguments[0]}: {said}")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ class FlinkApplication(Document):
     """Address of Flink's REST API, without credentials, query or fragment."""
     job: JobName
     """Name of the job, which a resubmission keeps, or its 32-digit id."""
+    credentials: Name | None = None
+    """Name of an entry of the setting `WEIR_FLINK_CREDENTIALS_FILE` of monitor and executor, which is used for its own
+    origin only. Default: none. The policy never contains a secret."""
 
     @property
     def cluster(self) -> str:

@@ -4,7 +4,6 @@ No text of a response is passed on in errors: a policy's author chooses the addr
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -52,13 +51,10 @@ class EndpointFailed(Exception):
 class Endpoint:
     """One endpoint. A call ends within `answer_seconds`."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, url: str, answer_seconds: float, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, client: httpx.AsyncClient, url: str, answer_seconds: float) -> None:
         self._client = client
         self._url = url
         self._answer_seconds = answer_seconds
-        self._headers = dict(headers or {})
 
     async def read(self) -> EndpointState:
         """Return the instances. Raises `EndpointFailed`."""
@@ -86,7 +82,7 @@ class Endpoint:
             # httpx limits each wait for bytes: without this limit of the call a slow response would block the caller.
             async with asyncio.timeout(self._answer_seconds):
                 url = f"{self._url.rstrip('/')}{path}" if path else self._url
-                response = await self._client.request(method, url, headers=self._headers, **arguments)
+                response = await self._client.request(method, url, **arguments)
         except (httpx.TimeoutException, TimeoutError):
             raise EndpointFailed(f"the endpoint did not answer {method} within {self._answer_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -52,7 +52,7 @@ class Cluster:
 
     def __init__(self, client: httpx.AsyncClient, url: str, answer_seconds: float, calls_at_once: int = 64) -> None:
         self._client = client
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._answer_seconds = answer_seconds
         self._calls = asyncio.Semaphore(calls_at_once)
 
@@ -66,7 +66,7 @@ class Cluster:
         try:
             # httpx limits each wait for bytes: without this limit of the call a slow response would block the caller.
             async with self._calls, asyncio.timeout(self._answer_seconds):
-                response = await self._client.request(method, f"{self._url}{path}", **arguments)
+                response = await self._client.request(method, f"{self.url}{path}", **arguments)
         except (httpx.TimeoutException, TimeoutError):
             raise CallFailed(where, "no answer in time") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -29,7 +29,12 @@ async def start(settings: Settings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = KafkaBus(settings.kafka_bootstrap_servers)
-    flink = FlinkDriver(clock, timeout_seconds=settings.target_timeout_seconds, allowed=settings.targets())
+    flink = FlinkDriver(
+        clock,
+        settings.flink_credentials,
+        timeout_seconds=settings.target_timeout_seconds,
+        allowed=settings.targets(),
+    )
     docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
     groups = KafkaGroups(
         clock,

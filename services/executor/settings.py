@@ -6,13 +6,13 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.broker_credentials import BrokerSettings
+from runtime.http_credentials import FlinkSettings, HttpCredential, read_credentials
 from runtime.settings import KubernetesSettings, http_port
 
 from .core.rules import Rules, RuleSettings
-from .credentials import Credential, read_credentials
 
 
-class Settings(RuleSettings, KubernetesSettings, BrokerSettings):
+class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
     """The executor applies plans: it requests the parallelism, verifies that it runs, and rolls back if not."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_EXECUTOR_", frozen=True, extra="ignore", populate_by_name=True)
@@ -49,7 +49,7 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings):
 
     endpoint_credentials: SecretStr = Field(
         default=SecretStr(""),
-        description="tokens for the endpoints of policies by the name that policies use, as JSON: "
+        description="credentials for the endpoints of policies by the name that policies use, as JSON: "
         '`{"name": {"origin": "https://host:port", "token": "…"}}`; a token is sent to its origin only',
     )
 
@@ -60,8 +60,8 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings):
         return value
 
     @property
-    def credentials(self) -> Mapping[str, Credential]:
-        """The tokens for endpoints by name."""
+    def credentials(self) -> Mapping[str, HttpCredential]:
+        """The credentials for endpoints by name."""
         return read_credentials(self.endpoint_credentials.get_secret_value())
 
     @property

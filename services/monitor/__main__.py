@@ -30,6 +30,7 @@ async def run(settings: MonitorSettings) -> int:
         workloads=_workloads(settings),
         namespaces=settings.namespaces,
         credentials=settings.broker_credentials,
+        flink_credentials=settings.flink_credentials,
     )
     newer = NewerMessages(clock)
     monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds, newer=newer)

@@ -4,10 +4,11 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from runtime.broker_credentials import BrokerSettings
+from runtime.http_credentials import FlinkSettings
 from runtime.settings import KubernetesSettings, http_port
 
 
-class MonitorSettings(KubernetesSettings, BrokerSettings):
+class MonitorSettings(KubernetesSettings, BrokerSettings, FlinkSettings):
     """Settings of the monitor: `WEIR_MONITOR_…` and the shared ones."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_MONITOR_", frozen=True, extra="ignore", populate_by_name=True)

@@ -18,8 +18,9 @@ TAG = "dev"
 
 
 def missing() -> str | None:
-    """Return why this machine cannot run a node with images built here, and the remedy; None if it can."""
-    return missing_for_node() or (unanswered() and missing_daemon()) or missing_base()
+    """Return all reasons why this machine cannot run a node with images built here, with remedies; None if it can."""
+    found = (missing_for_node(), unanswered() and missing_daemon(), missing_base())
+    return "; ".join(reason for reason in found if reason) or None
 
 
 @contextlib.contextmanager

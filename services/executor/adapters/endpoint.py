@@ -16,7 +16,7 @@ from weir_contracts.endpoint import EndpointState
 from engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
-from runtime.http_client import async_client
+from runtime.http_credentials import ClientsByCredential, CredentialRefused, HttpCredential
 from services.executor.core import messages
 from services.executor.core.messages import changes
 from services.executor.core.observed import (
@@ -31,7 +31,6 @@ from services.executor.core.observed import (
     Unanswered,
     contested,
 )
-from services.executor.credentials import Credential, CredentialRefused, token_for
 from services.executor.driver import Fence
 
 from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress, running_instances
@@ -40,6 +39,9 @@ from .groups import Groups, GroupUnread
 from .steadiness import MAX_OBSERVED, Steadiness
 
 Answer = Accepted | Rejected | TargetChanged | Unanswered | Refusal
+
+
+ENDPOINT_SETTING = "WEIR_EXECUTOR_ENDPOINT_CREDENTIALS"
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class EndpointDriver:
         self,
         clock: Clock,
         groups: Groups,
-        credentials: Mapping[str, Credential] | None = None,
+        credentials: Mapping[str, HttpCredential] | None = None,
         *,
         timeout_seconds: float = 5.0,
         allowed: Allowed = TARGETS,
@@ -95,11 +97,12 @@ class EndpointDriver:
     ) -> None:
         self._clock = clock
         self._groups = groups
-        self._credentials = credentials or {}
         self._answer_seconds = timeout_seconds
         # A request leaves within 3 s, while the fence that let it through still holds.
         self._leaving = httpx.Timeout(timeout_seconds, connect=1.5, pool=1.5)
-        self._client = async_client(
+        self._clients = ClientsByCredential(
+            credentials,
+            ENDPOINT_SETTING,
             timeout_seconds=timeout_seconds,
             connect_seconds=min(2.0, timeout_seconds),
             answer_bytes=MAX_ANSWER_BYTES,
@@ -111,7 +114,7 @@ class EndpointDriver:
         self._log = structlog.get_logger("executor")
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._clients.close()
         await self._groups.close()
 
     async def observe(self, subject: Subject) -> Snapshot:
@@ -249,10 +252,9 @@ class EndpointDriver:
         return _Found(instances, group, departed)
 
     def _endpoint(self, subject: Subject) -> Endpoint:
-        """Return the endpoint, with its token. Raises `CredentialRefused`."""
+        """Return the endpoint, with its credentials. Raises `CredentialRefused`."""
         target = subject.target.endpoint
         if target is None:
             raise ValueError("target: the endpoint driver was given a target without endpoint")
-        token = token_for(target, self._credentials)
-        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
-        return Endpoint(self._client, str(target.url), self._answer_seconds, headers)
+        client = self._clients.of(target.credentials, target.url)
+        return Endpoint(client, str(target.url), self._answer_seconds)

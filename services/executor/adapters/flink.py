@@ -18,7 +18,7 @@ from engines.flink.topology import Job, JobEntry, find_job, job
 from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
-from runtime.http_client import async_client
+from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, CredentialRefused, HttpCredential
 from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
@@ -47,11 +47,13 @@ class _Settings:
 
 
 class FlinkDriver(WithoutGroups):
-    """All Flink clusters. One connection pool; every call has a timeout and every response a size limit."""
+    """All Flink clusters. One connection pool for each credential; every call has a timeout and every response a size
+    limit."""
 
     def __init__(
         self,
         clock: Clock,
+        credentials: Mapping[str, HttpCredential] | None = None,
         *,
         timeout_seconds: float = 5.0,
         allowed: Allowed = TARGETS,
@@ -61,7 +63,9 @@ class FlinkDriver(WithoutGroups):
         self._answer_seconds = 2 * timeout_seconds
         # A request leaves within 3 s, while the fence that let it through still holds.
         self._leaving = httpx.Timeout(timeout_seconds, connect=1.5, pool=1.5)
-        self._client = async_client(
+        self._clients = ClientsByCredential(
+            credentials,
+            FLINK_SETTING,
             timeout_seconds=timeout_seconds,
             connect_seconds=min(2.0, timeout_seconds),
             answer_bytes=MAX_ANSWER_BYTES,
@@ -73,16 +77,17 @@ class FlinkDriver(WithoutGroups):
         self._settings: dict[tuple[str, str], _Settings] = {}
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._clients.close()
 
     async def observe(self, subject: Subject) -> Snapshot:
-        url, wanted = _address(subject)
+        wanted = subject.flink.job
         try:
-            entry, _ = await self._cluster(url).get("/jobs/overview", lambda d: find_job(d, wanted))
+            cluster = self._cluster(subject)
+            entry, _ = await cluster.get("/jobs/overview", lambda d: find_job(d, wanted))
             if entry is None:
                 return Snapshot(self._clock.now(), reachable=True, reason=f"the cluster has no job {wanted!r}")
             try:
-                return await self._snapshot_of(url, entry)
+                return await self._snapshot_of(cluster, entry)
             except Unreadable:
                 if entry.state not in TERMINAL:
                     raise
@@ -101,9 +106,9 @@ class FlinkDriver(WithoutGroups):
         *,
         version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
-        cluster = self._cluster(_address(subject)[0])
         path = f"/jobs/{job_id}/resource-requirements"
         try:
+            cluster = self._cluster(subject)
             graph = (await cluster.get(f"/jobs/{job_id}", job)).topology()
             if set(graph.names) != set(parallelism):
                 odd = sorted(set(graph.names) ^ set(parallelism))
@@ -126,28 +131,34 @@ class FlinkDriver(WithoutGroups):
         return Accepted(self._clock.now())
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
-        cluster = self._cluster(_address(subject)[0])
+        checkpoint = {"checkpointType": "CONFIGURED"}
         try:
-            await cluster.send("POST", f"/jobs/{job_id}/checkpoints", json={"checkpointType": "CONFIGURED"})
+            await self._cluster(subject).send("POST", f"/jobs/{job_id}/checkpoints", json=checkpoint)
         except CallFailed as error:
             return str(error)
         return None
 
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots of the cluster, or None if unknown."""
-        cluster = self._cluster(_address(subject)[0])
         try:
-            return count((await cluster.get("/overview", lambda d: mapping(d, "/overview"))).get("slots-total"))
+            overview = await self._cluster(subject).get("/overview", lambda d: mapping(d, "/overview"))
+            return count(overview.get("slots-total"))
         except (CallFailed, Unreadable):
             return None
 
-    def _cluster(self, url: str) -> Cluster:
-        return Cluster(self._client, url, self._answer_seconds)
+    def _cluster(self, subject: Subject) -> Cluster:
+        """Return the cluster. Raises `CallFailed` without a right to the credentials that the policy names."""
+        application = subject.flink
+        try:
+            client = self._clients.of(application.credentials, application.url)
+        except CredentialRefused as error:
+            raise CallFailed("application.flink.credentials", str(error), httpx.codes.FORBIDDEN) from None
+        return Cluster(client, str(application.url), self._answer_seconds)
 
-    async def _snapshot_of(self, url: str, entry: JobEntry) -> Snapshot:
-        cluster, path = self._cluster(url), f"/jobs/{entry.id}"
+    async def _snapshot_of(self, cluster: Cluster, entry: JobEntry) -> Snapshot:
+        path = f"/jobs/{entry.id}"
         settings, (details, at), wanted, points, metrics = await asyncio.gather(
-            self._settings_of(url, entry.id),
+            self._settings_of(cluster, entry.id),
             self._details(cluster, path),
             _get_or_none(cluster, f"{path}/resource-requirements", rescale.requirements),
             _get_or_none(cluster, f"{path}/checkpoints", rescale.checkpoints),
@@ -167,11 +178,11 @@ class FlinkDriver(WithoutGroups):
     async def _details(self, cluster: Cluster, path: str) -> tuple[Job, datetime]:
         return await cluster.get(path, job), self._clock.now()
 
-    async def _settings_of(self, url: str, job_id: str) -> _Settings:
-        cached = self._settings.get((url, job_id))
+    async def _settings_of(self, cluster: Cluster, job_id: str) -> _Settings:
+        cached = self._settings.get((cluster.url, job_id))
         if cached is not None and self._clock.now() - cached.read_at < SETTINGS_LIFE:
             return cached
-        cluster, path = self._cluster(url), f"/jobs/{job_id}"
+        path = f"/jobs/{job_id}"
         configuration, interval, about = await asyncio.gather(
             _get_or_none(cluster, f"{path}/jobmanager/config", rescale.configuration),
             _get_or_none(cluster, f"{path}/checkpoints/config", rescale.checkpoint_interval_seconds),
@@ -180,7 +191,7 @@ class FlinkDriver(WithoutGroups):
         found = _Settings(self._clock.now(), interval, _rescale_settings(configuration, about or {}, interval))
         if configuration is not None and about is not None:
             fresh = {k: s for k, s in self._settings.items() if found.read_at - s.read_at < SETTINGS_LIFE}
-            self._settings = {**fresh, (url, job_id): found}
+            self._settings = {**fresh, (cluster.url, job_id): found}
         return found
 
 
@@ -271,7 +282,3 @@ def _all_running(entry: JobEntry, details: Job) -> bool:
     if entry.state != "RUNNING" or not entry.tasks or entry.tasks_running != entry.tasks:
         return False
     return details.all_running and entry.tasks == sum(vertex.parallelism for vertex in details.vertices)
-
-
-def _address(subject: Subject) -> tuple[str, str]:
-    return str(subject.flink.url).rstrip("/"), subject.flink.job

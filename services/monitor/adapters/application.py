@@ -12,6 +12,7 @@ from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
 from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.clock import Clock
+from runtime.http_credentials import HttpCredential
 from services.monitor.core import Readings
 
 from .flink import FlinkCollector
@@ -82,6 +83,8 @@ class Collectors:
     """Namespaces whose workloads policies may name."""
     credentials: Mapping[str, BrokerCredentials] = field(default_factory=dict)
     """TLS and SASL settings of brokers, by name."""
+    flink_credentials: Mapping[str, HttpCredential] = field(default_factory=dict)
+    """Credentials of Flink clusters, by name."""
 
     def __post_init__(self) -> None:
         self._pool = BrokersPool(self._open_brokers)
@@ -110,8 +113,13 @@ class Collectors:
         if engine == "service":
             return ServiceCollector(subject, self.workloads, self.namespaces, self.clock)
         if engine == "flink":
-            timeout, allowed = self.call_timeout_seconds, self.allowed
-            collector = FlinkCollector(subject.flink, timeout, allowed, reads_task_managers=not on_pods)
+            collector = FlinkCollector(
+                subject.flink,
+                self.call_timeout_seconds,
+                self.allowed,
+                credentials=self.flink_credentials,
+                reads_task_managers=not on_pods,
+            )
         elif brokers is not None:
             collector = GroupCollector(subject, brokers, self.clock, self._metrics(subject))
         else:

@@ -5,7 +5,7 @@ were gathered before. So a scrape requests one metric, waits for the TaskManager
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from engines.flink.rest import CallFailed, Cluster
 from engines.flink.values import Unreadable, count, mapping
 from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
-from runtime.http_client import async_client
+from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, CredentialRefused, HttpCredential
 
 T = TypeVar("T")
 
@@ -59,29 +59,37 @@ class FlinkCollector:
         allowed: Allowed = TARGETS,
         transport: httpx.AsyncBaseTransport | None = None,
         *,
+        credentials: Mapping[str, HttpCredential] | None = None,
         reads_task_managers: bool = True,
     ) -> None:
         self._application = application
-        self._client = async_client(
+        self._clients = ClientsByCredential(
+            credentials,
+            FLINK_SETTING,
             timeout_seconds=timeout_seconds,
             answer_bytes=MAX_RESPONSE_BYTES,
             connections=MAX_CONCURRENT_CALLS,
             allowed=allowed,
             transport=transport,
         )
-        self._cluster = Cluster(self._client, str(application.url), 2 * timeout_seconds, MAX_CONCURRENT_CALLS)
+        self._answer_seconds = 2 * timeout_seconds
         self._cached: _CachedJob | None = None
         self._reads_task_managers = reads_task_managers
         self._workers: tuple[float, tuple[Pod, ...]] | None = None
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._clients.close()
 
     async def scrape(self) -> Scrape:
         """Return the job as the cluster reports it now."""
         return scrape_of(await self.read())
 
     async def read(self) -> FlinkReadings:
+        try:
+            client = self._clients.of(self._application.credentials, self._application.url)
+        except CredentialRefused as error:
+            return FlinkReadings(reachable=False, message=f"application.flink.credentials: {error}")
+        self._cluster = Cluster(client, str(self._application.url), self._answer_seconds, MAX_CONCURRENT_CALLS)
         problems: list[Problem] = []
         if self._cached is not None:
             found, _ = await asyncio.gather(self._find(problems), self._gather_metrics(self._cached.id))

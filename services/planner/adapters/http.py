@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from weir_contracts import MAX_JSON_DEPTH, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, one_line
 
 from runtime.addresses import AddressRefused, Allowed, Resolve, resolve
-from runtime.http_client import AnswerRefused, ConnectRefused, async_client
+from runtime.http_client import AnswerRefused, Certificates, ConnectRefused, async_client
 from services.planner.core.decide import TIMEOUT
 from services.planner.failures import PlannerFailed
 
@@ -78,7 +78,7 @@ class PlannerClient:
             # Many servers close an idle connection after 5 s, the usual interval: some requests would be lost.
             idle_connections=0,
             allowed=allowed,
-            ca_file=ca_file,
+            certificates=None if ca_file is None else Certificates(ca_file),
             resolve=resolve,
         )
 

@@ -1,0 +1,191 @@
+"""Credentials for HTTP addresses of policies, by name: a policy names an entry and never contains a secret.
+
+An entry has the origin that it is for. Without it the author of a policy could have a token sent to a server of their
+own.
+"""
+
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import httpx
+from pydantic import (
+    AfterValidator,
+    AnyHttpUrl,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from weir_contracts.base import Name
+from weir_contracts.document import sentence_of
+
+from .http_client import Certificates, async_client, tls_context
+from .settings import TargetSettings, shared
+
+FLINK_SETTING = "WEIR_FLINK_CREDENTIALS_FILE"
+MAX_BYTES = 1_000_000
+
+
+class CredentialRefused(Exception):
+    """A credential that does not exist, or not for this address; the sentence names the setting."""
+
+
+def _origin_only(value: AnyHttpUrl) -> AnyHttpUrl:
+    if value.username or value.password or value.query or value.fragment or value.path not in (None, "", "/"):
+        raise ValueError("must be scheme, host and port only")
+    return value
+
+
+def _fits_header(value: SecretStr) -> SecretStr:
+    if not all("!" <= character <= "~" for character in value.get_secret_value()):
+        raise ValueError("must consist of visible ASCII characters")
+    return value
+
+
+class _Entry(BaseModel):
+    """Entry of a setting."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    origin: Annotated[AnyHttpUrl, AfterValidator(_origin_only)]
+    token: Annotated[SecretStr | None, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] = None
+    username: Annotated[str | None, Field(pattern=r"^[^:\x00-\x1f\x7f]{1,256}$")] = None
+    password: Annotated[SecretStr | None, Field(min_length=1, max_length=4096)] = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together")
+        if self.token is not None and self.username is not None:
+            raise ValueError("token and username exclude each other")
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together")
+        if self.certificates is not None and self.origin.scheme != "https":
+            raise ValueError("ca_file and certificate_file need an origin with https")
+        try:
+            tls_context(self.certificates)
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"the certificates cannot be used: {type(error).__name__}") from None
+        return self
+
+    @property
+    def certificates(self) -> Certificates | None:
+        found = Certificates(self.ca_file, self.certificate_file, self.key_file)
+        return found if any(found) else None
+
+    @property
+    def authorization(self) -> SecretStr | None:
+        """Value of the Authorization header."""
+        if self.token is not None:
+            return SecretStr(f"Bearer {self.token.get_secret_value()}")
+        if self.username is None or self.password is None:
+            return None
+        pair = f"{self.username}:{self.password.get_secret_value()}"
+        return SecretStr(f"Basic {b64encode(pair.encode()).decode()}")
+
+
+_ENTRIES = TypeAdapter(dict[Name, _Entry])
+
+
+@dataclass(frozen=True)
+class HttpCredential:
+    """How to connect to one origin: scheme, host and port."""
+
+    origin: tuple[str, str, int | None]
+    authorization: SecretStr | None = None
+    """Value of the Authorization header."""
+    certificates: Certificates | None = None
+
+
+def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
+    """Read `{"supervisor": {"origin": "https://supervisor:8070", "token": "…"}}`; empty: none.
+
+    `ValueError` names the entry and its field, never a value.
+    """
+    if not text.strip():
+        return {}
+    try:
+        entries = _ENTRIES.validate_json(text)
+    except ValidationError as error:
+        first, *_ = error.errors(include_url=False, include_input=False)
+        if first["type"] == "json_invalid":
+            raise ValueError("is not JSON") from None
+        raise ValueError(f"{'.'.join(map(str, first['loc']))[:200]}: {sentence_of(first)}") from None
+    return {
+        name: HttpCredential(_origin(each.origin), each.authorization, each.certificates)
+        for name, each in entries.items()
+    }
+
+
+def _origin(url: AnyHttpUrl) -> tuple[str, str, int | None]:
+    return url.scheme, (url.host or "").lower().rstrip("."), url.port
+
+
+class ClientsByCredential:
+    """HTTP clients of one service, each made when it is first needed: one without credentials, and one of each entry."""
+
+    def __init__(self, entries: Mapping[str, HttpCredential] | None, setting: str, **options: Any) -> None:
+        """`options` are those of `async_client`."""
+        self._entries = entries or {}
+        self._setting = setting
+        self._options = options
+        self._clients: dict[str | None, httpx.AsyncClient] = {}
+
+    def of(self, name: str | None, url: AnyHttpUrl) -> httpx.AsyncClient:
+        """Return the client for an address with the credentials that a policy names. Raises `CredentialRefused`."""
+        entry = None if name is None else self._entries.get(name)
+        if name is not None and entry is None:
+            raise CredentialRefused(f"{self._setting} has no entry {name!r}")
+        if entry is not None and entry.origin != _origin(url):
+            raise CredentialRefused(f"{self._setting}: entry {name!r} is for another origin than {str(url)[:200]}")
+        if name not in self._clients:
+            authorization, certificates = (None, None) if entry is None else (entry.authorization, entry.certificates)
+            self._clients[name] = async_client(authorization=authorization, certificates=certificates, **self._options)
+        return self._clients[name]
+
+    async def close(self) -> None:
+        for each in self._clients.values():
+            await each.aclose()
+
+
+class FlinkSettings(TargetSettings):
+    """Settings of a service that connects to the Flink clusters of policies."""
+
+    flink_credentials_file: Path | None = shared(
+        "flink_credentials_file",
+        default=None,
+        description="JSON file with tokens, passwords and certificates for policies' Flink clusters, by name; each entry has its origin",
+    )
+
+    @model_validator(mode="after")
+    def _readable_flink_credentials(self) -> Self:
+        _ = self.flink_credentials
+        return self
+
+    @property
+    def flink_credentials(self) -> Mapping[str, HttpCredential]:
+        """The credentials of Flink clusters by name; `ValueError` that names the setting if they cannot be read."""
+        path = self.flink_credentials_file
+        if path is None:
+            return {}
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ValueError(f"{FLINK_SETTING}: cannot read {path}: {type(error).__name__}") from None
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"{FLINK_SETTING}: {path} has more than {MAX_BYTES:,} bytes")
+        try:
+            return read_credentials(content)
+        except ValueError as error:
+            raise ValueError(f"{FLINK_SETTING}: {path}: {error}") from None
