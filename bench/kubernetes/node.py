@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from bench.results_file import distribution, log, write
+from engines.kubernetes.values import quantity
 from testbed.kubernetes import is_ready
 from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
@@ -73,11 +74,11 @@ class Demonstration:
         return wait_until(ended, timeout_seconds=LIMIT_SECONDS, what="a verified action", poll_seconds=POLL_SECONDS)
 
     def decisions(self, since: datetime, until: datetime) -> list[dict[str, Any]]:
-        """Return the decisions of an interval, oldest first: seconds from its start, code and sentence."""
+        """Return the decisions of an interval, oldest first: seconds from its start, kind, code and sentence."""
         plans = [cycle["plan"] for cycle in self._cycles() if cycle["plan"]]
         times = [(_instant(plan["created_at"]), plan) for plan in reversed(plans)]
         return [
-            {"t": _seconds(since, at), "code": plan["code"], "sentence": plan["sentence"]}
+            {"t": _seconds(since, at), **{name: plan[name] for name in ("kind", "code", "sentence")}}
             for at, plan in times
             if since <= at <= until
         ]
@@ -101,7 +102,7 @@ class Demonstration:
         found: dict[str, float] = {}
         for item in items:
             name = item["metadata"]["labels"].get("app.kubernetes.io/name", item["metadata"]["name"])
-            used = sum(_bytes(each["usage"]["memory"]) for each in item["containers"]) / MEGABYTE
+            used = sum(quantity(each["usage"]["memory"]) or 0.0 for each in item["containers"]) / MEGABYTE
             found[name] = max(found.get(name, 0.0), round(used, 1))
         return dict(sorted(found.items()))
 
@@ -157,19 +158,23 @@ def _step(demonstration: Demonstration, flink: Flink, rate: int) -> dict[str, An
             running_at.setdefault(parallelism, since)
 
     action = demonstration.action_since(began, look)
+    # A newer plan may have superseded the first one while the load rose.
+    decisions = demonstration.decisions(stepped, action.plan_at)
+    first = next(each["t"] for each in decisions if each["kind"] == "scale")
     pods = action.parallelism // SLOTS
     ready, running = ready_at[pods], running_at[action.parallelism]
     return {
         "from_records_per_second": LOW,
         "to_records_per_second": rate,
         "pods": [1, pods],
+        "step_to_first_plan_seconds": first,
         "step_to_plan_seconds": _seconds(stepped, action.plan_at),
         "plan_to_scale_written_seconds": _seconds(action.plan_at, action.requested_at),
         "scale_written_to_pods_ready_seconds": _seconds(action.requested_at, ready),
         "pods_ready_to_job_running_seconds": _seconds(ready, running),
         "step_to_job_running_seconds": _seconds(stepped, running),
         "step_to_verified_seconds": _seconds(stepped, action.finished_at),
-        "decisions": demonstration.decisions(stepped, action.plan_at),
+        "decisions": decisions,
     }
 
 
@@ -226,11 +231,6 @@ def _seconds(start: datetime, end: datetime) -> float:
 
 def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text)
-
-
-def _bytes(quantity: str) -> int:
-    """Return a quantity of memory such as 123456Ki."""
-    return int(quantity.removesuffix("Ki")) * 1024 if quantity.endswith("Ki") else int(quantity)
 
 
 def main() -> int:
