@@ -19,7 +19,8 @@ from .clock import Clock, SystemClock
 from .kafka_consumer import KafkaConsumer
 from .kafka_producer import Outbox
 from .kafka_reader import KafkaReader
-from .kafka_thread import ClientThread, Complaints, Shared, code_of, connection, explain
+from .kafka_security import LOOP_SETTING
+from .kafka_thread import ClientThread, Complaints, Shared, code_of, connection, connection_problem, explain
 from .records import Outgoing, TopicSpec
 
 PING_SECONDS = 2.0
@@ -92,14 +93,21 @@ class KafkaBus(Bus):
     """One connection to the brokers: a producer, consumers and readers. Not reopened after `close`."""
 
     def __init__(
-        self, bootstrap_servers: str, *, clock: Clock | None = None, delivery_timeout_seconds: float = 30.0
+        self,
+        bootstrap_servers: str,
+        security: Mapping[str, str] | None = None,
+        *,
+        clock: Clock | None = None,
+        delivery_timeout_seconds: float = 30.0,
     ) -> None:
+        """`security`: TLS and SASL settings of librdkafka."""
         self._clock = clock or SystemClock()
         complaints = Complaints(self._clock)
         # Its own log repeats every attempt to connect; `error_cb` gets the errors as well.
         logged = {"log_level": 2, "logger": _LIBRARY, "error_cb": complaints}
         self._bootstrap_servers = bootstrap_servers
-        self._settings = connection(bootstrap_servers, logged)
+        self._security = dict(security or {})
+        self._settings = connection(bootstrap_servers, {**self._security, **logged})
         self._outbox = Outbox(self._settings, delivery_timeout_seconds)
         self._admin: AdminClient | None = None
         self._admin_thread = ClientThread("kafka-admin")
@@ -113,7 +121,7 @@ class KafkaBus(Bus):
         if self._admin is None:
             self._outbox.start()
             # Silent: its callers get every failure, and the producer reports the same brokers.
-            self._admin = AdminClient(connection(self._bootstrap_servers))
+            self._admin = AdminClient(connection(self._bootstrap_servers, self._security))
 
     async def close(self) -> None:
         log = structlog.get_logger("kafka")
@@ -132,8 +140,14 @@ class KafkaBus(Bus):
         await asyncio.shield(self._pinging)
 
     def _list(self) -> None:
-        with self._reachable() as admin:
-            admin.list_topics(timeout=PING_SECONDS)
+        try:
+            with self._reachable() as admin:
+                admin.list_topics(timeout=PING_SECONDS)
+        except BusError as error:
+            servers, security = self._bootstrap_servers, self._security
+            if security and (reason := connection_problem(servers, PING_SECONDS, security)):
+                raise BusError(f"kafka: {servers} ({LOOP_SETTING}): {reason}") from error
+            raise
 
     @contextmanager
     def _reachable(self) -> Iterator[AdminClient]:

@@ -8,6 +8,7 @@ its start as its metadata. Nothing is written to the topic itself.
 
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -40,8 +41,18 @@ _NOT_THE_OWNER = (
 class KafkaLease:
     """One contender, on a dedicated thread. `name` is what the others read: host and process."""
 
-    def __init__(self, bootstrap_servers: str, clock: Clock, terms: Terms, name: str) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        clock: Clock,
+        terms: Terms,
+        name: str,
+        *,
+        security: Mapping[str, str] | None = None,
+    ) -> None:
+        """`security`: TLS and SASL settings of librdkafka."""
         self._bootstrap_servers = bootstrap_servers
+        self._security = dict(security or {})
         self._clock = clock
         self._terms = terms
         self._name = name
@@ -118,7 +129,7 @@ class KafkaLease:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
         }
-        return connection(self._bootstrap_servers, own)
+        return connection(self._bootstrap_servers, {**self._security, **own})
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if not partitions:

@@ -4,14 +4,15 @@ and what a group member and a reader have in common."""
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, Producer
 
 from .bus import BusError
 from .clock import Clock
@@ -52,6 +53,40 @@ def code_of(error: KafkaException) -> int | None:
     """Return the error code in an exception of confluent-kafka."""
     reason = error.args[0] if error.args else None
     return reason.code() if isinstance(reason, KafkaError) else None
+
+
+_REASON_SECONDS = 1.0
+"""Maximum wait after the first error for one that names the reason: librdkafka may report the lost connection first."""
+
+
+def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings: Mapping[str, str]) -> str:
+    """Return why brokers refuse a connection with `settings`; empty if they take it, or do not answer. Blocks.
+
+    librdkafka reports this to a callback alone, which an admin client of confluent-kafka 2.16 must not have.
+    """
+    errors: list[KafkaError] = []
+    of_client = {"bootstrap.servers": bootstrap_servers, "error_cb": errors.append, "log_level": 0}
+    try:
+        client = Producer({**settings, **of_client})
+    except KafkaException as error:
+        return f"the files of the credentials cannot be used: {error.args[0].str()[:200]}"
+    until = time.monotonic() + timeout_seconds
+    while not errors and time.monotonic() < until:
+        client.poll(0.1)
+    until = min(until, time.monotonic() + _REASON_SECONDS)
+    while not (reason := _refusal(errors)) and time.monotonic() < until:
+        client.poll(0.1)
+    return reason
+
+
+def _refusal(errors: Sequence[KafkaError]) -> str:
+    """Return the reason of the first error that names one; empty if none does."""
+    for each in errors:
+        if each.code() == KafkaError._AUTHENTICATION:
+            return "the brokers refuse the credentials: user or password is wrong"
+        if each.code() == KafkaError._SSL:
+            return f"TLS: {each.str().partition(': ')[2][:200]}"
+    return ""
 
 
 class Complaints:

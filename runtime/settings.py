@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
@@ -16,6 +16,7 @@ from weir_contracts.document import sentence_of
 
 from .addresses import USUAL_TARGETS, Allowed
 from .auth import Tokens, read_tokens
+from .kafka_security import read_security
 from .log import masked, without_credentials
 from .origins import is_loopback
 
@@ -45,6 +46,8 @@ class ServiceSettings(BaseSettings):
         "kafka_bootstrap_servers", default="127.0.0.1:9092", pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$"
     )
     """brokers of the loop as host:port, comma-separated"""
+    kafka_credentials_file: Path | None = shared("kafka_credentials_file", default=None)
+    """JSON file with TLS and SASL settings for the brokers of the loop"""
     partitions: int = shared("partitions", default=4, ge=1, le=512)
     """partitions of every topic of the loop, and maximum number of replicas of a service that share its work"""
     http_host: str = shared("http_host", default="127.0.0.1", min_length=1)
@@ -79,6 +82,17 @@ class ServiceSettings(BaseSettings):
                 f"WEIR_HTTP_HOST: {self.http_host} can be reached from outside, so WEIR_TOKENS_FILE must name a file of tokens"
             )
         return self
+
+    @model_validator(mode="after")
+    def _readable_kafka_credentials(self) -> Self:
+        _ = self.kafka_security
+        return self
+
+    @property
+    def kafka_security(self) -> Mapping[str, str]:
+        """TLS and SASL settings of librdkafka for the brokers of the loop; `ValueError` that names the setting if they
+        cannot be read."""
+        return read_security(self.kafka_credentials_file)
 
     def callers(self) -> Tokens:
         """Return the tokens of the callers; `ValueError` that names the setting if they cannot be read."""

@@ -72,10 +72,16 @@ def _configure(admin: AdminClient, spec: TopicSpec, changes: Mapping[str, str]) 
     return f"{spec.name}: set {', '.join(f'{k}={v}' for k, v in sorted(changes.items()))}"
 
 
-def ensure_within(servers: str, specs: Sequence[TopicSpec], timeout_seconds: float, clock: Clock) -> list[str]:
+def ensure_within(
+    servers: str,
+    specs: Sequence[TopicSpec],
+    timeout_seconds: float,
+    clock: Clock,
+    security: Mapping[str, str] | None = None,
+) -> list[str]:
     """The same, as soon as the brokers answer; `BusError` if they do not within `timeout_seconds`."""
     # Silent: brokers that are not up yet are waited for.
-    admin = AdminClient(connection(servers))
+    admin = AdminClient(connection(servers, security))
     deadline = clock.monotonic() + timeout_seconds
     while True:
         try:
@@ -104,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = load(TopicsSettings, rest)
     specs = [*topic_specs(settings.partitions), LEASES, *options.also]
     try:
-        done = ensure_within(settings.kafka_bootstrap_servers, specs, options.timeout, SystemClock())
+        servers, security = settings.kafka_bootstrap_servers, settings.kafka_security
+        done = ensure_within(servers, specs, options.timeout, SystemClock(), security)
     except BusError as error:
         sys.stderr.write(f"topics: {error}\n")
         return EXIT_UNUSABLE

@@ -24,10 +24,10 @@ from .settings import AnalyzerSettings
 async def start(settings: AnalyzerSettings) -> int:
     """Compose and run until stopped or refused; returns the exit code."""
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers)
-    stream = SparkStream(settings, Brokers(settings.kafka_bootstrap_servers), clock)
+    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security)
+    stream = SparkStream(settings, Brokers(settings.kafka_bootstrap_servers, settings.kafka_security), clock)
     who = f"{platform.node()}, process {os.getpid()}"
-    lease = KafkaLease(settings.kafka_bootstrap_servers, clock, settings.terms(), who)
+    lease = KafkaLease(settings.kafka_bootstrap_servers, clock, settings.terms(), who, security=settings.kafka_security)
     analyzer = Analyzer(stream, lease, clock, settings.terms())
 
     health = Health(clock)

@@ -28,7 +28,7 @@ from .settings import Settings
 async def start(settings: Settings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers)
+    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security)
     flink = FlinkDriver(
         clock,
         settings.flink_credentials,

@@ -64,7 +64,7 @@ def api() -> FastAPI:
 
 async def run(settings: KnowledgeSettings) -> int:
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
+    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security, clock=clock)
     store = RedisStore(
         settings.redis_url,
         settings.events_kept,
@@ -93,7 +93,7 @@ async def run(settings: KnowledgeSettings) -> int:
         bus,
         store,
         clock,
-        lambda: KafkaLease(settings.kafka_bootstrap_servers, clock, terms, who),
+        lambda: KafkaLease(settings.kafka_bootstrap_servers, clock, terms, who, security=settings.kafka_security),
         terms,
         knowledge.rebuilt,
         settings.rebuild_seconds,

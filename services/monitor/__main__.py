@@ -22,7 +22,7 @@ from .settings import MonitorSettings
 async def run(settings: MonitorSettings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
+    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security, clock=clock)
     collectors = Collectors(
         clock,
         settings.call_timeout_seconds,

@@ -27,7 +27,7 @@ from .workers import WorkerProcess, Workers
 
 async def run(settings: PlannerSettings) -> int:
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, clock=clock)
+    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security, clock=clock)
     workers = Workers(settings.workers)
     cache = RequestCache(settings.observations_kept, settings.history_kept)
     client = PlannerClient(

@@ -12,6 +12,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.clock import Clock
 from runtime.envelope import MAX_MESSAGE_BYTES
+from runtime.kafka_security import java_settings
 from runtime.kafka_thread import connection
 from services.analyzer.settings import AnalyzerSettings
 from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
@@ -49,6 +50,9 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
     kafka = {
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "failOnDataLoss": "false",
+        # as all other groups of Weir, for brokers that give rights by prefix
+        "groupIdPrefix": "weir-analyzer-stream",
+        **{f"kafka.{name}": value for name, value in java_settings(settings.kafka_security).items()},
     }
     # a key or header that is not UTF-8 would end the query in Python, after every restart
     application = f.coalesce(f.make_valid_utf8(f.col("key").cast("string")), f.lit("")).alias("application")
@@ -112,14 +116,15 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
 class Brokers:
     """Blocking requests, each with its own deadline; called from the stream's thread."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._security = dict(security or {})
 
     def look(self, *topics: str) -> tuple[str, dict[str, dict[int, tuple[int, int]]]]:
         """Return the cluster's id, and first and next offset of each partition of `topics`; `NotYet` without a
         response."""
         own = {"group.id": "weir-analyzer-look", "enable.auto.commit": False}
-        consumer = Consumer(connection(self._bootstrap_servers, own))
+        consumer = Consumer(connection(self._bootstrap_servers, {**self._security, **own}))
         marks: dict[str, dict[int, tuple[int, int]]] = {}
         try:
             for topic in topics:

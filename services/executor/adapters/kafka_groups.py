@@ -18,11 +18,11 @@ from weir_contracts import KafkaSignals
 
 from engines.kafka_streams.group import STATES
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
-from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, connection_problem, credentials_for
+from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
 from runtime.bus import BusError
 from runtime.clock import Clock
 from runtime.kafka_python import close_admin, open_admin
-from runtime.kafka_thread import ClientThread, code_of, connection, explain
+from runtime.kafka_thread import ClientThread, code_of, connection, connection_problem, explain
 from services.executor.core.observed import DepartedMember
 
 from .group_state import GroupMember, GroupReading

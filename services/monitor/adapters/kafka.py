@@ -30,10 +30,9 @@ from weir_contracts import Problem
 
 from engines.kafka_streams.group import DescribedGroup
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
-from runtime.broker_credentials import connection_problem
 from runtime.bus import BusError
 from runtime.clock import Clock
-from runtime.kafka_thread import ClientThread, connection, explain
+from runtime.kafka_thread import ClientThread, connection, connection_problem, explain
 
 from .batches import Batches, retrieve_error
 from .kafka_groups import GroupRequests, Refused, Wanted, described_group, newer_group

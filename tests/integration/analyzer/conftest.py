@@ -34,8 +34,9 @@ class Bench:
         self.broker = broker
         self.folder = folder
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        created = self.admin.create_topics([NewTopic(topic.name, PARTITIONS, 1) for topic in TOPICS])
-        for future in created.values():
+        listed = self.admin.list_topics(timeout=30).topics
+        missing = [NewTopic(topic.name, PARTITIONS, 1) for topic in TOPICS if topic.name not in listed]
+        for future in self.admin.create_topics(missing).values() if missing else ():
             future.result(30)
         self.producer = Producer(
             {"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 0}
