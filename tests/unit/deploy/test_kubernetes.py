@@ -5,6 +5,8 @@ import json
 import os
 import re
 import runpy
+import shutil
+import subprocess
 import threading
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +36,7 @@ from .manifests import (
     allowed,
     containers,
     environment,
+    kubectl,
     manifests,
     named,
     of_kind,
@@ -432,3 +435,22 @@ def test_the_first_policy_is_put_once() -> None:
     done, sentence = put(url, b"spec", "secret")
     assert not done
     assert "refused" in sentence
+
+
+def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None:
+    """A user removes the `#`: every service and the topics job mount the Secret, and the other port is open."""
+    shutil.copytree(FOLDER, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / EXTERNAL
+    lines = (overlay / "kustomization.yaml").read_text().splitlines()
+    patches = [line for line in lines if line.startswith(("#   - target", "#     "))]
+    comments = next(i for i, line in enumerate(lines) if line.startswith("# Your registry"))
+    text = [*lines[:comments], *(line[2:] for line in patches)]
+    (overlay / "kustomization.yaml").write_text("\n".join(text) + "\n")
+    command = [kubectl(), "kustomize", str(overlay)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    mounting = {each["metadata"]["name"] for each in objects if '"kafka"' in json.dumps(each.get("spec", {}))}
+    assert mounting == {*WEIR, "topics"}
+    (policy,) = (each for each in objects if each["metadata"]["name"] == "to-brokers")
+    assert {"port": 9093} in policy["spec"]["egress"][0]["ports"]
