@@ -1,13 +1,23 @@
-"""The loop's own brokers demand TLS and a password: topics, bus, lease, and Spark's stream with one file of credentials."""
+"""The loop's own brokers demand TLS, a password and rights: topics, bus, lease, and Spark's stream with one file of
+credentials."""
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from weir_contracts.topics import OBSERVATIONS
 
 from runtime.bus import BusError
@@ -18,13 +28,31 @@ from testbed.kafka import SASL_USER, KafkaBroker
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "own-cluster.md"
 SECONDS = 60
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path_factory.mktemp("secured") / "kafka", tls=True) as started:
+    """Its user has the rights of docs/how-to/own-cluster.md and no others."""
+    with KafkaBroker(tmp_path_factory.mktemp("secured") / "kafka", tls=True, authorizer=True) as started:
+        admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})  # has to outlive the requests
+        for each in admin.create_acls(documented()).values():
+            each.result(SECONDS)
         yield started
+
+
+def documented() -> list[AclBinding]:
+    """Return the rights of the document's table."""
+    found = []
+    for kind, prefix, operations in re.findall(r"^\| (topics|groups) `(\S+)` \| (.+) \|$", DOCUMENT.read_text(), re.M):
+        resource = ResourceType.TOPIC if kind == "topics" else ResourceType.GROUP
+        for name in re.findall(r"`(\w+)`", operations):
+            operation = AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()]
+            user, allow = f"User:{SASL_USER}", AclPermissionType.ALLOW
+            pattern = ResourcePatternType.PREFIXED
+            found.append(AclBinding(resource, prefix, pattern, user, "*", operation, allow))
+    return found
 
 
 def written(folder: Path, broker: KafkaBroker, password: str | None = None) -> Path:
@@ -64,12 +92,12 @@ def test_the_loop_works_with_secured_brokers(broker: KafkaBroker, tmp_path: Path
 
 async def test_a_bus_publishes_and_receives_over_tls(broker: KafkaBroker, tmp_path: Path) -> None:
     bus = KafkaBus(broker.tls_servers, read_security(written(tmp_path, broker)))
-    broker.create_topic("over-tls", 1)
+    broker.create_topic("weir.over-tls", 1)
     await bus.start()
     try:
         await bus.ping()
-        await bus.publish_many([Outgoing("over-tls", "shop/orders", b"{}")])
-        reader = bus.reader("over-tls")
+        await bus.publish_many([Outgoing("weir.over-tls", "shop/orders", b"{}")])
+        reader = bus.reader("weir.over-tls")
         async with asyncio.timeout(SECONDS):
             while not (found := await reader.receive()):
                 continue
