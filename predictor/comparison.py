@@ -252,11 +252,10 @@ class Comparison:
     def _helps(self, going: Outlook) -> bool:
         if is_overloaded(self.staying) and not is_overloaded(going):
             return True  # only the change lets the application keep up
+        if not self.gains(going):
+            return False
         # Where the objective is missed either way, a slightly smaller violation is not worth slots and a restart.
-        hardly = not self.is_good(going)
-        return self.gains(going) and not (
-            hardly and self.violation_cost(self.staying) <= within_tolerance(self.violation_cost(going))
-        )
+        return self.is_good(going) or self.violation_cost(self.staying) > within_tolerance(self.violation_cost(going))
 
     def gains(self, going: Outlook) -> bool:
         """Whether a change is better than staying by more than a rounding error."""

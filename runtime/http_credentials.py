@@ -55,9 +55,9 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     origin: Annotated[AnyHttpUrl, AfterValidator(_origin_only)]
-    token: Annotated[SecretStr | None, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] = None
-    username: Annotated[str | None, Field(pattern=r"^[^:\x00-\x1f\x7f]{1,256}$")] = None
-    password: Annotated[SecretStr | None, Field(min_length=1, max_length=4096)] = None
+    token: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] | None = None
+    username: Annotated[str, Field(pattern=r"^[^:\x00-\x1f\x7f]{1,256}$")] | None = None
+    password: Annotated[SecretStr, Field(min_length=1, max_length=4096)] | None = None
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None

@@ -111,8 +111,8 @@ def _run(program: str, *arguments: object) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TestbedError(f"{program} {arguments[0]}: {error}; install {program}") from None
     if done.returncode:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
-        raise TestbedError(f"{program} {arguments[0]}: {said}")
+        reason = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
+        raise TestbedError(f"{program} {arguments[0]}: {reason}")
 
 
 @dataclass(frozen=True)

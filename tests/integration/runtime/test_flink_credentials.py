@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 5.0
 
 @pytest.fixture(scope="module")
 def cluster(run_folder: Path) -> Iterator[FlinkCluster]:
-    """A cluster that talks to nobody without a certificate."""
+    """A cluster that answers no client without a certificate."""
     with FlinkCluster(run_folder / "flink-tls", slots=2, tls=True) as started:
         yield started
 
@@ -58,9 +58,9 @@ def policy_of(job: RealJob, credentials: str | None) -> ScalingPolicy:
 
 async def test_a_job_is_read_and_rescaled_over_tls(job: RealJob) -> None:
     """The collector's graph and the driver's request, both with the same entry."""
-    subject, known = policy_of(job, "prod").subject, credentials(job.cluster)
-    collector = FlinkCollector(subject.flink, TIMEOUT_SECONDS, credentials=known)
-    driver = FlinkDriver(SystemClock(), known)
+    subject, entries = policy_of(job, "prod").subject, credentials(job.cluster)
+    collector = FlinkCollector(subject.flink, TIMEOUT_SECONDS, credentials=entries)
+    driver = FlinkDriver(SystemClock(), entries)
     try:
         readings = await collector.read()
         assert readings.reachable and (await collector.scrape()).topology is not None
@@ -92,10 +92,10 @@ async def test_both_services_name_why_the_cluster_is_unreachable(
     job: RealJob, entry: dict[str, Any], named: str | None, reason: str
 ) -> None:
     """No credentials, no certificate of the client, an unknown authority, an entry for another origin."""
-    subject, known = policy_of(job, named).subject, credentials(job.cluster, **entry)
+    subject, entries = policy_of(job, named).subject, credentials(job.cluster, **entry)
     collector, driver = (
-        FlinkCollector(subject.flink, TIMEOUT_SECONDS, credentials=known),
-        FlinkDriver(SystemClock(), known),
+        FlinkCollector(subject.flink, TIMEOUT_SECONDS, credentials=entries),
+        FlinkDriver(SystemClock(), entries),
     )
     try:
         readings = await collector.read()
@@ -112,8 +112,8 @@ async def test_a_certificate_of_another_authority_is_refused(job: RealJob, tmp_p
     other = Authority(tmp_path)
     other.create()
     own = other.issue("client")
-    known = credentials(job.cluster, certificate_file=str(own.certificate), key_file=str(own.key))
-    driver = FlinkDriver(SystemClock(), known)
+    entries = credentials(job.cluster, certificate_file=str(own.certificate), key_file=str(own.key))
+    driver = FlinkDriver(SystemClock(), entries)
     try:
         found = await driver.observe(policy_of(job, "prod").subject)
         assert not found.reachable and "GET /jobs/overview: " in found.reason

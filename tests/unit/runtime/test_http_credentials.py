@@ -50,15 +50,16 @@ def test_an_invalid_entry_is_named_without_its_value(text: str, reason: str) -> 
     [
         ({"token": "of-weir"}, "Bearer of-weir"),
         ({"username": "weir", "password": "pass:wörd"}, "Basic d2VpcjpwYXNzOnfDtnJk"),
+        ({"token": None}, None),
         ({}, None),
     ],
 )
-async def test_a_client_sends_the_header_of_its_entry(entry: dict[str, str], header: str | None) -> None:
+async def test_a_client_sends_the_header_of_its_entry(entry: dict[str, str | None], header: str | None) -> None:
     """A policy that names no entry sends none; neither shows in the text of an entry."""
-    seen: list[str | None] = []
+    headers: list[str | None] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers.get("authorization"))
+        headers.append(request.headers.get("authorization"))
         return httpx.Response(200)
 
     entries = read_credentials(json.dumps({"own": {"origin": ORIGIN, **entry}}))
@@ -66,8 +67,8 @@ async def test_a_client_sends_the_header_of_its_entry(entry: dict[str, str], hea
     url = AnyHttpUrl(f"{ORIGIN}/path")
     for name in ("own", None, "own"):
         await clients.of(name, url).get(str(url))
-    assert seen == [header, None, header]
-    assert not any(value in repr(entries) for value in entry.values() if value != "weir")
+    assert headers == [header, None, header]
+    assert not any(value in repr(entries) for value in entry.values() if value not in (None, "weir"))
     await clients.close()
 
 
