@@ -25,6 +25,8 @@ from runtime.kafka_bus import KafkaBus
 from runtime.kafka_security import read_security
 from runtime.records import Outgoing
 from testbed.kafka import SASL_USER, KafkaBroker
+from testbed.redis import RedisServer
+from testbed.service import WeirService, wait_all_ready
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
 
@@ -69,7 +71,7 @@ def written(folder: Path, broker: KafkaBroker, password: str | None = None) -> P
     return path
 
 
-def test_the_loop_works_with_secured_brokers(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_the_stream_works_with_secured_brokers(broker: KafkaBroker, tmp_path: Path) -> None:
     """The job makes the topics over TLS; the analyzer's lease, its questions and its stream read and write over TLS."""
     secured = {
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": broker.tls_servers,
@@ -88,6 +90,33 @@ def test_the_loop_works_with_secured_brokers(broker: KafkaBroker, tmp_path: Path
         assert [each.observation_id for each in bench.wait_for("shop/secured", len(sent))] == [each.id for each in sent]
         assert broker.sasl_password not in service.process.log.read_text()
     bench.consumer.close()
+
+
+def test_every_service_is_ready_with_secured_brokers(broker: KafkaBroker, tmp_path: Path) -> None:
+    """With the documented rights, after `python -m runtime.topics`; the log of none has the password."""
+    secured = {
+        "WEIR_KAFKA_BOOTSTRAP_SERVERS": broker.tls_servers,
+        "WEIR_KAFKA_CREDENTIALS_FILE": str(written(tmp_path, broker)),
+        "WEIR_PARTITIONS": str(PARTITIONS),
+    }
+    topics = [sys.executable, "-m", "runtime.topics"]
+    subprocess.run(topics, env=secured, capture_output=True, timeout=SECONDS, check=True)
+    with RedisServer(tmp_path / "redis") as redis:
+        environment = {**secured, "WEIR_KNOWLEDGE_REDIS_URL": redis.url}
+        knowledge = WeirService("knowledge", tmp_path, environment)
+        others = [
+            WeirService(name, tmp_path, {**environment, "WEIR_KNOWLEDGE_URL": knowledge.url})
+            for name in ("monitor", "planner", "executor")
+        ]
+        services = [knowledge, *others]
+        try:
+            for each in services:
+                each.start()
+            wait_all_ready(services)
+            assert not any(broker.sasl_password in each.process.log.read_text() for each in services)
+        finally:
+            for each in services:
+                each.stop()
 
 
 async def test_a_bus_publishes_and_receives_over_tls(broker: KafkaBroker, tmp_path: Path) -> None:
