@@ -49,6 +49,12 @@ def _fits_header(value: SecretStr) -> SecretStr:
     return value
 
 
+def _fits_login(value: str) -> str:
+    if ":" in value or not value.isprintable():
+        raise ValueError("must not contain a colon or control characters")
+    return value
+
+
 class _Entry(BaseModel):
     """Entry of a setting."""
 
@@ -56,7 +62,7 @@ class _Entry(BaseModel):
 
     origin: Annotated[AnyHttpUrl, AfterValidator(_origin_only)]
     token: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] | None = None
-    username: Annotated[str, Field(pattern=r"^[^:\x00-\x1f\x7f]{1,256}$")] | None = None
+    username: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fits_login)] | None = None
     password: Annotated[SecretStr, Field(min_length=1, max_length=4096)] | None = None
     ca_file: Path | None = None
     certificate_file: Path | None = None
