@@ -27,10 +27,10 @@ from weir_contracts.base import Name
 from weir_contracts.document import sentence_of
 
 from .http_client import Certificates, async_client, tls_context
+from .kafka_security import read_credentials_file
 from .settings import TargetSettings, shared
 
 FLINK_SETTING = "WEIR_FLINK_CREDENTIALS_FILE"
-MAX_BYTES = 1_000_000
 
 
 class CredentialRefused(Exception):
@@ -184,13 +184,7 @@ class FlinkSettings(TargetSettings):
         path = self.flink_credentials_file
         if path is None:
             return {}
-        try:
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ValueError(f"{FLINK_SETTING}: cannot read {path}: {type(error).__name__}") from None
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"{FLINK_SETTING}: {path} has more than {MAX_BYTES:,} bytes")
+        content = read_credentials_file(path, FLINK_SETTING)
         try:
             return read_credentials(content)
         except ValueError as error:
