@@ -26,7 +26,10 @@ ORIGIN = "https://flink:8081"
         ('{"own": {"origin": "http://a", "token": "hidden", "role": "x"}}', "own.role"),
         ('{"O wn": {"origin": "http://a", "token": "hidden"}}', "O wn"),
         ('{"own": {"origin": "http://a", "username": "weir"}}', "username and password belong together"),
-        ('{"own": {"origin": "http://a", "username": "we:ir", "password": "hidden"}}', "own.username: must not contain a colon"),
+        (
+            '{"own": {"origin": "http://a", "username": "we:ir", "password": "hidden"}}',
+            "own.username: must not contain a colon",
+        ),
         (
             '{"own": {"origin": "http://a", "username": "weir", "password": "hidden", "token": "hidden"}}',
             "token and username exclude each other",
