@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from .kafka_security import check, read_object
+from .credentials import CredentialsRefused, read_object
+from .kafka_security import check
 from .settings import TargetSettings, shared
 
 SETTING = "WEIR_BROKER_CREDENTIALS_FILE"
@@ -69,10 +70,6 @@ class BrokerSettings(TargetSettings):
     def broker_credentials(self) -> Mapping[str, BrokerCredentials]:
         """The credentials of brokers by name; `ValueError` that names the setting if they cannot be read."""
         return read_broker_credentials(self.broker_credentials_file)
-
-
-class CredentialsRefused(Exception):
-    """Credentials that a policy may not use; the sentence says why."""
 
 
 def credentials_for(

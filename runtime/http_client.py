@@ -77,7 +77,7 @@ def async_client(
         _check_head(response, answer_bytes)
 
     if authorization is None and token is not None:
-        authorization = _bearer(token)
+        authorization = bearer(token)
     return httpx.AsyncClient(
         transport=transport or _Network(pool),
         event_hooks={"response": [check_head]},
@@ -97,11 +97,12 @@ def client(
     return httpx.Client(
         transport=transport or httpx.HTTPTransport(verify=tls_context(None), trust_env=False),
         event_hooks={"response": [lambda response: _check_head(response, answer_bytes)]},
-        **_common(base_url, None if token is None else _bearer(token), timeout),
+        **_common(base_url, None if token is None else bearer(token), timeout),
     )
 
 
-def _bearer(token: SecretStr) -> SecretStr:
+def bearer(token: SecretStr) -> SecretStr:
+    """Return the value of the Authorization header for a token."""
     return SecretStr(f"Bearer {token.get_secret_value()}")
 
 

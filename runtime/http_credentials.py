@@ -26,15 +26,11 @@ from pydantic import (
 from weir_contracts.base import Name
 from weir_contracts.document import sentence_of
 
-from .http_client import Certificates, async_client, tls_context
-from .kafka_security import read_credentials_file
+from .credentials import CredentialsRefused, read_credentials_file
+from .http_client import Certificates, async_client, bearer, tls_context
 from .settings import TargetSettings, shared
 
 FLINK_SETTING = "WEIR_FLINK_CREDENTIALS_FILE"
-
-
-class CredentialRefused(Exception):
-    """A credential that does not exist, or not for this address; the sentence names the setting."""
 
 
 def _origin_only(value: AnyHttpUrl) -> AnyHttpUrl:
@@ -93,7 +89,7 @@ class _Entry(BaseModel):
     def authorization(self) -> SecretStr | None:
         """Value of the Authorization header."""
         if self.token is not None:
-            return SecretStr(f"Bearer {self.token.get_secret_value()}")
+            return bearer(self.token)
         if self.username is None or self.password is None:
             return None
         pair = f"{self.username}:{self.password.get_secret_value()}"
@@ -148,12 +144,12 @@ class ClientsByCredential:
         self._clients: dict[str | None, httpx.AsyncClient] = {}
 
     def of(self, name: str | None, url: AnyHttpUrl) -> httpx.AsyncClient:
-        """Return the client for an address with the credentials that a policy names. Raises `CredentialRefused`."""
+        """Return the client for an address with the credentials that a policy names. Raises `CredentialsRefused`."""
         entry = None if name is None else self._entries.get(name)
         if name is not None and entry is None:
-            raise CredentialRefused(f"{self._setting} has no entry {name!r}")
+            raise CredentialsRefused(f"{self._setting} has no entry {name!r}")
         if entry is not None and entry.origin != _origin(url):
-            raise CredentialRefused(f"{self._setting}: entry {name!r} is for another origin than {str(url)[:200]}")
+            raise CredentialsRefused(f"{self._setting}: entry {name!r} is for another origin than {str(url)[:200]}")
         if name not in self._clients:
             authorization, certificates = (None, None) if entry is None else (entry.authorization, entry.certificates)
             self._clients[name] = async_client(authorization=authorization, certificates=certificates, **self._options)

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
+from .credentials import read_object
 
-MAX_BYTES = 1_000_000
 LOOP_SETTING = "WEIR_KAFKA_CREDENTIALS_FILE"
 ALLOWED = frozenset(
     {
@@ -26,30 +25,6 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "scram.ScramLoginModule",
     "SCRAM-SHA-512": "scram.ScramLoginModule",
 }
-
-
-def read_credentials_file(path: Path, setting: str) -> bytes:
-    """Return the content of a file, or `ValueError` that names the setting."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"{setting}: cannot read {path}: {type(error).__name__}") from None
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"{setting}: {path} has more than {MAX_BYTES:,} bytes")
-    return content
-
-
-def read_object(path: Path, setting: str, what: str) -> dict[str, Any]:
-    """Return the JSON object in a file, or `ValueError` that names the setting; `what` the object must be."""
-    content = read_credentials_file(path, setting)
-    try:
-        document: Any = from_json(content)
-    except ValueError:
-        raise ValueError(f"{setting}: {path} is not JSON") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{setting}: {path} must {what}")  # noqa: TRY004 - the content is wrong, not the caller
-    return document
 
 
 def check(entry: Mapping[str, Any], place: str, further: frozenset[str] = frozenset()) -> None:

@@ -1,7 +1,7 @@
 """Where the sources of a job resume: at its last checkpoint.
 
-Offsets are committed to the brokers after a checkpoint, and not at all if the job restarts right then, as it does when it
-is rescaled. The positions that were read last before that checkpoint began are closer.
+Flink commits offsets to the brokers after a checkpoint, and not at all if the job restarts right then, as it does when it
+is rescaled. The positions that were read last before that checkpoint began are closer to where it resumes.
 """
 
 from weir_contracts import Observation
@@ -17,14 +17,14 @@ def advanced(
     state: CheckpointState, observation: Observation, at: float, run: RunState | None, *, is_fresh_run: bool
 ) -> CheckpointState:
     """Take in one observation. `run` is the present one, None outside of a run."""
-    began_at = _began_at(observation, at)
-    latest = state.latest
-    if is_fresh_run and run is not None and began_at is not None and began_at >= run.started_at:
-        latest = ()  # the checkpoint is the new run's, which may have resumed behind what the old one had read
-    completed_at, offsets = state.completed_at, state.offsets
-    if began_at is not None and (observed := _completed_at(observation)) != completed_at:
-        completed_at = observed
-        offsets = next((read for read_at, read in reversed(latest) if read_at <= began_at), offsets)
+    completed_at, offsets, latest = state.completed_at, state.offsets, state.latest
+    if (times := _last_checkpoint(observation, at)) is not None:
+        began_at, last_completed_at = times
+        if is_fresh_run and run is not None and began_at >= run.started_at:
+            latest = ()  # the checkpoint is the new run's, which may have resumed behind what the old one had read
+        if last_completed_at != completed_at:
+            completed_at = last_completed_at
+            offsets = next((read for read_at, read in reversed(latest) if read_at <= began_at), offsets)
     if is_fresh_run:
         latest = ()
     if run is not None:
@@ -33,17 +33,11 @@ def advanced(
     return CheckpointState(completed_at, offsets, latest)
 
 
-def _completed_at(observation: Observation) -> float | None:
-    """Return when the last checkpoint was completed, by the engine's clock."""
+def _last_checkpoint(observation: Observation, at: float) -> tuple[float, float] | None:
+    """Return when the last completed checkpoint began, by the monitor's clock, and was completed, by the engine's."""
     points = None if observation.deployment is None else observation.deployment.checkpoints
-    return None if points is None or points.last_completed_at is None else points.last_completed_at.timestamp()
-
-
-def _began_at(observation: Observation, at: float) -> float | None:
-    """Return when the last completed checkpoint began, by the monitor's clock."""
-    completed_at = _completed_at(observation)
-    points = None if observation.deployment is None else observation.deployment.checkpoints
-    if completed_at is None or points is None or points.last_duration_seconds is None:
+    if points is None or points.last_completed_at is None or points.last_duration_seconds is None:
         return None
+    completed_at = points.last_completed_at.timestamp()
     ahead = 0.0 if observation.source_time is None else at - observation.source_time.timestamp()
-    return completed_at + ahead - points.last_duration_seconds
+    return completed_at + ahead - points.last_duration_seconds, completed_at

@@ -224,11 +224,12 @@ def _since_commit(
     # A group's tasks that did not move have continued; a job resumes at its checkpoint.
     resumed = overdue_seconds is None and committed_at is not None and run is not None and committed_at < run.started_at
     if run is None or committed_at is None or resumed:
-        # Behind the log's end is another topic of the same name.
-        is_known = resumes_at is not None and committed < resumes_at <= (p.log_end_offset or 0)
-        position, basis = (resumes_at, "last checkpoint, ") if is_known else (committed, "committed offset, ")
+        position, basis = committed, "committed offset, "
+        # A position behind the log's end is of an earlier topic of this name.
+        if resumes_at is not None and committed < resumes_at <= (p.log_end_offset or 0):
+            position, basis = resumes_at, "last checkpoint, "
         basis += "where processing resumes" if run is None else "fallback: no position yet"
-        return _behind(p, position or 0, curves, at, basis, confidence=0.7 if run is None else 0.5)
+        return _behind(p, position, curves, at, basis, confidence=0.7 if run is None else 0.5)
     if overdue_seconds is not None and at - committed_at > overdue_seconds:
         now = _behind(p, committed, curves, at, "committed offset, and its next commit is overdue", confidence=0.6)
         if now.seconds is not None and now.seconds > overdue_seconds:

@@ -16,7 +16,8 @@ from weir_contracts.endpoint import EndpointState
 from engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
-from runtime.http_credentials import ClientsByCredential, CredentialRefused, HttpCredential
+from runtime.credentials import CredentialsRefused
+from runtime.http_credentials import ClientsByCredential, HttpCredential
 from services.executor.core import messages
 from services.executor.core.messages import changes
 from services.executor.core.observed import (
@@ -120,7 +121,7 @@ class EndpointDriver:
     async def observe(self, subject: Subject) -> Snapshot:
         try:
             found = await self._read(subject)
-        except CredentialRefused as error:
+        except CredentialsRefused as error:
             return self._away(str(error), denied=True)
         except EndpointFailed as error:
             if error.is_missing:
@@ -188,7 +189,7 @@ class EndpointDriver:
             if held is not None:
                 return held
             await endpoint.scale(replicas, there.version, self._leaving)
-        except CredentialRefused as error:
+        except CredentialsRefused as error:
             return Rejected(str(error))
         except EndpointFailed as error:
             if error.is_conflict:
@@ -219,7 +220,7 @@ class EndpointDriver:
             if held is not None:
                 return held
             await endpoint.restart(instance.id, action_id, there.version, self._leaving)
-        except CredentialRefused as error:
+        except CredentialsRefused as error:
             return Rejected(str(error))
         except EndpointFailed as error:
             if error.is_conflict:
@@ -238,7 +239,7 @@ class EndpointDriver:
             if not evictable:
                 return Unanswered("no member is left whose instance has ended")
             evicted = await self._groups.evict(kafka_of(subject), group_of(subject), evictable)
-        except (CredentialRefused, EndpointFailed, GroupUnread) as error:
+        except (CredentialsRefused, EndpointFailed, GroupUnread) as error:
             return Unanswered(str(error))
         return Evicted(evicted) if evicted else Unanswered("the coordinator removed no member")
 
@@ -252,7 +253,7 @@ class EndpointDriver:
         return _Found(instances, group, departed)
 
     def _endpoint(self, subject: Subject) -> Endpoint:
-        """Return the endpoint, with its credentials. Raises `CredentialRefused`."""
+        """Return the endpoint, with its credentials. Raises `CredentialsRefused`."""
         target = subject.target.endpoint
         if target is None:
             raise ValueError("target: the endpoint driver was given a target without endpoint")

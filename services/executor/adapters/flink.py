@@ -18,7 +18,8 @@ from engines.flink.topology import Job, JobEntry, find_job, job
 from engines.flink.values import Unreadable, count, mapping
 from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
-from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, CredentialRefused, HttpCredential
+from runtime.credentials import CredentialsRefused
+from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
 from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
@@ -151,7 +152,7 @@ class FlinkDriver(WithoutGroups):
         application = subject.flink
         try:
             client = self._clients.of(application.credentials, application.url)
-        except CredentialRefused as error:
+        except CredentialsRefused as error:
             raise CallFailed("application.flink.credentials", str(error), httpx.codes.FORBIDDEN) from None
         return Cluster(client, str(application.url), self._answer_seconds)
 

@@ -77,10 +77,10 @@ class InstanceMemory:
         """Return the members whose instance has ended. `group` was read after the instances, which are by id with the uid
         of what runs them.
 
-        A member that joined after its instance was said to have ended is of a living process, whatever is said. So may be
-        one that is first seen in the reading of the end, for a new process of the same id may have started between the
-        readings of the instances and of the group: it counts if the next reading does not list the instance either. Of
-        an instance with another uid by now only members count that it had before its last reading.
+        A member that joined after its instance was said to have ended is of a living process, whatever is said. A member
+        that first appears in the reading without its instance may be of a new process with the same id, which started
+        after the instances were read: it counts once the next reading lacks the instance, too. Of an instance with
+        another uid by now only members count that it had before its last reading.
         """
         self._listed.update(dict.fromkeys((*ended, *living)))
         for instance in living:

@@ -18,9 +18,10 @@ from weir_contracts import KafkaSignals
 
 from engines.kafka_streams.group import STATES
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
-from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
+from runtime.broker_credentials import BrokerCredentials, credentials_for
 from runtime.bus import BusError
 from runtime.clock import Clock
+from runtime.credentials import CredentialsRefused
 from runtime.kafka_python import close_admin, open_admin
 from runtime.kafka_thread import ClientThread, code_of, connection, connection_problem, explain
 from services.executor.core.observed import DepartedMember

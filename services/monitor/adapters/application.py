@@ -10,8 +10,9 @@ from engines.kubernetes.cluster import WorkloadReader
 from engines.kubernetes.signals import ServiceMeter
 from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
-from runtime.broker_credentials import BrokerCredentials, CredentialsRefused, credentials_for
+from runtime.broker_credentials import BrokerCredentials, credentials_for
 from runtime.clock import Clock
+from runtime.credentials import CredentialsRefused
 from runtime.http_credentials import HttpCredential
 from services.monitor.core import Readings
 

@@ -21,7 +21,8 @@ from engines.flink.rest import CallFailed, Cluster
 from engines.flink.values import Unreadable, count, mapping
 from engines.scrape import Scrape
 from runtime.addresses import TARGETS, Allowed
-from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, CredentialRefused, HttpCredential
+from runtime.credentials import CredentialsRefused
+from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class FlinkCollector:
     async def read(self) -> FlinkReadings:
         try:
             client = self._clients.of(self._application.credentials, self._application.url)
-        except CredentialRefused as error:
+        except CredentialsRefused as error:
             return FlinkReadings(reachable=False, message=f"application.flink.credentials: {error}")
         self._cluster = Cluster(client, str(self._application.url), self._answer_seconds, MAX_CONCURRENT_CALLS)
         problems: list[Problem] = []

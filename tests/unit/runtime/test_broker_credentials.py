@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from runtime.broker_credentials import (
-    BrokerCredentials,
-    CredentialsRefused,
-    credentials_for,
-    read_broker_credentials,
-)
+from runtime.broker_credentials import BrokerCredentials, credentials_for, read_broker_credentials
+from runtime.credentials import CredentialsRefused
 
 ENTRY = {
     "servers": "kafka-0:9093, KAFKA-1:9093",

@@ -8,8 +8,9 @@ import httpx
 import pytest
 from pydantic import AnyHttpUrl, ValidationError
 
+from runtime.credentials import CredentialsRefused
 from runtime.http_client import Certificates
-from runtime.http_credentials import ClientsByCredential, CredentialRefused, FlinkSettings, read_credentials
+from runtime.http_credentials import ClientsByCredential, FlinkSettings, read_credentials
 from testbed.kubernetes_access import Authority
 
 ORIGIN = "https://flink:8081"
@@ -87,7 +88,7 @@ async def test_a_client_sends_the_header_of_its_entry(entry: dict[str, str | Non
 def test_an_entry_is_for_its_own_origin(name: str, url: str, reason: str) -> None:
     """A policy's author could otherwise have a token sent to a server of their own."""
     clients = ClientsByCredential(read_credentials(json.dumps({"own": {"origin": ORIGIN, "token": "t"}})), "SETTING")
-    with pytest.raises(CredentialRefused, match=reason):
+    with pytest.raises(CredentialsRefused, match=reason):
         clients.of(name, AnyHttpUrl(url))
 
 

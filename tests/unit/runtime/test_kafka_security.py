@@ -1,6 +1,5 @@
 """TLS and SASL of the loop's own brokers: read from a file, the same for librdkafka and Java, and never shown."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from pydantic import ValidationError
 
 from runtime.kafka_security import java_settings, read_security
 from runtime.settings import ServiceSettings
+from tests.unit.runtime.test_broker_credentials import written
 
 SASL = {
     "security.protocol": "SASL_SSL",
@@ -16,12 +16,6 @@ SASL = {
     "sasl.username": "weir",
     "sasl.password": "pass-word",
 }
-
-
-def written(folder: Path, document: Any) -> Path:
-    path = folder / "kafka.json"
-    path.write_text(document if isinstance(document, str) else json.dumps(document))
-    return path
 
 
 def test_a_service_reads_its_file(tmp_path: Path) -> None:
