@@ -5,7 +5,7 @@ The model lets operators of unknown demand or capacity take in everything. Where
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -242,20 +242,18 @@ class Comparison:
             present=self.current if self.serving is None else dict(self.serving.parallelism),
         )
 
-    def is_worth(self, going: Outlook, vectors: Sequence[Parallelism]) -> bool:
-        """Whether a change is worth its restart; or whether one of `vectors` would be with less backlog: more lag is no
-        reason to stay."""
-        if self._helps(going):
+    def is_worth(self, going: Iterable[Outlook], vectors: Sequence[Parallelism]) -> bool:
+        """Whether one of the changes to `vectors`, with their outlooks `going`, is worth its restart; or would be with less
+        backlog: more lag is no reason to stay."""
+        if any(map(self.helps, going)):
             return True
-        return any(less._helps(each) for less in self.with_less_waiting() for each in less.going(vectors))
+        return any(less.helps(each) for less in self.with_less_waiting() for each in less.going(vectors))
 
-    def _helps(self, going: Outlook) -> bool:
+    def helps(self, going: Outlook) -> bool:
+        """Whether a change lets the application keep up, or shortens the violation by enough for slots and a restart."""
         if is_overloaded(self.staying) and not is_overloaded(going):
-            return True  # only the change lets the application keep up
-        if not self.gains(going):
-            return False
-        # Where the objective is missed either way, a slightly smaller violation is not worth slots and a restart.
-        return self.is_good(going) or self.violation_cost(self.staying) > within_tolerance(self.violation_cost(going))
+            return True
+        return self.violation_cost(self.staying) > within_tolerance(self.violation_cost(going))
 
     def gains(self, going: Outlook) -> bool:
         """Whether a change is better than staying by more than a rounding error."""
@@ -345,4 +343,4 @@ def compare(request: ReadRequest, parallelism: Parallelism, assumptions: Assumpt
     if isinstance(found, TooLittle) or found.suspects:
         return None
     (going,) = found.going([parallelism])
-    return Compared(found.staying.prediction(), going.prediction(), found.is_worth(going, [parallelism]))
+    return Compared(found.staying.prediction(), going.prediction(), found.is_worth([going], [parallelism]))

@@ -39,7 +39,6 @@ class Outlook(NamedTuple):
     lag: np.ndarray
     late: np.ndarray
     """Whether the objective is violated, step by step."""
-    late_steps: int
     late_after_seconds: float
     """Violation beyond the horizon in seconds; infinite if the backlog at its end does not shrink."""
     arrived: np.ndarray
@@ -51,12 +50,12 @@ class Outlook(NamedTuple):
     @property
     def objective_left_at_seconds(self) -> float | None:
         """Time of the first violation; None: none within the horizon."""
-        return round(float(self.times[int(self.late.argmax())]), 1) if self.late_steps else None
+        return round(float(self.times[int(self.late.argmax())]), 1) if self.violation_seconds else None
 
     @property
     def objective_met_at_seconds(self) -> float | None:
         """Time from which the objective holds until the horizon's end; None: it does not."""
-        if not self.late_steps:
+        if not self.violation_seconds:
             return 0.0
         last = len(self.late) - 1 - int(self.late[::-1].argmax())
         return round(float(self.times[last + 1]), 1) if last + 1 < len(self.times) else None
@@ -83,7 +82,7 @@ class Outlook(NamedTuple):
                 "horizon_seconds": self.horizon_seconds,
                 "max_lag_seconds": self.max_lag_seconds,
                 "final_lag_seconds": round(float(self.lag[-1]), 2),
-                "violation_seconds": self.violation_seconds,
+                "violation_seconds": round(self.violation_seconds, 2),
                 "objective_left_at_seconds": self.objective_left_at_seconds,
                 "objective_met_at_seconds": self.objective_met_at_seconds,
                 "downtime_seconds": self.downtime_seconds,
@@ -157,30 +156,46 @@ def outlooks(
         arrived = share * arrived + (1 - share) * arrived_there
         processed = share * processed + (1 - share) * processed_there
     max_lags = np.maximum.reduce(lag, 1).tolist()
-    counts = np.add.reduce(late, 1).tolist() if np.count_nonzero(late) else [0] * len(vectors)
+    late_seconds = [0.0] * len(vectors)
+    if objective_seconds is not None and np.count_nonzero(late):
+        late_seconds = (_steps_above(bounded - objective_seconds) * (horizon_seconds / steps)).tolist()
     loads = model.max_loads(horizon_seconds) if model.paths else model.loads
     found = []
-    figures = zip(capacities, restarts, max_lags, counts, strict=True)
-    for row, (each, restart, max_lag, late_steps) in enumerate(figures):
+    figures = zip(capacities, restarts, max_lags, late_seconds, strict=True)
+    for row, (each, restart, max_lag, violation_seconds) in enumerate(figures):
         utilization, bottleneck = busiest(loads, each)
         found.append(
             Outlook(
                 horizon_seconds,
                 restart.seconds,
                 round(max_lag, 2),
-                round(late_steps * (horizon_seconds / steps), 2) if late_steps else 0.0,
+                violation_seconds,
                 None if utilization is None else round(utilization, 3),
                 bottleneck,
                 times,
                 lag[row],
                 late[row],
-                late_steps,
                 late_after(model, flows, row, objective_seconds or 0.0, of_latency) if late[row, -1] else 0.0,
                 arrived[row],
                 processed[row],
                 each,
             )
         )
+    return found
+
+
+def _steps_above(excess: np.ndarray) -> np.ndarray:
+    """Return for each row the steps in which it is above zero, with the part of a step until or from a crossing.
+
+    A quick fall ends within its last step, so its slope is that of the step before where that is steeper.
+    """
+    size, above = np.abs(excess), np.maximum(excess, 0.0)
+    both = size[:, 1:] + size[:, :-1]
+    share = np.divide(above[:, 1:] + above[:, :-1], both, out=np.zeros_like(both), where=both > 0)
+    fall = excess[:, :-2] - excess[:, 1:-1]
+    last = (fall > 0) & (above[:, 1:-1] > 0) & (excess[:, 2:] <= 0)
+    np.minimum(share[:, 1:], np.divide(above[:, 1:-1], fall, out=np.ones_like(fall), where=last), out=share[:, 1:])
+    found: np.ndarray = np.add.reduce(share, 1)
     return found
 
 

@@ -205,7 +205,7 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     if not options:
         return _reply(situation, None, "nothing-helps", f"{text}, and no allowed parallelism would help")
     best = _best(comparison, options, doubtful=code == "saturated")
-    if not comparison.suspects and not _is_worth(comparison, best, options):
+    if not comparison.suspects and not _is_worth(comparison, options):
         if is_overloaded(hold.outlook):
             much = " much" if comparison.gains(best.outlook) else ""
             sentence = f"{text}, and no allowed parallelism would help{much}"
@@ -219,14 +219,14 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     return _reply(situation, best, code, sentence, [option for option in options if option is not best])
 
 
-def _is_worth(comparison: Comparison, best: _Option, options: Sequence[_Option]) -> bool:
+def _is_worth(comparison: Comparison, options: Sequence[_Option]) -> bool:
     vectors = [option.vector for option in options]
-    if comparison.is_worth(best.outlook, vectors):
+    if comparison.is_worth([option.outlook for option in options], vectors):
         return True
     if comparison.restart.measured:
         return False
     quick = comparison.without_restart
-    return quick.is_worth(quick.going([best.vector])[0], vectors)
+    return quick.is_worth(quick.going(vectors), vectors)
 
 
 def _prospect(comparison: Comparison, outlook: Outlook) -> str:
@@ -343,7 +343,7 @@ def _reply(
             Alternative(
                 parallelism=option.vector,
                 cost_slots=option.cost[0],
-                violation_seconds=option.outlook.violation_seconds,
+                violation_seconds=round(option.outlook.violation_seconds, 2),
                 because=_reason_for(option, chosen),
             )
             for option in ([] if doubtful else refused[:20])

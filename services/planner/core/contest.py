@@ -203,7 +203,7 @@ def _contender(each: _Judged, winner: _Judged, comparison: Comparison | TooLittl
         code=plan.code,
         sentence=plan.sentence,
         cost_slots=each.slots if each.replied else None,
-        violation_seconds=None if outlook is None else outlook.violation_seconds,
+        violation_seconds=None if outlook is None else round(outlook.violation_seconds, 2),
         max_lag_seconds=None if outlook is None else outlook.max_lag_seconds,
         max_utilization=None if outlook is None else outlook.max_utilization,
         lost_because=None if each is winner else bounded(_lost(each, winner, comparison, not_judged)),

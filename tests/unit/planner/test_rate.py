@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from weir_contracts import (
     Edge,
@@ -450,8 +450,24 @@ LOADS = st.fixed_dictionaries(
 )
 
 
+def load_of(
+    arrivals: float, work: int, backlog: float, selectivity: float | None, restart: float | None
+) -> dict[str, Any]:
+    """Return a load of LOADS."""
+    return {
+        "arrivals": arrivals,
+        "work": work,
+        "per_subtask": 347.0,
+        "backlog": backlog,
+        "selectivity": selectivity,
+        "restart_seconds": restart,
+    }
+
+
 @examples(300)
 @given(LOADS, st.none() | st.floats(0, 1), st.floats(0, 1e6), st.floats(0, 2000))
+@example(load_of(10_998.0, 9, 613_461.0, 0.06722572897518099, 0.078125), None, 1.0, 0.0).via("another size is the best")
+@example(load_of(18_081.0, 1, 566_716.0, None, None), None, 9.0, 0.0).via("the end of a violation crosses a step")
 def test_more_lag_never_turns_growth_into_a_hold(
     load: dict[str, Any], busy: float | None, more: float, growth: float
 ) -> None:

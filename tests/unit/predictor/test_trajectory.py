@@ -41,9 +41,26 @@ def test_twice_what_one_can_do() -> None:
     assert found.final_lag_seconds == pytest.approx(5.0, abs=0.01)
     assert found.max_lag_seconds == pytest.approx(5.0, abs=0.01)
     # Lag grows by half a second each second, so it is above 2 s from the 4th on.
-    assert found.violation_seconds == pytest.approx(6.0, abs=0.2)
+    assert found.violation_seconds == pytest.approx(6.0, abs=0.01)
     assert found.objective_met_at_seconds is None
     assert (found.max_utilization, found.bottleneck) == (2.0, WORK)
+
+
+@pytest.mark.parametrize("waiting", [600, 601, 640, 800])
+def test_a_violation_ends_between_two_steps(waiting: int) -> None:
+    """100/s arrive and 200/s are done: lag falls by a second each second, from a second for each 100 that wait. A step is
+    0.79 s long."""
+    of = model(100, 200, backlog=waiting)
+    found = predict(of, {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=95, objective_seconds=5)
+    assert found.violation_seconds == pytest.approx(waiting / 100 - 5, abs=0.01)
+
+
+def test_a_quick_fall_ends_within_its_last_step() -> None:
+    """30,000 wait for 3 s at 100/s, 9,000/s are done: lag of 300 s is above 5 s until 3.3 s, when next to nothing waits."""
+    found = predict(
+        model(100, 9000, backlog=30_000), {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=95, objective_seconds=5
+    )
+    assert found.violation_seconds == pytest.approx(295 * 100 / 9000, abs=0.05)
 
 
 def test_a_restart_is_caught_up() -> None:
