@@ -11,7 +11,7 @@ FAST := tests/unit tests/contracts tests/loop
 # Each worker collects all tests, and no test waits for a clock: more workers than processors would only collect more often.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast test test-integration test-e2e \
+.PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast explore test test-integration test-e2e \
         test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-ahead bench-capacity \
         bench-compare bench-fleet bench-forecast bench-planners bench-quality bench-streams \
         chaos schemas lock images clean
@@ -57,6 +57,9 @@ fast: environment
 
 check: environment  ## lint, types, import rules and fast tests: about a minute on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target fast lint types imports
+
+explore: environment  ## the fast tests that generate examples, with 20 times as many as `make test`, others in each run (3 minutes)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --explore=20 -m hypothesis $(FAST)
 
 test-integration: means  ## each adapter against the real part
 	@$(BIN)/pytest -q --thorough tests/integration

@@ -26,12 +26,15 @@ programs besides."""
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="try all examples there are, not a few: minutes")
+    parser.addoption(
+        "--explore", type=int, default=0, metavar="TIMES", help="try so many times as many, others in each run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how much is tried. Refuse a misspelt tier in WEIR_REQUIRE, which would be skipped in silence."""
     gc.disable()  # until the tests are collected: next to nothing of what that makes is garbage
-    effort.choose(thorough=config.getoption("--thorough"))
+    effort.choose(thorough=config.getoption("--thorough"), explore=config.getoption("--explore"))
     if unknown := REQUIRED - set(MEANS):
         raise pytest.UsageError(
             f"WEIR_REQUIRE: no such tier: {', '.join(sorted(unknown))}; there are {', '.join(MEANS)}"
