@@ -1,5 +1,5 @@
-"""Write the JSON Schemas of all contracts, the OpenAPI documents of planners and endpoints, and the policy's
-reference page, or check that they match.
+"""Write the JSON Schemas of all contracts, the OpenAPI documents of planners and endpoints, the policy's reference page
+and its resource definition for Kubernetes, or check that they match.
 
 `python -m weir_contracts.export [--check] [FOLDER]`
 """
@@ -23,6 +23,7 @@ from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
 from .plugins import PLAN_OBLIGATIONS, PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
+from .resource import definition
 from .shadows import Scores, Shadows
 from .topics import DeadLetter
 from .what_if import WhatIf
@@ -290,6 +291,7 @@ def documents() -> dict[str, str]:
         f"{SCHEMAS}/planner.openapi.json": _text(plugin_openapi()),
         "docs/reference/endpoint.openapi.json": _text(endpoint_openapi()),
         "docs/reference/policy.md": policy_page(schema_of(ScalingPolicy)),
+        "deploy/k8s/components/policy-resources/scalingpolicies.json": _text(definition(schema_of)),
     }
 
 

@@ -1,6 +1,6 @@
 """Metadata of a policy: its identity and version, and the fields that Kubernetes sets."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,9 @@ class Metadata(Document):
     """Time of the last change, set by the knowledge service."""
     updated_by: Annotated[str | None, Field(default=None, max_length=MAX_CALLER_CHARACTERS)] = None
     """Token name of the last change's author, set by the knowledge service."""
+    owner: Literal["rest", "resource"] | None = None
+    """What may change and delete the policy, set by the knowledge service: its REST API (the default), or the
+    ScalingPolicy resource of this name in Kubernetes. Both may read, pause and resume it."""
     labels: Labels = Field(default_factory=dict)
     """Labels, at most 100. Default: none."""
     annotations: Annotations = Field(default_factory=dict)

@@ -4,11 +4,13 @@ import asyncio
 import os
 import platform
 import sys
+from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
+from engines.kubernetes.api import Access, KubernetesApi
 from runtime import health
 from runtime.clock import SystemClock
 from runtime.dead_letters import DeadLetters
@@ -21,18 +23,21 @@ from runtime.problems import Problem, answer
 from runtime.records import partition_of
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load
+from runtime.settings import load, refuse
 
+from .adapters.kubernetes import KubernetesResources
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
-from .applications_api import applications_router
+from .applications_api import applications_router, summary_by_name
 from .consumers import ScoreKeeper, count_dead_letters
 from .core import HistoryLimits
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges
 from .leftovers import Leftovers
 from .policies_api import policies_router
+from .policy_changes import PolicyChanges
 from .publisher import PolicyPublisher
+from .resource_policies import ResourcePolicies
 from .service import Knowledge
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
@@ -107,7 +112,9 @@ async def run(settings: KnowledgeSettings) -> int:
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
-    app.include_router(policies_router(store, clock, catalogue, publisher.outbox_filled.set, settings.targets()))
+    changes = PolicyChanges(store, clock, catalogue, publisher.outbox_filled.set, settings.targets())
+    app.include_router(policies_router(changes))
+    resources = _resources(settings)
     streams = EventStreams(settings.event_streams)
     app.include_router(applications_router(store, clock, limits, streams))
     app.include_router(events_router(store, streams))
@@ -129,13 +136,37 @@ async def run(settings: KnowledgeSettings) -> int:
                 knowledge.tidy_gauges(stop),
                 scores.follow(stop),
                 count_dead_letters(bus, stop),
+                follow_resources(stop),
             )
 
+    async def follow_resources(stop: Stop) -> None:
+        if resources is None:
+            return
+
+        def publishes() -> bool:
+            return publisher.epoch is not None and knowledge.rebuilt.is_set()
+
+        summary = partial(summary_by_name, store, clock)
+        await ResourcePolicies(resources, changes, settings.namespaces, publishes, summary).run(stop)
+
     async def close() -> None:
+        if resources is not None:
+            await resources.close()
         await bus.close()
         await store.close()
 
     return await run_service("knowledge", settings, app=app, tasks={"knowledge": prepare}, on_stopped=close)
+
+
+def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:
+    """Return the ScalingPolicy resources of the cluster, or None unless the settings name a namespace."""
+    if not settings.namespaces:
+        return None
+    try:
+        access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
+    except ValueError as error:
+        refuse(error)
+    return KubernetesResources(KubernetesApi(access))
 
 
 def main() -> int:

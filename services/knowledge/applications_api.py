@@ -95,6 +95,25 @@ _NO_PREDICTION = refuses(
 ) | refuses(422, "A parameter is invalid", _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR))
 
 
+async def summary_of(store: Store, clock: Clock, newest: Newest) -> Summary:
+    """Return an application's summary from its newest messages."""
+    policy = await store.policy(newest.application)
+    return summarise(
+        newest,
+        await store.action(newest.application),
+        clock.now(),
+        mode=policy.spec.mode if policy else None,
+        objective_seconds=policy.spec.objective.bound_seconds if policy else None,
+        interval_seconds=policy.spec.interval.total_seconds() if policy else DEFAULT_INTERVAL_SECONDS,
+    )
+
+
+async def summary_by_name(store: Store, clock: Clock, application: str) -> Summary:
+    """Return an application's summary, also of one without messages."""
+    newest = await store.newest(application, SUMMARISED) or Newest(application=application)
+    return await summary_of(store, clock, newest)
+
+
 def applications_router(
     store: Store, clock: Clock, limits: HistoryLimits | None = None, streams: EventStreams | None = None
 ) -> APIRouter:
@@ -102,27 +121,16 @@ def applications_router(
     limits, streams = limits or HistoryLimits(), streams or EventStreams()
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
-    async def summary_of(newest: Newest) -> Summary:
-        policy = await store.policy(newest.application)
-        return summarise(
-            newest,
-            await store.action(newest.application),
-            clock.now(),
-            mode=policy.spec.mode if policy else None,
-            objective_seconds=policy.spec.objective.bound_seconds if policy else None,
-            interval_seconds=policy.spec.interval.total_seconds() if policy else DEFAULT_INTERVAL_SECONDS,
-        )
-
     @routes.get("", summary="Summaries of all applications", **responds(Applications))
     async def applications(_caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
         names = [name for name in await store.applications() if name > after]
         page = names[:limit]
-        items = [await summary_of(await store.newest(name, SUMMARISED) or Newest(application=name)) for name in page]
+        items = [await summary_by_name(store, clock, name) for name in page]
         return Applications(items=items, next=page[-1] if len(names) > limit else None)
 
     @routes.get("/{namespace}/{name}", summary="Summary of one application", **responds(Summary))
     async def summary(application: Application, _caller: Reader) -> Summary:
-        return await summary_of(await _newest(store, application, SUMMARISED))
+        return await summary_of(store, clock, await _newest(store, application, SUMMARISED))
 
     def latest(kind: Kind, model: type[BaseModel]) -> None:
         @routes.get(f"/{{namespace}}/{{name}}/{kind}", summary=f"The latest {kind}", name=kind, **responds(model))

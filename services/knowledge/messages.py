@@ -1,8 +1,10 @@
 """Sentences of knowledge for users: errors of the API, readiness, scores."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+
+from weir_contracts import format_duration
 
 FULL_ADVICE = "raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
 
@@ -43,6 +45,41 @@ def no_policy(application: str) -> str:
 def changed_by_another(application: str, version: int | None) -> str:
     now = "it does not exist" if version is None else f"its version is {version}"
     return f"another writer changed {application}: {now}; read it again and apply your change to that"
+
+
+def owned(application: str, owner: str | None) -> str:
+    """Say where the policy of an owner is changed."""
+    namespace, _, name = application.partition("/")
+    if owner == "resource":
+        return (
+            f"{application} belongs to the Kubernetes resource ScalingPolicy {name} in namespace {namespace}: change or delete that "
+            f"(kubectl -n {namespace} edit scalingpolicy {name}); pause and resume work here"
+        )
+    return (
+        f"{application} was written through the REST API: change it there, or let this resource take it over "
+        f"(kubectl -n {namespace} annotate scalingpolicy {name} weir.dev/adopt=true)"
+    )
+
+
+def in_force(version: int | None) -> str:
+    return "the policy is in force" if version is None else f"the policy is in force as version {version}"
+
+
+def not_in_force(reason: str, kept_generation: int | None) -> str:
+    """Say why a resource's document is not in force, and which earlier one still is."""
+    kept = "" if kept_generation is None else f". Generation {kept_generation} of this resource stays in force"
+    return f"{reason}{kept}"
+
+
+def silent(stages: Sequence[str]) -> str:
+    return f"no message lately from: {', '.join(stages)}" if stages else "all services send messages"
+
+
+def objective_met(is_met: bool | None, bound_seconds: float) -> str:
+    bound = f"maxLag of {format_duration(timedelta(seconds=bound_seconds))}"
+    if is_met is None:
+        return f"lag is unknown; the policy has a {bound}"
+    return f"lag is within the {bound}" if is_met else f"lag exceeds the {bound}"
 
 
 def target_taken(application: str, other: str) -> str:

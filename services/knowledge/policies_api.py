@@ -2,39 +2,26 @@
 
 import asyncio
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from weir_contracts import (
-    ActionState,
-    InvalidDocument,
     InvalidPolicy,
-    PlannerChoice,
     ScalingPolicy,
     example,
     parse_policy,
 )
 
-from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
-from runtime.auth import Caller
-from runtime.clock import Clock
 from runtime.documents import Unreadable, read_json, read_yaml
 from runtime.problems import Problem, invalid
 
 from . import messages
-from .adapters.planner import PlannerAway, PlannerCatalogue, named
 from .documents import CHANGED, ERRORS, WRONG_POLICY, Application, Policies, Reader, Responses, Writer, responds, shows
-from .store import Store, TargetTaken, VersionConflict
-from .targets import may_be_same_job, runs
+from .policy_changes import PolicyChanges
 
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
-_USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
-"""Of a policy that names none: nothing to check."""
 _VERSION = re.compile(r"[0-9]{1,18}")
 MAX_YAML_BYTES = 100_000
 """Twenty times a long policy: malicious YAML takes up to 20 µs a byte."""
@@ -80,90 +67,9 @@ def _parsed(body: bytes, is_json: bool) -> Any:
     return found[0] if found else None
 
 
-@dataclass(eq=False, repr=False)
-class PolicyChanges:
-    """Writes policies: each change is a new version with its author and time."""
-
-    store: Store
-    clock: Clock
-    on_change: Callable[[], None]
-
-    async def existing(self, application: str) -> ScalingPolicy:
-        """Return the policy; 404 if there is none."""
-        policy = await self.store.policy(application)
-        if policy is None:
-            raise Problem(404, messages.no_policy(application))
-        return policy
-
-    async def write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
-        """Store the next version; returns it, and whether the policy is new. 409 if `expected` is not the stored
-        version."""
-        before = await self.store.policy(policy.application)
-        version = (before.metadata.version or 0) if before else 0
-        if expected is not None and expected != version:
-            raise _conflict(policy.application, before)
-        now = self.clock.now()
-        deleted = await self.store.deletion(policy.application) or 0
-        # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
-        following = max(version + 1, deleted + 1, _by_time(now))
-        metadata = policy.metadata.model_copy(
-            update={"version": following, "updated_at": now, "updated_by": caller.name}
-        )
-        stored = policy.model_copy(update={"metadata": metadata})
-        if before is None or before.subject != policy.subject:
-            await self._check_job(policy)
-        try:
-            await self.store.put_policy(stored, version)
-        except VersionConflict as conflict:
-            raise _conflict(policy.application, conflict.current) from None
-        except TargetTaken as taken:
-            raise _taken(policy, taken.application) from None
-        self.on_change()
-        return stored, before is None
-
-    async def _check_job(self, policy: ScalingPolicy) -> None:
-        """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
-        observation."""
-        for other in may_be_same_job(policy, await self.store.policies()):
-            newest = await self.store.newest(other, ["observation"])
-            if runs(newest.observation if newest else None, policy.subject.flink.job):
-                raise _taken(policy, other)
-
-    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Stop planning, and store the mode."""
-        policy = await self.existing(application)
-        if policy.spec.mode == "paused":
-            return policy
-        await self.store.keep_mode(application, policy.spec.mode)
-        return await self._with_mode(policy, "paused", caller)
-
-    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Restore the mode of before the pause; a policy that was written as paused advises."""
-        policy = await self.existing(application)
-        if policy.spec.mode != "paused":
-            return policy
-        kept = await self.store.kept_mode(application)
-        return await self._with_mode(policy, "act" if kept == "act" else "advise", caller)
-
-    async def _with_mode(
-        self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
-    ) -> ScalingPolicy:
-        changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
-        stored, _ = await self.write(changed, caller, policy.metadata.version)
-        return stored
-
-
-def policies_router(
-    store: Store,
-    clock: Clock,
-    catalogue: PlannerCatalogue,
-    on_change: Callable[[], None],
-    allowed: Allowed = TARGETS,
-) -> APIRouter:
-    """Return the routes. `on_change` is called after each stored change, so that it is published at once; `allowed`
-    lists the addresses of targets and brokers."""
+def policies_router(changes: PolicyChanges) -> APIRouter:
+    """Return the routes."""
     routes = APIRouter(prefix="/v1/policies", tags=["policies"], responses=ERRORS)
-    changes = PolicyChanges(store, clock, on_change)
     written = example("policy", "minimal")
     created: Responses = {201: {"description": "Created", "model": ScalingPolicy, **shows(ScalingPolicy)}}
 
@@ -173,7 +79,7 @@ def policies_router(
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         after: Annotated[str, Query(max_length=200, description="the last application of the page before")] = "",
     ) -> JSONResponse:
-        found = [p for p in await store.policies() if p.application > after]
+        found = [p for p in await changes.store.policies() if p.application > after]
         page = found[:limit]
         more = page[-1].application if len(found) > limit else None
         return JSONResponse({"items": [p.to_document() for p in page], "next": more})
@@ -206,16 +112,11 @@ def policies_router(
         if policy.application != application:
             detail = messages.wrong_application(policy.application, application)
             raise Problem(422, detail, errors=[("metadata", "must be the address's namespace and name")])
-        _check_addresses(policy, allowed)
-        await _check_planners(policy, await store.policy(policy.application), catalogue)
         expected = parse_version(request)
         expected = policy.metadata.version if expected is None else expected
-        if policy.spec.mode == "paused":
-            # The mode of before an earlier pause does not count: this policy was written as paused.
-            await store.keep_mode(policy.application, "advise")
-        stored, is_new = await changes.write(policy, caller, expected)
+        stored, is_new = await changes.put(policy, caller, expected)
         response = _response(stored, status_code=201 if is_new else 200)
-        if not catalogue.asks:
+        if not changes.catalogue.asks:
             response.headers["X-Weir-Warning"] = "no planner service is set; planner and parameters were not checked"
         return response
 
@@ -223,12 +124,7 @@ def policies_router(
         "/{namespace}/{name}", status_code=204, summary="Delete a policy and forget its application", responses=CHANGED
     )
     async def delete_policy(application: Application, request: Request, _caller: Writer) -> Response:
-        try:
-            if not await store.delete_policy(application, parse_version(request), _by_time(clock.now())):
-                raise Problem(404, messages.no_policy(application))
-        except VersionConflict as conflict:
-            raise _conflict(application, conflict.current) from None
-        on_change()
+        await changes.delete(application, parse_version(request))
         return Response(status_code=204)
 
     @routes.post("/{namespace}/{name}/pause", summary="Stop planning for an application", **responds(ScalingPolicy))
@@ -247,52 +143,3 @@ def policies_router(
 def _response(policy: ScalingPolicy, status_code: int = 200) -> JSONResponse:
     headers = {"ETag": f'"{policy.metadata.version}"'}
     return JSONResponse(policy.to_document(), status_code=status_code, headers=headers)
-
-
-def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
-    """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each
-    connect."""
-    kafka = policy.spec.signals.kafka
-    named: list[tuple[str, Callable[[str], None], str]] = [
-        (field, allowed.check_url, str(url)) for field, url in policy.urls
-    ]
-    if kafka is not None:
-        field = "spec.signals.kafka.bootstrapServers"
-        named += [(field, allowed.check_host, host) for host in hosts_of(kafka.bootstrap_servers)]
-    for field, check, address in named:
-        try:
-            check(address)
-        except AddressRefused as error:
-            raise Problem(422, f"{field}: {error}", errors=[(field, str(error))]) from None
-
-
-async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
-    """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of
-    a policy can be changed while the planner service is away."""
-    spec = policy.spec
-    planners = named(spec)
-    if planners == (named(before.spec) if before else [_USUAL_PLANNER]):
-        return
-    try:
-        wrong = await catalogue.problems(spec)
-    except PlannerAway as away:
-        errors = [("spec.planner", "was changed and could not be checked")]
-        raise Problem(503, messages.planners_unchecked(away), errors=errors) from None
-    if wrong:
-        raise invalid(InvalidDocument(wrong))
-
-
-def _taken(policy: ScalingPolicy, other: str) -> Problem:
-    """Return the refusal of a second policy for one target."""
-    detail = messages.target_taken(policy.application, other)
-    return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
-
-
-def _by_time(now: datetime) -> int:
-    """Return the smallest version of a change made now: the millisecond."""
-    return int(now.timestamp() * 1000)
-
-
-def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
-    version = current.metadata.version if isinstance(current, ScalingPolicy) else None
-    return Problem(409, messages.changed_by_another(application, version), extra={"currentVersion": version})

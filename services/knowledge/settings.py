@@ -7,12 +7,12 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.lease import Terms
-from runtime.settings import TargetSettings
+from runtime.settings import KubernetesSettings
 
 from .core import MAX_HISTORY_COUNT
 
 
-class KnowledgeSettings(TargetSettings):
+class KnowledgeSettings(KubernetesSettings):
     """Settings of the knowledge service: `WEIR_KNOWLEDGE_…` and the shared ones."""
 
     model_config = SettingsConfigDict(env_prefix="WEIR_KNOWLEDGE_", frozen=True, extra="ignore", populate_by_name=True)
@@ -49,6 +49,12 @@ class KnowledgeSettings(TargetSettings):
     s by default"""
     forget_after_seconds: float = Field(3_600.0, ge=1)
     """silence after which an application without a policy is ended and deleted, in s"""
+
+    kubernetes_namespaces: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
+        description="namespaces whose ScalingPolicy resources are policies, comma-separated; empty: none, and no connection to Kubernetes",
+    )
 
     @field_validator("redis_url")
     @classmethod

@@ -23,6 +23,7 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.policies_api import policies_router
+from services.knowledge.policy_changes import PolicyChanges
 from services.planner.adapters.http import PlannerClient
 from services.planner.api import planner_router
 from services.planner.planners import Planners
@@ -62,7 +63,7 @@ def knowledge_service(planner_url: str) -> FastAPI:
     """Policies in memory, whose planners the planner service judges."""
     app = application("Weir knowledge", "Policies.")
     catalogue = PlannerCatalogue(planner_url, timeout_seconds=30.0)
-    app.include_router(policies_router(MemoryStore(), SystemClock(), catalogue, lambda: None))
+    app.include_router(policies_router(PolicyChanges(MemoryStore(), SystemClock(), catalogue, lambda: None)))
     return app
 
 

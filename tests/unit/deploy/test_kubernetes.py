@@ -437,20 +437,42 @@ def test_the_first_policy_is_put_once() -> None:
     assert "refused" in sentence
 
 
+def _uncommented(path: Path, *beginnings: str) -> None:
+    """Remove the `#` of the lines that begin so; they go to the end, in place of what they replace."""
+    lines = path.read_text().splitlines()
+    chosen = [line.removeprefix("# ") for line in lines if line.startswith(beginnings)]
+    replaced = tuple(f"{line.partition(':')[0]}:" for line in chosen if not line.startswith(" "))
+    kept = [line for line in lines if not line.startswith((*beginnings, *replaced))]
+    path.write_text("\n".join([*kept, *chosen]) + "\n")
+
+
 def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None:
-    """A user removes the `#`: every service and the topics job mount the Secret, and the other port is open."""
+    """A user removes the `#`: every service and the topics job mount the Secret, and the other port is open; policies are
+    resources of the namespace shop."""
     shutil.copytree(FOLDER, tmp_path / "k8s")
     overlay = tmp_path / "k8s" / EXTERNAL
-    lines = (overlay / "kustomization.yaml").read_text().splitlines()
-    patches = [line for line in lines if line.startswith(("#   - target", "#     "))]
-    comments = next(i for i, line in enumerate(lines) if line.startswith("# Your registry"))
-    text = [*lines[:comments], *(line[2:] for line in patches)]
-    (overlay / "kustomization.yaml").write_text("\n".join(text) + "\n")
+    _uncommented(overlay / "kustomization.yaml", "#   - target", "#     ")
+    _uncommented(overlay / "kustomization.yaml", "# components:")
+    _uncommented(overlay / "workloads" / "kustomization.yaml", "# resources:")
+    _uncommented(overlay / "settings.env", "# WEIR_KNOWLEDGE_")
     command = [kubectl(), "kustomize", str(overlay)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     objects = list(yaml.safe_load_all(done.stdout))
-    mounting = {each["metadata"]["name"] for each in objects if '"kafka"' in json.dumps(each.get("spec", {}))}
+
+    def found(kind: str, name: str) -> Manifest:
+        (each,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+        return each  # type: ignore[no-any-return]
+
+    workloads = [each for each in objects if each["kind"] in WORKLOADS]
+    mounting = {each["metadata"]["name"] for each in workloads if '"kafka"' in json.dumps(each["spec"])}
     assert mounting == {*WEIR, "topics"}
-    (policy,) = (each for each in objects if each["metadata"]["name"] == "to-brokers")
-    assert {"port": 9093} in policy["spec"]["egress"][0]["ports"]
+    assert {"port": 9093} in found("NetworkPolicy", "to-brokers")["spec"]["egress"][0]["ports"]
+
+    assert found("CustomResourceDefinition", "scalingpolicies.weir.dev")["spec"]["names"]["kind"] == "ScalingPolicy"
+    assert found("ServiceAccount", "knowledge")["automountServiceAccountToken"] is True
+    (rule,) = found("NetworkPolicy", "to-kubernetes")["spec"]["podSelector"]["matchExpressions"]
+    assert "knowledge" in rule["values"]
+    assert found("Role", "weir-knowledge")["metadata"]["namespace"] == "shop"
+    (settings,) = (each["data"] for each in objects if each["metadata"]["name"].startswith("settings-"))
+    assert settings["WEIR_KNOWLEDGE_KUBERNETES_NAMESPACES"] == "shop"

@@ -25,6 +25,7 @@ from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.core import State
 from services.knowledge.policies_api import policies_router
+from services.knowledge.policy_changes import PolicyChanges
 from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 
@@ -51,7 +52,7 @@ async def http() -> AsyncIterator[Rig]:
     """The knowledge service's own routes over its in-memory store."""
     store, clock = MemoryStore(), FakeClock(NOON)
     app = application("knowledge", "for a test")
-    app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+    app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
     app.include_router(applications_router(store, clock))
     await store.put_policy(policy(), None)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://knowledge")
@@ -184,7 +185,7 @@ class Guarded:
             "knowledge", "for a test", Tokens({SECRET: Caller("executor", "write"), READER: Caller("ada", "read")})
         )
         store, clock = MemoryStore(), FakeClock(NOON)
-        app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+        app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
         app.include_router(applications_router(store, clock))
         self.app = app
         self._client = httpx.AsyncClient(

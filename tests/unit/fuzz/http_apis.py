@@ -17,6 +17,7 @@ from services.knowledge.applications_api import applications_router
 from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
+from services.knowledge.policy_changes import PolicyChanges
 from services.knowledge.store import FeedEvent, StoreUnavailable
 from services.planner.adapters.http import PlannerClient
 from services.planner.api import planner_router
@@ -82,7 +83,7 @@ def knowledge() -> FastAPI:
     app, store, clock = api(), Library(), FakeClock(NOON)
     asyncio.run(store.fill())
     app.include_router(router(Health(clock)))
-    app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+    app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
     app.include_router(applications_router(store, clock))
     app.include_router(events_router(store))
     return app

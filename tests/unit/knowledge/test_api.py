@@ -19,6 +19,7 @@ from services.knowledge.applications_api import applications_router
 from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
+from services.knowledge.policy_changes import PolicyChanges
 from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
 from tests.unit.knowledge.memory_store import MemoryStore
@@ -66,7 +67,7 @@ class House:
     def __init__(self) -> None:
         self.clock, self.store, self.catalogue = FakeClock(NOON), MemoryStore(), Catalogue()
         self.app: FastAPI = api()
-        self.app.include_router(policies_router(self.store, self.clock, self.catalogue, self._changed))
+        self.app.include_router(policies_router(PolicyChanges(self.store, self.clock, self.catalogue, self._changed)))
         self.app.include_router(applications_router(self.store, self.clock))
         self.app.include_router(events_router(self.store))
 

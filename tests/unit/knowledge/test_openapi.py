@@ -16,6 +16,7 @@ from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
+from services.knowledge.policy_changes import PolicyChanges
 from tests.unit.knowledge.memory_store import MemoryStore
 
 pytestmark = pytest.mark.thorough
@@ -27,7 +28,7 @@ METHODS = {"get", "put", "post", "delete", "patch"}
 def document() -> dict[str, Any]:
     app, store, clock = api(), MemoryStore(), FakeClock()
     app.include_router(router(Health(clock)))
-    app.include_router(policies_router(store, clock, PlannerCatalogue(None), lambda: None))
+    app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
     app.include_router(applications_router(store, clock))
     app.include_router(events_router(store))
     return app.openapi()

@@ -21,8 +21,9 @@ from runtime.problems import Problem
 from runtime.records import Record, version_of
 from runtime.table import GlobalTable
 from services.analyzer.core import advance
+from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.core import HistoryLimits, State, remember
-from services.knowledge.policies_api import PolicyChanges
+from services.knowledge.policy_changes import PolicyChanges
 from services.knowledge.publisher import _OUTBOX as OUTBOX
 from services.knowledge.publisher import PolicyPublisher
 from services.knowledge.service import Knowledge
@@ -211,14 +212,14 @@ async def test_two_writers_race(house: House, seed: int) -> None:
     random = Random(seed)
 
     async def write(process: Process) -> None:
-        changes = PolicyChanges(house.store, house.clock, lambda: None)
+        changes = PolicyChanges(house.store, house.clock, PlannerCatalogue(None), lambda: None)
         for _ in range(30):
             change = random.choice(("write", "write", "pause", "resume", "delete"))
             with suppress(Problem, VersionConflict):
                 if change == "write":
-                    await changes.write(policy(version=0), WRITER, None)
+                    await changes.put(policy(version=0), WRITER, None)
                 elif change == "delete":
-                    await house.store.delete_policy(APP, None, int(house.clock.now().timestamp() * 1000))
+                    await changes.delete(APP, None)
                 else:
                     await (changes.pause if change == "pause" else changes.resume)(APP, WRITER)
             house.clock.advance(random.choice((0.0, 0.0, 0.001, 2.0)))

@@ -10,6 +10,7 @@ from services.knowledge.adapters.planner import PlannerCatalogue
 from services.knowledge.applications_api import applications_router
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
+from services.knowledge.policy_changes import PolicyChanges
 from services.knowledge.service import READ
 from services.knowledge.settings import KnowledgeSettings
 from tests.unit.knowledge.memory_store import MemoryStore
@@ -26,7 +27,7 @@ def test_every_endpoint_and_topic_is_named() -> None:
     """The distinguishing part of each endpoint is in the table."""
     store, clock = MemoryStore(), FakeClock()
     routers = (
-        policies_router(store, clock, PlannerCatalogue(None), lambda: None),
+        policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)),
         applications_router(store, clock),
         events_router(store),
     )

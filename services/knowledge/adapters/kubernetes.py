@@ -1,0 +1,47 @@
+"""ScalingPolicy resources of Kubernetes, from one watch for each namespace."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weir_contracts import VERSION
+from weir_contracts.resource import GROUP, KIND, PLURAL
+
+from engines.kubernetes.api import MERGE_PATCH, Call, KubernetesApi
+from engines.kubernetes.discovery import Kind
+from engines.kubernetes.values import mapping
+from engines.kubernetes.watches import Pauses, Watch
+
+_RESOURCES = Kind(GROUP, VERSION, KIND, PLURAL, is_scalable=False)
+_SYNC_SECONDS = 5.0
+
+
+class KubernetesResources:
+    """ScalingPolicy resources of one cluster."""
+
+    def __init__(self, api: KubernetesApi, *, pauses: Pauses | None = None) -> None:
+        self._api = api
+        self._pauses = pauses
+        self._watches: dict[str, Watch[Mapping[str, Any]]] = {}
+
+    async def close(self) -> None:
+        """End the watches and close the client."""
+        await asyncio.gather(*(watch.close() for watch in self._watches.values()))
+        await self._api.close()
+
+    async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
+        """Return the resources of a namespace as the API server sends them; `ApiFailed` while they are not current."""
+        watch = self._watches.get(namespace)
+        if watch is None or watch.is_over:
+            watch = Watch(self._api, _RESOURCES, namespace, mapping, pauses=self._pauses)
+            self._watches[namespace] = watch
+        await watch.synced(_SYNC_SECONDS)
+        if watch.failure is not None:
+            raise watch.failure.again()
+        return list(watch.objects.values())
+
+    async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Replace the status of a resource; `ApiFailed` if it is gone or the API server refuses."""
+        call = Call("patch", f"{PLURAL}/status", namespace, name)
+        path = _RESOURCES.path(namespace, name, "status")
+        await self._api.send("PATCH", call, path, {"status": status}, content_type=MERGE_PATCH)

@@ -1,0 +1,191 @@
+"""Changes of policies, from the REST API and from resources of Kubernetes: checked, versioned, and each policy with one
+owner."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
+
+from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
+from runtime.auth import Caller
+from runtime.clock import Clock
+from runtime.problems import Problem, invalid
+
+from . import messages
+from .adapters.planner import PlannerAway, PlannerCatalogue, named
+from .store import Store, TargetTaken, VersionConflict
+from .targets import may_be_same_job, runs
+
+Owner = Literal["rest", "resource"]
+_USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
+"""Of a policy that names none: nothing to check."""
+
+
+@dataclass(eq=False, repr=False)
+class PolicyChanges:
+    """Writes policies: each change is a new version with its author and time.
+
+    `on_change` is called after each stored change, so that it is published at once; `allowed` lists the addresses of
+    targets and brokers.
+    """
+
+    store: Store
+    clock: Clock
+    catalogue: PlannerCatalogue
+    on_change: Callable[[], None]
+    allowed: Allowed = TARGETS
+
+    async def existing(self, application: str) -> ScalingPolicy:
+        """Return the policy; 404 if there is none."""
+        policy = await self.store.policy(application)
+        if policy is None:
+            raise Problem(404, messages.no_policy(application))
+        return policy
+
+    async def put(
+        self, policy: ScalingPolicy, caller: Caller, expected: int | None, owner: Owner = "rest", *, adopt: bool = False
+    ) -> tuple[ScalingPolicy, bool]:
+        """Check and store what a user wrote; returns it, and whether the policy is new.
+
+        409 if `expected` is not the stored version, and for the policy of the other owner unless it is to be adopted;
+        422 for addresses that are not allowed, unknown planners and invalid parameters.
+        """
+        before = await self.store.policy(policy.application)
+        if not adopt:
+            _check_owner(before, owner)
+        _check_addresses(policy, self.allowed)
+        await _check_planners(policy, before, self.catalogue)
+        if policy.spec.mode == "paused":
+            # The mode of before an earlier pause does not count: this policy was written as paused.
+            await self.store.keep_mode(policy.application, "advise")
+        given = policy.metadata.owner is not None or owner != "rest"
+        update = {"owner": owner if owner != "rest" else None} if given else {}
+        return await self._write(
+            policy.model_copy(update={"metadata": policy.metadata.model_copy(update=update)}), caller, expected
+        )
+
+    async def delete(self, application: str, expected: int | None, owner: Owner = "rest") -> None:
+        """Delete a policy; 404 if there is none, 409 as for `put`."""
+        _check_owner(await self.store.policy(application), owner)
+        try:
+            if not await self.store.delete_policy(application, expected, _by_time(self.clock.now())):
+                raise Problem(404, messages.no_policy(application))
+        except VersionConflict as conflict:
+            raise _conflict(application, conflict.current) from None
+        self.on_change()
+
+    async def _write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
+        before = await self.store.policy(policy.application)
+        version = (before.metadata.version or 0) if before else 0
+        if expected is not None and expected != version:
+            raise _conflict(policy.application, before)
+        now = self.clock.now()
+        deleted = await self.store.deletion(policy.application) or 0
+        # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
+        following = max(version + 1, deleted + 1, _by_time(now))
+        metadata = policy.metadata.model_copy(
+            update={"version": following, "updated_at": now, "updated_by": caller.name}
+        )
+        stored = policy.model_copy(update={"metadata": metadata})
+        if before is None or before.subject != policy.subject:
+            await self._check_job(policy)
+        try:
+            await self.store.put_policy(stored, version)
+        except VersionConflict as conflict:
+            raise _conflict(policy.application, conflict.current) from None
+        except TargetTaken as taken:
+            raise _taken(policy, taken.application) from None
+        self.on_change()
+        return stored, before is None
+
+    async def _check_job(self, policy: ScalingPolicy) -> None:
+        """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
+        observation."""
+        for other in may_be_same_job(policy, await self.store.policies()):
+            newest = await self.store.newest(other, ["observation"])
+            if runs(newest.observation if newest else None, policy.subject.flink.job):
+                raise _taken(policy, other)
+
+    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Stop planning, and store the mode."""
+        policy = await self.existing(application)
+        if policy.spec.mode == "paused":
+            return policy
+        await self.store.keep_mode(application, policy.spec.mode)
+        return await self._with_mode(policy, "paused", caller)
+
+    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Restore the mode of before the pause; a policy that was written as paused advises."""
+        policy = await self.existing(application)
+        if policy.spec.mode != "paused":
+            return policy
+        kept = await self.store.kept_mode(application)
+        return await self._with_mode(policy, "act" if kept == "act" else "advise", caller)
+
+    async def _with_mode(
+        self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
+    ) -> ScalingPolicy:
+        changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
+        stored, _ = await self._write(changed, caller, policy.metadata.version)
+        return stored
+
+
+def _check_owner(before: ScalingPolicy | None, owner: Owner) -> None:
+    """Raise 409 for a policy that another owner wrote."""
+    if before is not None and (before.metadata.owner or "rest") != owner:
+        raise Problem(
+            409,
+            messages.owned(before.application, before.metadata.owner),
+            extra={"owner": before.metadata.owner or "rest"},
+        )
+
+
+def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
+    """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each
+    connect."""
+    kafka = policy.spec.signals.kafka
+    named: list[tuple[str, Callable[[str], None], str]] = [
+        (field, allowed.check_url, str(url)) for field, url in policy.urls
+    ]
+    if kafka is not None:
+        field = "spec.signals.kafka.bootstrapServers"
+        named += [(field, allowed.check_host, host) for host in hosts_of(kafka.bootstrap_servers)]
+    for field, check, address in named:
+        try:
+            check(address)
+        except AddressRefused as error:
+            raise Problem(422, f"{field}: {error}", errors=[(field, str(error))]) from None
+
+
+async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
+    """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of
+    a policy can be changed while the planner service is away."""
+    spec = policy.spec
+    planners = named(spec)
+    if planners == (named(before.spec) if before else [_USUAL_PLANNER]):
+        return
+    try:
+        wrong = await catalogue.problems(spec)
+    except PlannerAway as away:
+        errors = [("spec.planner", "was changed and could not be checked")]
+        raise Problem(503, messages.planners_unchecked(away), errors=errors) from None
+    if wrong:
+        raise invalid(InvalidDocument(wrong))
+
+
+def _taken(policy: ScalingPolicy, other: str) -> Problem:
+    """Return the refusal of a second policy for one target."""
+    detail = messages.target_taken(policy.application, other)
+    return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
+
+
+def _by_time(now: datetime) -> int:
+    """Return the smallest version of a change made now: the millisecond."""
+    return int(now.timestamp() * 1000)
+
+
+def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
+    version = current.metadata.version if isinstance(current, ScalingPolicy) else None
+    return Problem(409, messages.changed_by_another(application, version), extra={"currentVersion": version})

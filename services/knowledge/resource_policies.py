@@ -1,0 +1,173 @@
+"""Policies from ScalingPolicy resources of Kubernetes, and the status of these resources.
+
+The resources are compared with the stored policies, so nothing depends on an event that may be missed: a policy is
+written if its resource has another uid or generation, and deleted if its resource is gone. Resources that cannot be
+read (an interrupted watch, a missing right or definition) delete nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+from prometheus_client import Gauge
+from weir_contracts import InvalidPolicy, parse_policy
+from weir_contracts.resource import document_of
+
+from engines.kubernetes.api import ApiFailed
+from runtime.auth import Caller
+from runtime.loop import Stop, run_forever
+from runtime.problems import Problem
+
+from .core import Summary
+from .policy_changes import PolicyChanges
+from .resource_status import Refusal, Resource, differs, status_of
+
+CHECK_SECONDS = 1.0
+COMPARE_SECONDS = 60.0
+"""Between two comparisons of all resources with the store; changed resources are compared at once."""
+RETRY_SECONDS = 30.0
+"""Between two attempts to store the same refused document."""
+STATUS_SECONDS = 5.0
+"""Between two looks at an application for its status."""
+FIGURES_SECONDS = 30.0
+"""Between two writes of a status in which only figures changed."""
+_NEVER = float("-inf")
+_REASONS = {409: "Conflict", 422: "Invalid", 503: "Unavailable"}
+_CALLER = Caller("kubernetes", "write")
+_log = structlog.get_logger("resources")
+_REFUSED = Gauge("weir_knowledge_resources_refused", "ScalingPolicy resources whose document is not in force")
+
+
+class Resources(Protocol):
+    """ScalingPolicy resources of a cluster: those of Kubernetes, or the tests' in memory."""
+
+    async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
+        """Return the resources of a namespace as the API server sends them; `ApiFailed` while they are not current."""
+
+    async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Replace the status of a resource; `ApiFailed` if it is gone or the API server refuses."""
+
+
+@dataclass
+class _Known:
+    """What was done for a resource. Times are monotonic seconds."""
+
+    resource: Resource
+    refusal: Refusal | None
+    stored_at: float
+    """Time of the last attempt to store it."""
+    looked_at: float = _NEVER
+    written_at: float = _NEVER
+
+    def is_due(self, resource: Resource, now: float) -> bool:
+        """Return whether the resource is to be stored: it changed, or was refused a while ago."""
+        before = self.resource
+        if (before.uid, before.generation, before.adopts) != (resource.uid, resource.generation, resource.adopts):
+            return True
+        return self.refusal is not None and now - self.stored_at >= RETRY_SECONDS
+
+
+@dataclass(eq=False, repr=False)
+class ResourcePolicies:
+    """Keeps policies as the resources of `namespaces` say, on the replica that publishes policies (`publishes`)."""
+
+    resources: Resources
+    changes: PolicyChanges
+    namespaces: Collection[str]
+    publishes: Callable[[], bool]
+    summary_of: Callable[[str], Awaitable[Summary]]
+    _known: dict[str, dict[str, _Known]] = field(default_factory=dict, init=False)
+    """By namespace and application."""
+    _compared_at: dict[str, float] = field(default_factory=dict, init=False)
+    _failed: dict[str, str] = field(default_factory=dict, init=False)
+    """Logged failures by namespace."""
+
+    async def run(self, stop: Stop) -> None:
+        """Check every second until stopped."""
+        await run_forever("resources", self.check, stop, pause_seconds=CHECK_SECONDS)
+
+    async def check(self) -> None:
+        """Store what changed, delete what is gone, and write what the status of a resource lacks."""
+        if not self.publishes():
+            self._known.clear()
+            self._compared_at.clear()
+            _REFUSED.set(0)
+            return
+        for namespace in sorted(self.namespaces):
+            try:
+                found = [Resource.of(each) for each in await self.resources.read(namespace)]
+                await self._check(namespace, {each.application: each for each in found})
+                self._failed.pop(namespace, None)
+            except ApiFailed as error:
+                if self._failed.get(namespace) != error.what:
+                    _log.warning("kubernetes-failed", namespace=namespace, reason=error.what)
+                    self._failed[namespace] = error.what
+        _REFUSED.set(sum(each.refusal is not None for known in self._known.values() for each in known.values()))
+
+    async def _check(self, namespace: str, found: Mapping[str, Resource]) -> None:
+        now, known = self.changes.clock.monotonic(), self._known.setdefault(namespace, {})
+        if now - self._compared_at.get(namespace, _NEVER) >= COMPARE_SECONDS:
+            await self._compare(namespace, found)
+            self._compared_at[namespace] = now
+        for application in known.keys() - found.keys():
+            await self._delete(application)
+            del known[application]
+        for application, resource in found.items():
+            each = known.get(application)
+            if each is None or each.is_due(resource, now):
+                each = known[application] = _Known(resource, await self._store(resource), now)
+            each.resource = resource
+            if now - each.looked_at >= STATUS_SECONDS:
+                each.looked_at = now
+                await self._show(each, now)
+
+    async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
+        """Delete the policies whose resource is gone, and forget resources whose policy the store lost."""
+        known, stored = self._known[namespace], {}
+        for policy in await self.changes.store.policies():
+            if policy.metadata.namespace == namespace and policy.metadata.owner == "resource":
+                stored[policy.application] = policy
+                if policy.application not in found:
+                    await self._delete(policy.application)
+        for application, each in list(known.items()):
+            if each.refusal is None and not (application in stored and each.resource.is_of(stored[application])):
+                del known[application]
+
+    async def _store(self, resource: Resource) -> Refusal | None:
+        """Store the resource's policy unless it is stored; return why it is not in force."""
+        try:
+            policy = parse_policy(document_of(resource.document))
+            stored = await self.changes.store.policy(resource.application)
+            if stored is not None and resource.is_of(stored):
+                return None
+            version = 0 if stored is None else stored.metadata.version
+            await self.changes.put(policy, _CALLER, version, "resource", adopt=resource.adopts)
+        except InvalidPolicy as error:
+            return Refusal("Invalid", str(error))
+        except Problem as problem:
+            return Refusal(_REASONS.get(problem.status, "Refused"), problem.detail)
+        _log.info("policy-stored", application=resource.application, generation=resource.generation)
+        return None
+
+    async def _delete(self, application: str) -> None:
+        """Delete the policy of a resource that is gone, unless it has another owner."""
+        with suppress(Problem):
+            await self.changes.delete(application, None, "resource")
+            _log.info("policy-deleted", application=application)
+
+    async def _show(self, known: _Known, now: float) -> None:
+        """Write the status of a resource if it differs from the present one."""
+        resource = known.resource
+        stored = await self.changes.store.policy(resource.application)
+        policy = stored if stored is not None and stored.metadata.owner == "resource" else None
+        summary = None if policy is None else await self.summary_of(resource.application)
+        status = status_of(resource, known.refusal, policy, summary, self.changes.clock.now())
+        if not differs(status, resource.status, in_figures=now - known.written_at >= FIGURES_SECONDS):
+            return
+        # A merge patch keeps what it does not name: figures that became unknown are removed.
+        gone = dict.fromkeys(resource.status.keys() - status.keys())
+        namespace, _, name = resource.application.partition("/")
+        await self.resources.write_status(namespace, name, {**gone, **status})
+        known.written_at = now

@@ -1,0 +1,159 @@
+"""Policies as resources on a real API server, with the rights that deploy/k8s grants and no others."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+from weir_contracts import example
+
+from engines.kubernetes.api import ApiFailed, Call
+from engines.kubernetes.watches import Pauses
+from services.knowledge.adapters.kubernetes import KubernetesResources
+from testbed.kubernetes import KubernetesCluster
+from testbed.process import TestbedError, wait_until
+from tests.kubernetes.rigs import api
+from tests.kubernetes.workers import define
+from tests.unit.deploy.manifests import FOLDER, named
+from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted
+
+TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
+QUICK = Pauses(first_seconds=0.05, max_seconds=0.5, denied_seconds=0.5)
+
+
+@pytest.fixture(scope="module")
+def defined(cluster: KubernetesCluster) -> Iterator[KubernetesCluster]:
+    """A cluster that knows the kind ScalingPolicy."""
+    definition = json.loads(DEFINITION.read_text())
+    define(cluster, definition)
+    yield cluster
+    cluster.kubectl("delete", "crd", definition["metadata"]["name"])
+
+
+class ApiWorld:
+    """Resources of one namespace, applied as a user does and read as the knowledge service does."""
+
+    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        rules = named(TARGET, "Role", "weir-knowledge")["rules"]
+        self.account = cluster.identity("weir-knowledge", rules, namespace=namespace)
+        self.resources = KubernetesResources(api(self.account), pauses=QUICK)
+
+    def kubectl(self, *arguments: str, document: Mapping[str, Any] | None = None) -> str:
+        stdin = None if document is None else json.dumps(document)
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    async def apply(self, document: Mapping[str, Any]) -> None:
+        await asyncio.to_thread(self.kubectl, "apply", "--validate=strict", "-f", "-", document=document)
+
+    async def delete(self, name: str) -> None:
+        await asyncio.to_thread(self.kubectl, "delete", "scalingpolicy", name)
+
+    async def get(self, name: str) -> dict[str, Any]:
+        text = await asyncio.to_thread(self.kubectl, "get", "scalingpolicy", name, "-o", "json")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+
+@pytest.fixture
+async def world(defined: KubernetesCluster, namespace: str) -> AsyncIterator[ApiWorld]:
+    made = ApiWorld(defined, namespace)
+    yield made
+    await made.resources.close()
+
+
+@pytest.fixture
+def house(world: ApiWorld) -> House:
+    return House(world)
+
+
+class TestResources(ResourcesSuite):
+    pass
+
+
+@pytest.mark.parametrize("which", ["minimal", "full"])
+def test_the_api_server_accepts_every_field_of_a_policy(world: ApiWorld, which: str) -> None:
+    """Strictly, and returns it unchanged: nothing is pruned, and no default is added."""
+    written = example("policy", which)
+    kept = {"labels", "annotations"}
+    written["metadata"] = {
+        "name": "orders",
+        **{key: value for key, value in written["metadata"].items() if key in kept},
+    }
+    world.kubectl("create", "--validate=strict", "-f", "-", document=written)
+    assert json.loads(world.kubectl("get", "sp", "orders", "-o", "json"))["spec"] == written["spec"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"objective": {"maxLagg": "30s"}}, 'unknown field "spec.objective.maxLagg"'),
+        ({"objective": {"maxLag": "30 seconds"}}, "spec.objective.maxLag in body should match"),
+        ({"objective": {"maxLag": "30s"}, "bounds": {"max": 0}}, "spec.bounds.max in body should be greater than or equal to 1"),
+        ({"objective": {"maxLag": "30s"}, "mode": "on"}, 'spec.mode: Unsupported value: "on"'),
+        ({}, "spec.objective: Required value"),
+    ],
+)  # fmt: skip
+def test_the_api_server_refuses_a_wrong_field(world: ApiWorld, spec: dict[str, Any], sentence: str) -> None:
+    """When it is applied, by name: a mistake does not wait for the status."""
+    document = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "orders"}}
+    with pytest.raises(TestbedError) as refused:
+        world.kubectl("create", "--validate=strict", "-f", "-", document={**document, "spec": spec})
+    assert sentence in str(refused.value)
+
+
+async def test_kubectl_shows_and_waits_for_a_policy(world: ApiWorld, house: House) -> None:
+    """`kubectl get` in columns, and `kubectl wait` for a condition."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    table = await asyncio.to_thread(world.kubectl, "get", "scalingpolicies")
+    head, row = (line.split() for line in table.splitlines())
+    assert head == ["NAME", "MODE", "LAG", "SUBTASKS", "PLANNED", "DECISION", "ACCEPTED", "AGE"]
+    assert row[:2] + row[-2:-1] == ["orders", "act", "True"]
+    await asyncio.to_thread(world.kubectl, "wait", "--for=condition=Accepted", "sp/orders", "--timeout=10s")
+
+
+async def test_no_right_of_knowledge_is_superfluous(world: ApiWorld, house: House) -> None:
+    """Its requests by the audit log are all that its role grants; it may not change a resource itself."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    granted = {
+        (resource, verb)
+        for rule in named(TARGET, "Role", "weir-knowledge")["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    user = f"system:serviceaccount:{world.namespace}:weir-knowledge"
+
+    def requested() -> set[tuple[str, str]]:
+        return {(each.resource, each.verb) for each in world.cluster.audit(user)}
+
+    await asyncio.to_thread(wait_until, lambda: requested() >= granted, timeout_seconds=30.0, what="all requests")
+    assert requested() == granted
+    path = f"/apis/weir.dev/v1alpha1/namespaces/{world.namespace}/scalingpolicies/orders"
+    with world.account.client() as client:
+        answer = client.patch(
+            path, json={"spec": {"mode": "act"}}, headers={"Content-Type": "application/merge-patch+json"}
+        )
+    assert (answer.status_code, "cannot patch resource" in answer.json()["message"]) == (403, True)
+
+
+async def test_a_right_that_is_missing_deletes_nothing(world: ApiWorld, house: House) -> None:
+    """The reason names verb, resource and namespace; with the right it goes on."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    await world.resources.close()
+    nobody = world.cluster.identity("nobody", [], namespace=world.namespace)
+    world.resources = house.policies.resources = KubernetesResources(api(nobody), pauses=QUICK)
+    with pytest.raises(ApiFailed, match=rf"may not list scalingpolicies in namespace {world.namespace} \(403\)"):
+        await world.resources.read(world.namespace)
+    await house.policies.check()
+    assert await house.store.policy(house.app) is not None
+
+
+async def test_a_resource_that_is_gone_has_no_status(world: ApiWorld) -> None:
+    """The API server answers 404."""
+    with pytest.raises(ApiFailed, match="404") as failed:
+        await world.resources.write_status(world.namespace, "gone", {"observedGeneration": 1})
+    assert failed.value.call == Call("patch", "scalingpolicies/status", world.namespace, "gone")

@@ -1,0 +1,59 @@
+"""ScalingPolicy resources in memory, as an API server keeps them."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from engines.kubernetes.api import ApiFailed, Call
+
+
+class MemoryResources:
+    """The resources of all namespaces."""
+
+    def __init__(self) -> None:
+        self.documents: dict[tuple[str, str], dict[str, Any]] = {}
+        self.failure: str | None = None
+        """Why nothing can be read or written; None: it can."""
+        self.writes = 0
+        self._uids = count(1)
+
+    async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
+        self._fail("list", namespace)
+        return [copy.deepcopy(each) for (where, _), each in self.documents.items() if where == namespace]
+
+    async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        self._fail("patch", namespace)
+        if (namespace, name) not in self.documents:
+            call = Call("patch", "scalingpolicies/status", namespace, name)
+            raise ApiFailed(call, f"cannot {call} (404)", 404, "NotFound")
+        document = self.documents[namespace, name]
+        merged = {**document.get("status", {}), **copy.deepcopy(dict(status))}
+        document["status"] = {key: value for key, value in merged.items() if value is not None}
+        self.writes += 1
+
+    async def close(self) -> None:
+        return
+
+    def apply(self, document: Mapping[str, Any]) -> None:
+        """Create or change a resource; another `spec` is another generation."""
+        metadata = document["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        before = self.documents.get(key)
+        own = {"uid": f"uid-{next(self._uids)}", "generation": 1}
+        if before is not None:
+            changed = before["spec"] != document["spec"]
+            own = {"uid": before["metadata"]["uid"], "generation": before["metadata"]["generation"] + changed}
+        self.documents[key] = {
+            **({} if before is None else before),
+            **copy.deepcopy(dict(document)),
+            "metadata": {**metadata, **own, "resourceVersion": "7", "managedFields": [{"manager": "kubectl"}]},
+        }
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Delete a resource."""
+        del self.documents[namespace, name]
+
+    def _fail(self, verb: str, namespace: str) -> None:
+        if self.failure is not None:
+            raise ApiFailed(Call(verb, "scalingpolicies", namespace), self.failure)

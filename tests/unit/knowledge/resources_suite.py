@@ -1,0 +1,191 @@
+"""Suite of policies as resources: resources in memory, and those of a real API server."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import pytest
+from weir_contracts import ScalingPolicy, parse_policy
+from weir_contracts.resource import ADOPT
+
+from runtime.auth import Caller
+from runtime.clock import FakeClock
+from runtime.problems import Problem
+from services.knowledge.applications_api import summary_by_name
+from services.knowledge.policy_changes import PolicyChanges
+from services.knowledge.resource_policies import STATUS_SECONDS, ResourcePolicies, Resources
+from tests.unit.knowledge.builders import NOON, document
+from tests.unit.knowledge.memory_store import MemoryStore
+from tests.unit.knowledge.test_api import Catalogue
+
+DEADLINE_SECONDS = 30.0
+WRITER = Caller("ada", "write")
+
+
+class World(Protocol):
+    """A cluster with ScalingPolicy resources."""
+
+    namespace: str
+    resources: Resources
+
+    async def apply(self, document: Mapping[str, Any]) -> None: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def get(self, name: str) -> dict[str, Any]: ...
+
+
+class House:
+    """The knowledge service's part on a store in memory, for the resources of one namespace."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.clock, self.store, self.catalogue = world, FakeClock(NOON), MemoryStore(), Catalogue()
+        self.changes = PolicyChanges(self.store, self.clock, self.catalogue, lambda: None)
+        self.publishes = True
+        self.app = f"{world.namespace}/orders"
+        self.policies = self.new_process()
+
+    def new_process(self) -> ResourcePolicies:
+        """Return what a process has that was just started."""
+        summary = partial(summary_by_name, self.store, self.clock)
+        namespaces = [self.world.namespace]
+        return ResourcePolicies(self.world.resources, self.changes, namespaces, lambda: self.publishes, summary)
+
+    def document(self, name: str = "orders", **spec: Any) -> dict[str, Any]:
+        """Return a policy as its user writes it."""
+        return document(f"{self.world.namespace}/{name}", **spec)
+
+    async def until(
+        self, holds: Callable[[dict[str, Any], ScalingPolicy | None], bool], name: str = "orders"
+    ) -> dict[str, Any]:
+        """Check until the status of a resource and the stored policy are as wanted; return the status."""
+        status: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while True:
+                    self.clock.advance(STATUS_SECONDS)
+                    await self.policies.check()
+                    status = (await self.world.get(name)).get("status", {})
+                    if holds(status, await self.store.policy(f"{self.world.namespace}/{name}")):
+                        return status
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"not within {DEADLINE_SECONDS:g} s: {status}")
+
+
+def condition(status: Mapping[str, Any], type_: str = "Accepted") -> dict[str, Any]:
+    """Return a condition of a status; an empty one if it has none."""
+    return next((each for each in status.get("conditions", []) if each["type"] == type_), {})
+
+
+def accepted(status: Mapping[str, Any]) -> str | None:
+    return condition(status).get("status")
+
+
+class ResourcesSuite:
+    """Fixture `house`: the part of the knowledge service in a world of its own."""
+
+    async def test_a_resource_is_a_policy_until_it_is_deleted(self, house: House) -> None:
+        """Created, changed, deleted: what it says is stored, each time as a new version."""
+        await house.world.apply(house.document(mode="act"))
+        await house.until(lambda status, _: accepted(status) == "True")
+        first = await house.changes.existing(house.app)
+        assert (first.metadata.owner, first.metadata.updated_by, first.spec.mode) == ("resource", "kubernetes", "act")
+
+        await house.world.apply(house.document(mode="act", bounds={"max": 7}))
+        status = await house.until(lambda status, _: status["observedGeneration"] == 2)
+        second = await house.changes.existing(house.app)
+        assert second.spec.bounds.max == 7
+        assert (second.metadata.version or 0) > (first.metadata.version or 0)
+        assert condition(status)["message"] == f"the policy is in force as version {second.metadata.version}"
+        assert condition(status)["observedGeneration"] == 2
+
+        await house.world.delete("orders")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while await house.store.policy(house.app) is not None:
+                await house.policies.check()
+                await asyncio.sleep(0.05)
+        assert await house.store.deletion(house.app) is not None
+
+    async def test_what_no_schema_refuses_is_in_the_status(self, house: House) -> None:
+        """Two objectives: the sentence of the REST API, and the generation that stays in force."""
+        await house.world.apply(house.document())
+        since = condition(await house.until(lambda status, _: accepted(status) == "True"))["lastTransitionTime"]
+        await house.world.apply(house.document(objective={"maxLag": "30s", "utilization": 0.7}))
+        status = await house.until(lambda status, _: accepted(status) == "False")
+        assert condition(status)["reason"] == "Invalid"
+        assert condition(status)["message"] == (
+            "spec.objective: give exactly one of maxLag, maxLatency and utilization. Generation 1 of this resource stays in force"
+        )
+        assert condition(status)["lastTransitionTime"] > since
+        policy = await house.changes.existing(house.app)
+        assert policy.spec.objective.utilization is None
+        await house.world.apply(house.document(objective={"utilization": 0.7}))
+        await house.until(lambda _, policy: policy is not None and policy.spec.objective.utilization == 0.7)
+
+    async def test_the_rest_api_may_pause_it_and_nothing_else(self, house: House) -> None:
+        """A change or deletion there would not last, so it is refused; a pause lasts until the resource changes."""
+        await house.world.apply(house.document(mode="act"))
+        await house.until(lambda status, _: accepted(status) == "True")
+        for change in (
+            house.changes.put(parse_policy(house.document(mode="act")), WRITER, None),
+            house.changes.delete(house.app, None),
+        ):
+            with pytest.raises(
+                Problem, match=f"kubectl -n {house.world.namespace} edit scalingpolicy orders"
+            ) as refused:
+                await change
+            assert refused.value.status == 409
+        await house.changes.pause(house.app, WRITER)
+        status = await house.until(lambda status, _: status.get("mode") == "paused")
+        assert accepted(status) == "True"
+        assert (await house.changes.resume(house.app, WRITER)).spec.mode == "act"
+        await house.changes.pause(house.app, WRITER)
+        await house.world.apply(house.document(mode="act", interval="10s"))
+        await house.until(lambda status, policy: status.get("mode") == "act" and policy is not None)
+
+    async def test_a_policy_of_the_rest_api_is_taken_over_on_demand_only(self, house: House) -> None:
+        """By an annotation, as a new version of the same policy: the application does not end."""
+        written, _ = await house.changes.put(parse_policy(house.document(mode="act")), WRITER, None)
+        await house.world.apply(house.document(mode="act", bounds={"max": 9}))
+        status = await house.until(lambda status, _: accepted(status) == "False")
+        assert condition(status)["reason"] == "Conflict"
+        assert "weir.dev/adopt=true" in condition(status)["message"]
+        assert (await house.changes.existing(house.app)).metadata.version == written.metadata.version
+        adopting = house.document(mode="act", bounds={"max": 9})
+        adopting["metadata"]["annotations"] = {ADOPT: "true"}
+        await house.world.apply(adopting)
+        await house.until(lambda status, _: accepted(status) == "True")
+        policy = await house.changes.existing(house.app)
+        assert (policy.metadata.owner, policy.spec.bounds.max) == ("resource", 9)
+        assert await house.store.deletion(house.app) is None
+
+    async def test_two_resources_cannot_scale_one_job(self, house: House) -> None:
+        """The second is refused until the first is gone."""
+        await house.world.apply(house.document())
+        await house.until(lambda status, _: accepted(status) == "True")
+        twin = house.document("twin", target=house.document()["spec"]["target"])
+        await house.world.apply(twin)
+        status = await house.until(lambda status, _: accepted(status) == "False", "twin")
+        assert condition(status)["message"].startswith(f"{house.world.namespace}/twin has the target of {house.app}")
+        await house.world.delete("orders")
+        await house.until(lambda status, _: accepted(status) == "True", "twin")
+
+    async def test_a_process_that_starts_finds_what_was_deleted_meanwhile(self, house: House) -> None:
+        """And writes nothing again that is as it should be."""
+        await house.world.apply(house.document())
+        await house.world.apply(
+            house.document("kept", target={"flink": {"url": "http://127.0.0.1:8082", "job": "kept"}})
+        )
+        for name in ("orders", "kept"):
+            await house.until(lambda status, _: accepted(status) == "True", name)
+        kept = await house.changes.existing(f"{house.world.namespace}/kept")
+        await house.world.delete("orders")
+        house.policies = house.new_process()
+        await house.until(lambda status, _: accepted(status) == "True", "kept")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while await house.store.policy(house.app) is not None:
+                await house.policies.check()
+                await asyncio.sleep(0.05)
+        assert await house.changes.existing(f"{house.world.namespace}/kept") == kept

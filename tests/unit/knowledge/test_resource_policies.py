@@ -1,0 +1,159 @@
+"""Policies as resources, in memory: the suite, and what a real API server would take minutes for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from weir_contracts.base import Estimate
+
+from services.knowledge.core import HistoryLimits, State, remember
+from services.knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
+from tests.unit.knowledge.builders import analysis, documents, observation, plan
+from tests.unit.knowledge.memory_resources import MemoryResources
+from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted, condition
+
+
+class MemoryWorld:
+    namespace = "shop"
+
+    def __init__(self) -> None:
+        self.resources = MemoryResources()
+
+    async def apply(self, document: Mapping[str, Any]) -> None:
+        self.resources.apply(document)
+
+    async def delete(self, name: str) -> None:
+        self.resources.delete(self.namespace, name)
+
+    async def get(self, name: str) -> dict[str, Any]:
+        return self.resources.documents[self.namespace, name]
+
+
+@pytest.fixture
+def world() -> MemoryWorld:
+    return MemoryWorld()
+
+
+@pytest.fixture
+def house(world: MemoryWorld) -> House:
+    return House(world)
+
+
+class TestInMemory(ResourcesSuite):
+    pass
+
+
+async def test_unreadable_resources_delete_nothing(house: House, world: MemoryWorld) -> None:
+    """Neither while they cannot be listed, nor by a process that starts then."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    world.resources.failure = "may not list scalingpolicies in namespace shop (403)"
+    house.policies = house.new_process()
+    for _ in range(3):
+        house.clock.advance(COMPARE_SECONDS)
+        await house.policies.check()
+    assert await house.store.policy(house.app) is not None
+    world.resources.failure = None
+    await world.delete("orders")
+    await house.policies.check()
+    assert await house.store.policy(house.app) is None
+
+
+async def test_only_the_replica_that_publishes_writes(house: House, world: MemoryWorld) -> None:
+    """One that loses the lease forgets what it knew: another one may have stored more since."""
+    await world.apply(house.document())
+    house.publishes = False
+    await house.policies.check()
+    assert (await house.store.policy(house.app), world.resources.writes) == (None, 0)
+    house.publishes = True
+    await house.until(lambda status, _: accepted(status) == "True")
+    house.publishes = False
+    await house.policies.check()
+    await world.delete("orders")
+    house.publishes = True
+    await house.policies.check()
+    assert await house.store.policy(house.app) is None
+
+
+async def test_what_the_store_lost_is_stored_again(house: House, world: MemoryWorld) -> None:
+    """Redis may lose its last second: within a minute."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    assert await house.store.delete_policy(house.app, None)
+    house.clock.advance(COMPARE_SECONDS)
+    await house.policies.check()
+    assert await house.store.policy(house.app) is not None
+
+
+async def test_a_refusal_that_may_pass_is_tried_again(house: House, world: MemoryWorld) -> None:
+    """The planner service is away: after half a minute, not at every check."""
+    house.catalogue.away = True
+    await world.apply(house.document(planner={"name": "hpa"}))
+    status = await house.until(lambda status, _: accepted(status) == "False")
+    assert condition(status)["reason"] == "Unavailable"
+    asked = house.catalogue.disconnected
+    for _ in range(10):
+        house.clock.advance(1.0)
+        await house.policies.check()
+    assert house.catalogue.disconnected == asked
+    house.clock.advance(RETRY_SECONDS)
+    await house.policies.check()
+    assert house.catalogue.disconnected == asked + 1
+
+
+async def _hear(house: House, cycle: float, *, lag_seconds: float | None, subtasks: int = 3) -> None:
+    """Store a cycle of messages as `follow` does, and let the clock be at its time."""
+    lag = {} if lag_seconds is None else {"lag_seconds": Estimate(value=lag_seconds, basis="measured", confidence=1.0)}
+    decided = plan(cycle, subtasks + 1, current={"work": subtasks})
+    messages = (observation(cycle), analysis(cycle, **lag), decided)
+    state = State(application=house.app)
+    for message in messages:
+        state = remember(state, message, HistoryLimits())
+    await house.store.save([state], [], newest={house.app: documents(*messages)})
+
+
+async def test_a_status_shows_lag_decision_and_objective(house: House, world: MemoryWorld) -> None:
+    """A figure that becomes unknown disappears; figures alone are written twice a minute at most."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    await _hear(house, 1, lag_seconds=12.34)
+    status = await house.until(lambda status, _: "lagSeconds" in status)
+    assert (status["lagSeconds"], status["plannedSubtasks"], status["decisionCode"]) == (12.3, 4, "capacity-short")
+    assert condition(status, "ObjectiveMet")["message"] == "lag is within the maxLag of 30s"
+    writes = world.resources.writes
+    for cycle in range(2, 7):
+        await _hear(house, cycle, lag_seconds=12.0 + cycle)
+        house.clock.advance(STATUS_SECONDS)
+        await house.policies.check()
+    assert world.resources.writes <= writes + 1
+    house.clock.advance(FIGURES_SECONDS)
+    await house.policies.check()
+    assert (await world.get("orders"))["status"]["lagSeconds"] == 18.0
+    await _hear(house, 8, lag_seconds=31.0)
+    await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "False")
+    await _hear(house, 9, lag_seconds=None)
+    status = await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "Unknown")
+    assert "lagSeconds" not in status
+    house.clock.advance(3600)
+    status = await house.until(lambda status, _: condition(status, "Observed").get("status") == "False")
+    assert condition(status, "Observed")["message"] == "no message lately from: monitor, analyzer, planner"
+
+
+async def test_a_resource_that_is_deleted_while_its_status_is_written_is_no_failure(
+    house: House, world: MemoryWorld
+) -> None:
+    """The API server answers 404, and the next check deletes the policy."""
+    await world.apply(house.document())
+    read = world.resources.read
+
+    async def deleting(namespace: str) -> Any:
+        found = await read(namespace)
+        if found:
+            await world.delete("orders")
+        return found
+
+    world.resources.read = deleting  # type: ignore[method-assign]
+    await house.policies.check()
+    assert await house.store.policy(house.app) is not None
+    await house.policies.check()
+    assert await house.store.policy(house.app) is None
