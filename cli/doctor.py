@@ -33,9 +33,15 @@ RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
         ("autoscaling", "horizontalpodautoscalers"): ("list",),
         ("keda.sh", "scaledobjects"): ("list",),
     },
+    "knowledge": {
+        ("weir.dev", "scalingpolicies"): ("list", "watch"),
+        ("weir.dev", "scalingpolicies/status"): ("patch",),
+    },
 }
-"""Verbs that each service account needs in a namespace that it scales, by API group and resource (deploy/k8s/target).
-"""
+"""Verbs that each service account needs in a namespace that it scales, or whose policies are resources, by API group and
+resource."""
+ROLES = {"knowledge": "deploy/k8s/target/policies"}
+"""Folder with the role of an account, where it is not `deploy/k8s/target`."""
 CALL_SECONDS = 60
 MAX_TARGETS = 50
 """Addresses of targets that are tried."""
@@ -241,7 +247,7 @@ def _dependencies(kubectl: Kubectl, pod: str) -> Finding:
 
 
 def settings_of(deployments: Mapping[str, Any], configmaps: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that the ConfigMaps of monitor and executor set."""
+    """Return the variables that the ConfigMaps of these accounts' services set."""
     found: dict[str, str] = {}
     for name in RIGHTS:
         containers = deployments.get(name, {}).get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
@@ -288,7 +294,7 @@ def right_findings(account: str, namespaces: Sequence[str], answers: Sequence[Ma
             f"rights of {account} in {namespace}",
             not missing,
             f"missing: {', '.join(missing)}" if missing else "complete",
-            f"apply deploy/k8s/target with `namespace: {namespace}`" if missing else "",
+            f"apply {ROLES.get(account, 'deploy/k8s/target')} with `namespace: {namespace}`" if missing else "",
         )
 
 

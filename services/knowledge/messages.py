@@ -53,7 +53,7 @@ def owned(application: str, owner: str | None) -> str:
     if owner == "resource":
         return (
             f"{application} belongs to the Kubernetes resource ScalingPolicy {name} in namespace {namespace}: change or delete that "
-            f"(kubectl -n {namespace} edit scalingpolicy {name}); pause and resume work here"
+            f"(kubectl -n {namespace} edit scalingpolicy {name}). Pause and resume work without it"
         )
     return (
         f"{application} was written through the REST API: change it there, or let this resource take it over "

@@ -22,7 +22,7 @@ from services.executor.adapters.kubernetes_api import ApiWorkloads
 from testbed.kubernetes import KubernetesCluster, binary
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.workloads import deployment
-from tests.unit.deploy.manifests import FOLDER, manifests, named, rights
+from tests.unit.deploy.manifests import FOLDER, manifests, rights, role
 from tests.unit.engines.workloads_suite import until
 
 DEADLINE_SECONDS = 300.0
@@ -41,6 +41,8 @@ RESOURCES = (
     ("apps", "replicasets"),
     ("autoscaling", "horizontalpodautoscalers"),
     ("keda.sh", "scaledobjects"),
+    ("weir.dev", "scalingpolicies"),
+    ("weir.dev", "scalingpolicies/status"),
     ("metrics.k8s.io", "pods"),
     ("rbac.authorization.k8s.io", "roles"),
 )
@@ -61,6 +63,7 @@ def installed(cluster: KubernetesCluster) -> Iterator[KubernetesCluster]:
     volumes = [volume(f"weir-{number}") for number in range(2)]
     cluster.apply(*volumes)
     cluster.kubectl("apply", "-k", str(FOLDER / DEMO), timeout_seconds=DEADLINE_SECONDS)
+    cluster.kubectl("apply", "-n", "demo", "-k", str(FOLDER / "target" / "policies"))
     for namespace in ("weir", "demo"):
         wait = ("wait", "deployment", "--all", "--for=condition=Available", "--timeout=150s", "-n", namespace)
         cluster.kubectl(*wait, timeout_seconds=180)
@@ -167,7 +170,7 @@ def allowed(cluster: KubernetesCluster, account: str, namespace: str) -> set[tup
     return found
 
 
-@pytest.mark.parametrize("account", ["monitor", "executor"])
+@pytest.mark.parametrize("account", list(RIGHTS))
 def test_a_service_account_has_exactly_the_rights_of_its_role(installed: KubernetesCluster, account: str) -> None:
     """Every verb of every resource that matters, in the namespace that is scaled; elsewhere nothing."""
     wanted = {(group, resource, verb) for (group, resource), verbs in rights()[account].items() for verb in verbs}
@@ -282,7 +285,7 @@ def scaled(cluster: KubernetesCluster) -> httpx.Response:
 @contextlib.contextmanager
 def without(cluster: KubernetesCluster, account: str, *taken: tuple[str, str, str]) -> Iterator[None]:
     """An account's role in the namespace demo without some rights: (group, resource, verb)."""
-    applied = named(DEMO, "Role", f"weir-{account}")
+    applied = role(account)
     granted = [(g, r, verb) for (g, r), verbs in rights()[account].items() for verb in verbs]
     rules = [{"apiGroups": [g], "resources": [r], "verbs": [v]} for g, r, v in granted if (g, r, v) not in taken]
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/demo/roles/weir-{account}"
@@ -290,7 +293,7 @@ def without(cluster: KubernetesCluster, account: str, *taken: tuple[str, str, st
     try:
         yield
     finally:
-        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(applied))
+        cluster.kubectl("apply", "-n", "demo", "-f", "-", stdin=json.dumps(applied))
 
 
 def test_the_doctor_finds_an_installation_complete(installed: KubernetesCluster) -> None:

@@ -132,14 +132,20 @@ def _selects(selector: Manifest, labels: dict[str, str]) -> bool:
     )
 
 
+def role(account: str) -> Manifest:
+    """Return the Role of an account in a namespace that Weir scales, or whose policies are resources."""
+    folder = "target/policies" if account == "knowledge" else "overlays/demo"
+    return named(folder, "Role", f"weir-{account}")
+
+
 def rights() -> dict[str, dict[tuple[str, str], set[str]]]:
-    """Verbs of the demonstration's two accounts by API group and resource, from their Roles."""
+    """Verbs of the accounts by API group and resource, from their Roles."""
     return {
         account: {
             (group, resource): set(rule["verbs"])
-            for rule in named("overlays/demo", "Role", f"weir-{account}")["rules"]
+            for rule in role(account)["rules"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]
         }
-        for account in ("monitor", "executor")
+        for account in ("monitor", "executor", "knowledge")
     }
