@@ -32,11 +32,11 @@ def forbidden(case: Case) -> list[Infeasible]:
     unit = case.analysis.policy.spec.target.unit
     if unit is not None:
         return [*found, *_uneven(case, unit)]
-    slots = case.deployment.slots
+    free = case.deployment.free_slots
     wanted, held = case.topology.slots(case.wanted), case.topology.slots(case.now)
-    if slots is not None and wanted > held and wanted > slots.available + held:
-        reason = messages.too_few_slots(wanted, slots.available, held)
-        found.append(Infeasible(wanted=wanted, limit=slots.available + held, code="slots", because=reason))
+    if free is not None and wanted > held and wanted > free + held:
+        reason = messages.too_few_slots(wanted, free, held)
+        found.append(Infeasible(wanted=wanted, limit=free + held, code="slots", because=reason))
     return found
 
 

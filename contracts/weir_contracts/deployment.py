@@ -203,7 +203,7 @@ class Slots(Message):
     total: Count
     """Number of registered slots."""
     available: Count
-    """Number of free slots; a rescale may use these and the slots that the application has."""
+    """Number of free slots."""
 
 
 class Checkpoints(Message):
@@ -232,6 +232,9 @@ class RescaleSettings(Message):
     """Time in seconds that the cluster waits for all requested slots. None: not set, or unknown."""
     max_trigger_delay_seconds: Seconds | None = None
     """Maximum time in seconds that the cluster waits for a checkpoint before a rescale. None: unknown."""
+    max_slots: Count | None = None
+    """Number of slots up to which the cluster starts TaskManagers itself, as Flink does on Kubernetes in native mode and
+    on YARN. None: it starts none, or unknown."""
 
 
 RECOVERED_AFTER = timedelta(minutes=10)
@@ -373,6 +376,15 @@ class Deployment(Message):
     def is_final(self) -> bool:
         """Whether the job does not run again without an outside action."""
         return self.health in ("failed", "ended")
+
+    @property
+    def free_slots(self) -> int | None:
+        """Number of slots that a rescale may use besides those of the application, including those of TaskManagers that
+        the cluster would start. None: unknown."""
+        slots, limit = self.slots, self.rescale.max_slots
+        if slots is None or limit is None:
+            return None if slots is None else slots.available
+        return max(slots.available, limit - (slots.total - slots.available))
 
     def ref(self) -> DeploymentRef:
         """Return the identity of the deployment."""

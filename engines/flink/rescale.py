@@ -10,6 +10,8 @@ from weir_contracts import MAX_SECONDS, Parallelism, RescaleSettings, Topology, 
 from .values import MAX_PARALLELISM, Unreadable, count, flink_seconds, instant, mapping, number, sequence
 
 _ADAPTIVE = "jobmanager.adaptive-scheduler."
+_UNLIMITED_SLOTS = 2**31 - 1
+"""Flink's default of `slotmanager.number-of-slots.max`."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ def rescale_settings(
     scheduler = scheduler or configuration.get("jobmanager.scheduler", "default").lower()[:50]
     if configuration.get("scheduler-mode", "").strip().lower() == "reactive":
         scheduler = "reactive"  # also adaptive, but without resource requirements
+    max_slots = _max_slots(configuration)
     own = {key.removeprefix(_ADAPTIVE): value for key, value in configuration.items() if key.startswith(_ADAPTIVE)}
     if (version or "2").startswith("1."):
         return RescaleSettings(
@@ -123,6 +126,7 @@ def rescale_settings(
             cooldown_seconds=flink_seconds(own.get("scaling-interval.min"), 30.0),
             stabilization_seconds=flink_seconds(own.get("scaling-interval.max"), None),
             max_trigger_delay_seconds=0.0,  # these versions do not wait for a checkpoint
+            max_slots=max_slots,
         )
     failures = count(own.get("rescale-trigger.max-checkpoint-failures", 2))
     interval = 0.0 if checkpointing_off else interval_seconds
@@ -132,4 +136,20 @@ def rescale_settings(
         cooldown_seconds=flink_seconds(own.get("executing.cooldown-after-rescaling"), 30.0),
         stabilization_seconds=flink_seconds(own.get("executing.resource-stabilization-timeout"), 60.0),
         max_trigger_delay_seconds=flink_seconds(own.get("rescale-trigger.max-delay"), derived),
+        max_slots=max_slots,
     )
+
+
+def _max_slots(configuration: Mapping[str, str]) -> int | None:
+    """Return the number of slots up to which the cluster starts TaskManagers; None for a standalone cluster.
+
+    Flink's client and the Flink Kubernetes Operator set `execution.target`; in standalone mode the operator sets
+    `remote`.
+    """
+    if not configuration.get("execution.target", "").startswith(("kubernetes-", "yarn-")):
+        return None
+    try:
+        limit = count(int(configuration.get("slotmanager.number-of-slots.max", _UNLIMITED_SLOTS)))
+    except ValueError:
+        limit = None
+    return _UNLIMITED_SLOTS if limit is None else limit

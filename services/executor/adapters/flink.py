@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -30,6 +30,8 @@ from services.executor.core.observed import (
     contested,
 )
 from services.executor.driver import Fence, WithoutGroups
+
+from .steadiness import Steadiness
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class FlinkDriver(WithoutGroups):
             transport=transport,
         )
         self._settings: dict[tuple[str, str], _Settings] = {}
+        self._enough = Steadiness()
 
     async def close(self) -> None:
         await self._clients.close()
@@ -88,7 +91,7 @@ class FlinkDriver(WithoutGroups):
             if entry is None:
                 return Snapshot(self._clock.now(), reachable=True, reason=f"the cluster has no job {wanted!r}")
             try:
-                return await self._snapshot_of(cluster, entry)
+                return await self._with_slots(subject, cluster, await self._snapshot_of(cluster, entry))
             except Unreadable:
                 if entry.state not in TERMINAL:
                     raise
@@ -142,10 +145,23 @@ class FlinkDriver(WithoutGroups):
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots of the cluster, or None if unknown."""
         try:
-            overview = await self._cluster(subject).get("/overview", lambda d: mapping(d, "/overview"))
-            return count(overview.get("slots-total"))
-        except (CallFailed, Unreadable):
+            return await _slots(self._cluster(subject), "slots-total")
+        except CallFailed:
             return None
+
+    async def _with_slots(self, subject: Subject, cluster: Cluster, found: Snapshot) -> Snapshot:
+        """Add since when there are the slots for which the cluster starts TaskManagers; the rescale waits for a
+        checkpoint after that."""
+        deployment, topology = found.deployment, found.topology
+        if deployment is None or topology is None or deployment.rescale.max_slots is None:
+            return found
+        wanted, held = topology.slots(deployment.requested or {}), topology.slots(deployment.observed)
+        if wanted <= held:
+            return found
+        free = await _slots(cluster, "slots-available")
+        is_enough = free is not None and held + free >= wanted
+        since = self._enough.since(subject.id, (wanted, held, is_enough), found.at)
+        return replace(found, resourced_at=since if is_enough else None)
 
     def _cluster(self, subject: Subject) -> Cluster:
         """Return the cluster. Raises `CallFailed` without a right to the credentials that the policy names."""
@@ -194,6 +210,14 @@ class FlinkDriver(WithoutGroups):
             fresh = {k: s for k, s in self._settings.items() if found.read_at - s.read_at < SETTINGS_LIFE}
             self._settings = {**fresh, (cluster.url, job_id): found}
         return found
+
+
+async def _slots(cluster: Cluster, name: str) -> int | None:
+    """Return a number of slots of the cluster's overview, or None if unknown."""
+    try:
+        return count((await cluster.get("/overview", lambda d: mapping(d, "/overview"))).get(name))
+    except (CallFailed, Unreadable):
+        return None
 
 
 async def _get_or_none(cluster: Cluster, path: str, parse: Callable[[Any], T]) -> T | None:

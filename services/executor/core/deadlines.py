@@ -59,8 +59,8 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     """Return the time limit of a rescale: cooldown + stabilisation + trigger delay + checkpoint + restart, at least the
     floor.
 
-    A rescale by instances, such as containers or pods, gets their `starts`, one after another, on top. Only Flink has
-    checkpoints.
+    A rescale by instances, such as containers or pods, gets their `starts`, one after another, on top; so does one for
+    which the cluster starts TaskManagers. Only Flink has checkpoints.
     """
     is_flink = deployment.engine == "flink"
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
@@ -73,6 +73,7 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + _or_default(restart, rules.restart_estimate_seconds)
     )
     by_instances = not is_flink or (analysis is not None and analysis.policy.spec.target.unit is not None)
+    by_instances = by_instances or deployment.rescale.max_slots is not None
     start = starts * rules.container_start_seconds if by_instances else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,17 +67,12 @@ async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> 
     await until(driver, job.subject, lambda s: s.runs(parallelism))
 
 
-@pytest.fixture(scope="session")
-def small_cluster(run_folder: Path) -> Iterator[FlinkCluster]:
-    """Four slots, so that a fifth is missing."""
-    # The longest wait for a checkpoint is part of the deadline; by default it would be three intervals.
-    options = {"jobmanager.adaptive-scheduler.rescale-trigger.max-delay": "8 s"}
-    with FlinkCluster(run_folder / "flink-executor", task_managers=1, slots=SLOTS, options=options) as cluster:
-        yield cluster
+# The longest wait for a checkpoint is part of the deadline; by default it would be three intervals.
+OPTIONS = {"jobmanager.adaptive-scheduler.rescale-trigger.max-delay": "8 s"}
 
 
-@pytest.fixture(scope="session")
-def real_job(small_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) -> Iterator[RealJob]:
+@contextmanager
+def sample_job_on(cluster: FlinkCluster, kafka: KafkaBroker, jar: Path) -> Iterator[RealJob]:
     """Checkpoints every 2 min: without a triggered checkpoint a rescale waits, here for the longest it may (8 s)."""
     name = f"executor-{uuid.uuid4().hex[:8]}"
     for topic in (f"{name}-in", f"{name}-out"):
@@ -89,13 +85,37 @@ def real_job(small_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) 
         *("--job-name", name),
         *("--checkpoint-interval-ms", "120000"),
     ]
-    job_id = small_cluster.submit(sample_job, arguments, parallelism=1)
+    job_id = cluster.submit(jar, arguments, parallelism=1)
     try:
-        small_cluster.wait_running(job_id)
-        yield RealJob(small_cluster, job_id, name)
+        cluster.wait_running(job_id)
+        yield RealJob(cluster, job_id, name)
     finally:
-        small_cluster.cancel(job_id)
-        small_cluster.wait_ended(job_id)
+        cluster.cancel(job_id)
+        cluster.wait_ended(job_id)
+
+
+@pytest.fixture(scope="session")
+def small_cluster(run_folder: Path) -> Iterator[FlinkCluster]:
+    """Four slots, so that a fifth is missing."""
+    with FlinkCluster(run_folder / "flink-executor", task_managers=1, slots=SLOTS, options=OPTIONS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_job(small_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path) -> Iterator[RealJob]:
+    with sample_job_on(small_cluster, kafka, sample_job) as job:
+        yield job
+
+
+@pytest.fixture
+def job_of_a_growing_cluster(tmp_path: Path, kafka: KafkaBroker, sample_job: Path) -> Iterator[RealJob]:
+    """The sample job on a cluster that says that it starts TaskManagers itself; the test starts them in its place."""
+    options = {**OPTIONS, "execution.target": "kubernetes-session"}
+    with (
+        FlinkCluster(tmp_path / "flink", task_managers=1, slots=SLOTS, options=options) as cluster,
+        sample_job_on(cluster, kafka, sample_job) as job,
+    ):
+        yield job
 
 
 @pytest.fixture(scope="session")

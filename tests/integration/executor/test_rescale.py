@@ -64,6 +64,9 @@ class Running:
     def published(self) -> list[Outcome]:
         return [Outcome.model_validate_json(r.value or b"") for r in self.bus.records(OUTCOMES.name)]
 
+    def phases(self) -> list[str]:
+        return [outcome.phase for outcome in self.published()]
+
     async def until_ended(self, made: Plan, seconds: float = 90.0) -> Outcome:
         """The outcome that ends a plan's action."""
 
@@ -122,6 +125,28 @@ async def test_without_slots_it_is_rolled_back_at_the_deadline(running: Running)
     assert there.deployment is not None and there.deployment.requested == vector(1)
 
 
+async def test_task_managers_that_the_cluster_starts_are_waited_for(job_of_a_growing_cluster: RealJob) -> None:
+    """Six subtasks on four slots, and a TaskManager that starts after the time in which a standalone cluster would have to
+    run them: it is verified, by a checkpoint triggered when the slots were there."""
+    driver = FlinkDriver(SystemClock())
+    running = Running(job_of_a_growing_cluster, driver)
+    await running.introduce()
+    made = await running.plan(vector(6))
+    await eventually(lambda: "verifying" in running.phases(), 30, lambda: str(running.published()))
+    limit = RULES.deadline_floor_seconds + 8.0  # the longest wait for a checkpoint
+    await asyncio.sleep(limit + 2.0)
+    assert running.phases()[-1] == "verifying"
+    cluster = job_of_a_growing_cluster.cluster
+    cluster.add_task_manager()
+    await asyncio.to_thread(cluster.wait_slots, 8)
+    found = await until(driver, running.job.subject, lambda s: s.runs(vector(6)), seconds=20)
+    assert found.deployment is not None and found.deployment.rescale.max_slots == 2**31 - 1
+    done = await running.until_ended(made)
+    assert (done.phase, done.observed) == ("verified", vector(6))
+    await running.end()
+    await driver.close()
+
+
 async def test_flink_refuses(running: Running) -> None:
     """Above max parallelism: failed with Flink's own reason, nothing changed, and the next plan is welcome."""
     made = await running.until_ended(await running.plan(vector(121)))
@@ -145,9 +170,7 @@ async def test_somebody_else_scales_it(running: Running) -> None:
 async def test_another_process_finishes_it(running: Running) -> None:
     """The first ended right after the request; the second finds it requested and verifies."""
     made = await running.plan(vector(3))
-    await eventually(
-        lambda: "verifying" in [o.phase for o in running.published()], 30, lambda: str(running.published())
-    )
+    await eventually(lambda: "verifying" in running.phases(), 30, lambda: str(running.published()))
     await running.end()
     stop = Stop()
     second = Executor(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
+from weir_contracts import RescaleSettings
 
 from services.executor.adapters.docker import DockerDriver
 from services.executor.adapters.docker_scaling import Container, Daemon
@@ -245,6 +246,15 @@ def test_containers_get_time_to_start() -> None:
     here = rescale_limit(deployment(), analysis(policy=policy()), rules)
     there = rescale_limit(deployment(), analysis(policy=docker_policy()), rules)
     assert (there - here).total_seconds() == 45.0
+
+
+def test_task_managers_that_the_cluster_starts_get_time_to_start() -> None:
+    """As containers that Weir starts."""
+    rules = Rules(deadline_floor_seconds=60.0, container_start_seconds=45.0)
+    starting = deployment(rescale=RescaleSettings(scheduler="adaptive", max_slots=2**31 - 1))
+    standalone = deployment(rescale=RescaleSettings(scheduler="adaptive"))
+    limits = [rescale_limit(each, analysis(policy=policy()), rules) for each in (starting, standalone)]
+    assert (limits[0] - limits[1]).total_seconds() == 45.0
 
 
 async def test_shutdown_does_not_wait_for_docker(rig: DockerRig) -> None:

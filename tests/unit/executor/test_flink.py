@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,31 @@ class TestHostile:
         found = await driver.observe(subject())
         await driver.close()
         assert found.deployment is not None and found.deployment.rescale.scheduler == "reactive"
+
+    async def test_slots_of_started_task_managers_are_waited_for(self, flink: FakeFlink) -> None:
+        """On a cluster that starts TaskManagers itself: the time since which there are enough, after which a checkpoint is
+        due."""
+        native = b'[{"key": "execution.target", "value": "kubernetes-application"}]'
+        flink.broken[f"/jobs/{JOB}/jobmanager/config"] = (200, native)
+        (job,) = flink.driver.jobs.values()
+        held, clock = TOPOLOGY.slots(job.observed), FakeClock(NOON)
+        job.requested = dict.fromkeys(job.requested, held + 3)
+        driver = FlinkDriver(clock, transport=flink.transport)
+
+        async def resourced_at(answer: tuple[int, bytes]) -> datetime | None:
+            flink.broken["/overview"] = answer
+            clock.advance(1)
+            return (await driver.observe(subject())).resourced_at
+
+        def free(slots: int) -> tuple[int, bytes]:
+            return 200, json.dumps({"slots-total": 20, "slots-available": slots}).encode()
+
+        assert await resourced_at(free(2)) is None
+        since = await resourced_at(free(3))
+        assert since == clock.now()
+        assert await resourced_at(free(4)) == since
+        assert await resourced_at((503, b"")) is None
+        await driver.close()
 
     async def test_silence_is_an_outage(self, flink: FakeFlink) -> None:
         """Timeouts and cut connections name the call."""

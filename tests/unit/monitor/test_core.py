@@ -338,6 +338,26 @@ async def test_what_is_not_set_has_the_default_of_its_version(
     ) == expected
 
 
+@pytest.mark.parametrize(
+    ("config", "slots"),
+    [
+        ({}, None),
+        ({"execution.target": "remote", "kubernetes.cluster-id": "orders"}, None),
+        ({"execution.target": "kubernetes-application"}, 2**31 - 1),
+        ({"execution.target": "kubernetes-session", "slotmanager.number-of-slots.max": "12"}, 12),
+        ({"execution.target": "yarn-application", "slotmanager.number-of-slots.max": "many"}, 2**31 - 1),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.20.5", "2.2.1"])
+async def test_a_cluster_that_starts_task_managers_has_more_slots_than_registered(
+    flink: MemoryFlink, config: dict[str, str], slots: int | None, version: str
+) -> None:
+    """Flink on Kubernetes in native mode and on YARN; in standalone mode the operator sets the target `remote`."""
+    observation = await observed(flink, version=version, configuration=config)
+    assert observation.deployment is not None
+    assert observation.deployment.rescale.max_slots == slots
+
+
 async def test_without_checkpoints_a_rescale_waits_for_none(flink: MemoryFlink) -> None:
     """Off is not unknown."""
     observation = await observed(flink, checkpoint_interval_seconds=None, checkpointing_off=True)

@@ -304,7 +304,7 @@ def context(current: Mapping[str, int], **changes: Any) -> Context:
         policy=the_policy,
         analysis=found,
         topology=graph,
-        deployment=deployment(current, graph, slots=slots),
+        deployment=deployment(current, graph, slots=slots, **changes.pop("deployed", {})),
         outcomes=[] if last_action is None else [outcome(last_action)],
         quarantine=changes.pop("quarantine", []),
     )

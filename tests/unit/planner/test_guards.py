@@ -13,6 +13,7 @@ from weir_contracts import (
     PastAction,
     PlanReply,
     QuarantinedVector,
+    RescaleSettings,
     Run,
     ScalingPolicy,
     Slots,
@@ -322,6 +323,15 @@ def test_no_slot_is_free() -> None:
     proposal = passed({SOURCE: 1, WORK: 9}, context(NOW, slots=Slots(total=4, available=0)))
     assert (proposal.vector, proposal.code) == (None, "slots")
     assert "9 slots are needed, 4 are available" in proposal.sentence
+
+
+@pytest.mark.parametrize(("max_slots", "work"), [(None, 6), (8, 6), (14, 8), (15, 9), (2**31 - 1, 9)])
+def test_a_cluster_that_starts_task_managers_limits_growth_by_its_own_maximum(max_slots: int | None, work: int) -> None:
+    """4 held, 6 of others and 2 free: with 14 slots that the cluster may have, 4 are free."""
+    starting = context(
+        NOW, slots=Slots(total=12, available=2), deployed={"rescale": RescaleSettings(max_slots=max_slots)}
+    )
+    assert passed({SOURCE: 1, WORK: 9}, starting).vector == {SOURCE: 1, WORK: work}
 
 
 def test_unknown_slots_hold_nothing_back() -> None:

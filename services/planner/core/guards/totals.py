@@ -43,18 +43,18 @@ def slots_available(proposal: Proposal) -> Proposal:
     """Limit growth to the free slots and those that the application holds.
 
     Unknown slots limit nothing, since the engine runs with what it has; neither do they where containers bring their
-    own.
+    own. A cluster that starts TaskManagers itself limits growth by its own maximum.
     """
     context = proposal.context
-    slots = context.request.deployment.slots
-    if slots is None or context.spec.target.unit is not None:
+    free = context.request.deployment.free_slots
+    if free is None or context.spec.target.unit is not None:
         return proposal
     cost = context.topology.slots
     held, wanted = cost(context.current), cost(proposal.wanted)
-    limit = slots.available + held
+    limit = free + held
     if wanted <= limit or wanted <= held:
         return proposal
-    reason = messages.slots_missing(wanted, limit, slots.available, held)
+    reason = messages.slots_missing(wanted, limit, free, held)
     vector = _in_steps(proposal.wanted, context.current, context, cost, limit=limit)
     return proposal.noting("slots", reason, wanted=wanted, limit=limit).changed(
         "slots-available", reason, vector, code="slots"
