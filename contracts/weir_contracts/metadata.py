@@ -58,7 +58,14 @@ class Metadata(Document):
 
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_CLUSTER_STATE = ("managedFields", "ownerReferences", "finalizers", "selfLink", "deletionGracePeriodSeconds")
+_CLUSTER_STATE = (
+    "managedFields",
+    "ownerReferences",
+    "finalizers",
+    "selfLink",
+    "deletionGracePeriodSeconds",
+    "generateName",
+)
 
 
 def without_cluster_state(document: Any) -> Any:

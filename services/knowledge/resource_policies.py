@@ -82,7 +82,7 @@ class ResourcePolicies:
     """By namespace and application."""
     _compared_at: dict[str, float] = field(default_factory=dict, init=False)
     _failed: dict[str, str] = field(default_factory=dict, init=False)
-    """Logged failures by namespace."""
+    """Logged failures by namespace; each is logged again after a minute at the earliest."""
 
     async def run(self, stop: Stop) -> None:
         """Check every second until stopped."""
@@ -99,11 +99,12 @@ class ResourcePolicies:
             try:
                 found = [Resource.of(each) for each in await self.resources.read(namespace)]
                 await self._check(namespace, {each.application: each for each in found})
-                self._failed.pop(namespace, None)
+                failure = await self._show_all(namespace)
             except ApiFailed as error:
-                if self._failed.get(namespace) != error.what:
-                    _log.warning("kubernetes-failed", namespace=namespace, reason=error.what)
-                    self._failed[namespace] = error.what
+                failure = error
+            if failure is not None and self._failed.get(namespace) != failure.what:
+                _log.warning("kubernetes-failed", namespace=namespace, reason=failure.what)
+                self._failed[namespace] = failure.what
         _REFUSED.set(sum(each.refusal is not None for known in self._known.values() for each in known.values()))
 
     async def _check(self, namespace: str, found: Mapping[str, Resource]) -> None:
@@ -111,6 +112,7 @@ class ResourcePolicies:
         if now - self._compared_at.get(namespace, _NEVER) >= COMPARE_SECONDS:
             await self._compare(namespace, found)
             self._compared_at[namespace] = now
+            self._failed.pop(namespace, None)
         for application in known.keys() - found.keys():
             await self._delete(application)
             del known[application]
@@ -119,9 +121,6 @@ class ResourcePolicies:
             if each is None or each.is_due(resource, now):
                 each = known[application] = _Known(resource, await self._store(resource), now)
             each.resource = resource
-            if now - each.looked_at >= STATUS_SECONDS:
-                each.looked_at = now
-                await self._show(each, now)
 
     async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
         """Delete the policies whose resource is gone, and forget resources whose policy the store lost."""
@@ -156,6 +155,18 @@ class ResourcePolicies:
         with suppress(Problem):
             await self.changes.delete(application, None, "resource")
             _log.info("policy-deleted", application=application)
+
+    async def _show_all(self, namespace: str) -> ApiFailed | None:
+        """Write each status that is due; return why the first one could not be written."""
+        now, failure = self.changes.clock.monotonic(), None
+        for known in self._known[namespace].values():
+            if now - known.looked_at >= STATUS_SECONDS:
+                known.looked_at = now
+                try:
+                    await self._show(known, now)
+                except ApiFailed as error:
+                    failure = failure or error
+        return failure
 
     async def _show(self, known: _Known, now: float) -> None:
         """Write the status of a resource if it differs from the present one."""

@@ -50,17 +50,6 @@ class Loop:
         settings = [f"{name}={json.dumps(value)}" for name, value in load.items()]
         self.stack.exec(self._load, "python", "-m", "workloads.loadgen.set_load", *settings)
 
-    def put_policy(self, spec: Mapping[str, Any]) -> None:
-        """Store the application's first policy."""
-        namespace, _, name = self.application.partition("/")
-        policy = {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "ScalingPolicy",
-            "metadata": {"namespace": namespace, "name": name},
-            "spec": spec,
-        }
-        self.client.put(f"/v1/policies/{self.application}", json=policy).raise_for_status()
-
     def change_policy(self, **spec: Any) -> None:
         """Store the application's policy again with other fields of its `spec`."""
         policy = self.get(f"/v1/policies/{self.application}")

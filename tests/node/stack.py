@@ -3,6 +3,7 @@
 import base64
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from testbed.bootstrap import PROJECT
 from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
+from tests.containers.compose import WEIR as SERVICES
 
 from .images import provide
 
@@ -53,6 +55,18 @@ class NodeStack:
         self.node.cluster.kubectl("apply", "--server-side", "-k", str(self._folder), timeout_seconds=READY_SECONDS)
         for namespace in (WEIR, SAMPLE):
             self.node.wait_available(namespace, READY_SECONDS)
+
+    def upgrade(self, overlay: Path) -> None:
+        """Apply another overlay in place of the present one, as the guide has it: Jobs cannot be changed."""
+        jobs = sorted(each["metadata"]["name"] for each in self.manifests() if each["kind"] == "Job")
+        self.node.cluster.kubectl(
+            "delete", "job", *jobs, "-n", WEIR, "--ignore-not-found", timeout_seconds=GONE_SECONDS
+        )
+        self._folder = overlay
+        self.apply()
+        for name in SERVICES:
+            rollout = ("rollout", "status", f"deployment/{name}", "-n", WEIR, f"--timeout={READY_SECONDS}s")
+            self.node.cluster.kubectl(*rollout, timeout_seconds=READY_SECONDS + 10)
 
     def down(self) -> None:
         """Delete all that the overlay has made."""

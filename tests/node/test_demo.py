@@ -1,19 +1,23 @@
 """`kubectl apply -k deploy/k8s/overlays/demo` on a real node: the loop acts, follows a load step, survives the death of
-each service's pods, scales by other planners, and leaves nothing behind."""
+each service's pods, scales by other planners and by a policy that is a resource, and leaves nothing behind."""
 
+import json
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testbed.kubernetes import KubernetesCluster
 from testbed.node import KubernetesNode
 from testbed.process import wait_until
 from tests.containers.compose import WEIR as SERVICES
 from tests.containers.loop import Loop, slowest
 
 from .servers import RESTRICTED, Callers, deployment, service
-from .stack import SAMPLE, WEIR, NodeStack
+from .stack import OVERLAYS, SAMPLE, WEIR, NodeStack
 
 LOW, HIGH = 700, 2000
 """Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
@@ -101,11 +105,35 @@ def test_daedalus_stays_within_the_budget(loop: Loop) -> None:
     assert all(max(plan["action"]["parallelism"].values()) <= SLOTS for plan in found.values() if plan["action"])
 
 
-def test_the_hpa_rule_scales_a_deployment_by_its_cpu(loop: Loop) -> None:
-    """200 millicores at pods that request 100 and are to use 60 %: four pods; one once the requests end."""
-    cluster = loop.stack.node.cluster
+@pytest.fixture
+def resources(loop: Loop, tmp_path: Path) -> KubernetesCluster:
+    """A cluster on which policies of the namespace `demo` are resources, by an overlay of one's own."""
+
+    def at(folder: Path, place: str) -> str:
+        return os.path.relpath(OVERLAYS.parent / place, folder)
+
+    rights = tmp_path / "rights"
+    rights.mkdir()
+    own = {"namespace": SAMPLE, "resources": [at(rights, "target/policies")]}
+    (rights / "kustomization.yaml").write_text(json.dumps(own))
+    settings = {"name": "settings", "namespace": WEIR, "behavior": "merge"}
+    overlay = {
+        "resources": [at(tmp_path, "overlays/demo"), "rights"],
+        "components": [at(tmp_path, "components/policy-resources")],
+        "configMapGenerator": [{**settings, "literals": [f"WEIR_KNOWLEDGE_KUBERNETES_NAMESPACES={SAMPLE}"]}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
+    loop.stack.upgrade(tmp_path)
+    cluster: KubernetesCluster = loop.stack.node.cluster
+    cluster.kubectl("wait", "--for=condition=Established", "crd/scalingpolicies.weir.dev", "--timeout=60s")
+    return cluster
+
+
+def test_a_resource_lets_the_hpa_rule_scale_a_deployment_by_its_cpu(loop: Loop, resources: KubernetesCluster) -> None:
+    """200 millicores at pods that request 100 and are to use 60 %: four pods; one once the requests end. The policy is
+    applied, watched and deleted by kubectl."""
     pods = deployment(SHOP, RESTRICTED, 1, cpu=f"{CPU_REQUEST * 1000:g}m", cpu_seconds=CPU_SECONDS)
-    cluster.apply(pods, service(SHOP), namespace=SAMPLE)
+    resources.apply(pods, service(SHOP), namespace=SAMPLE)
     shop = Loop(loop.stack, 8080, f"{SAMPLE}/{SHOP}", loop.host)
     utilization = {"type": "Utilization", "averageUtilization": CPU_PERCENT}
     parameters = {
@@ -121,19 +149,27 @@ def test_the_hpa_rule_scales_a_deployment_by_its_cpu(loop: Loop) -> None:
         "behavior": {"cooldown": "10s", "scaleDown": {"stabilization": "0s", "reversalHold": "0s"}},
         "mode": "act",
     }
-    shop.put_policy(spec)
+    policy = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": SHOP}, "spec": spec}
+    resources.apply(policy, namespace=SAMPLE)
+    resources.kubectl("wait", "-n", SAMPLE, "--for=condition=Accepted", f"scalingpolicy/{SHOP}", "--timeout=60s")
 
     def replicas(summary: Mapping[str, Any]) -> int:
         return int((summary.get("observed") or {}).get(SHOP, 0))
 
+    def status() -> dict[str, Any]:
+        path = f"/apis/weir.dev/v1alpha1/namespaces/{SAMPLE}/scalingpolicies/{SHOP}"
+        return dict(resources.request("GET", path).get("status", {}))
+
     with Callers(f"http://{loop.stack.node.service_address(SAMPLE, SHOP)}", REQUESTS):
         shop.until("four pods", lambda s: 3 <= replicas(s) <= 5 and s.get("action_phase") == "verified")
         grown = [plan for plan in plans(shop) if plan["kind"] == "scale"]
+        shop.until("the same in the status", lambda _: 3 <= status().get("subtasks", 0) <= 5)
     assert {plan["planner"] for plan in grown} == {"hpa"}
     assert grown[-1]["evidence"]["cpu"] > CPU_REQUEST * CPU_PERCENT / 100
     shop.until("one pod", lambda s: replicas(s) == 1 and s.get("action_phase") == "verified")
-    shop.client.delete(f"/v1/policies/{shop.application}").raise_for_status()
-    cluster.kubectl("delete", "deployment,service", SHOP, "-n", SAMPLE)
+    resources.kubectl("delete", "scalingpolicy", SHOP, "-n", SAMPLE)
+    shop.until("no policy", lambda _: shop.client.get(f"/v1/policies/{shop.application}").status_code == 404, 30)
+    resources.kubectl("delete", "deployment,service", SHOP, "-n", SAMPLE)
     shop.client.close()
 
 

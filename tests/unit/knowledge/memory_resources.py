@@ -15,6 +15,8 @@ class MemoryResources:
         self.documents: dict[tuple[str, str], dict[str, Any]] = {}
         self.failure: str | None = None
         """Why nothing can be read or written; None: it can."""
+        self.unwritable: set[str] = set()
+        """Names whose status the API server refuses."""
         self.writes = 0
         self._uids = count(1)
 
@@ -24,9 +26,10 @@ class MemoryResources:
 
     async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
         self._fail("patch", namespace)
-        if (namespace, name) not in self.documents:
+        status_code = 404 if (namespace, name) not in self.documents else 422 if name in self.unwritable else 0
+        if status_code:
             call = Call("patch", "scalingpolicies/status", namespace, name)
-            raise ApiFailed(call, f"cannot {call} (404)", 404, "NotFound")
+            raise ApiFailed(call, f"cannot {call} ({status_code})", status_code)
         document = self.documents[namespace, name]
         merged = {**document.get("status", {}), **copy.deepcopy(dict(status))}
         document["status"] = {key: value for key, value in merged.items() if value is not None}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import structlog
 from weir_contracts.base import Estimate
 
 from services.knowledge.core import HistoryLimits, State, remember
@@ -157,3 +158,27 @@ async def test_a_resource_that_is_deleted_while_its_status_is_written_is_no_fail
     assert await house.store.policy(house.app) is not None
     await house.policies.check()
     assert await house.store.policy(house.app) is None
+
+
+async def test_a_status_that_cannot_be_written_delays_no_other_policy(house: House, world: MemoryWorld) -> None:
+    """Each has its own; the reason is logged once."""
+    world.resources.unwritable = {"orders"}
+    target = {"flink": {"url": "http://127.0.0.1:8082", "job": "other"}}
+    await world.apply(house.document())
+    await world.apply(house.document("other", target=target))
+    with structlog.testing.capture_logs() as logs:
+        await house.until(lambda status, _: accepted(status) == "True", "other")
+        await house.until(lambda _, policy: policy is not None)
+        for _ in range(10):
+            house.clock.advance(1)
+            await house.policies.check()
+    reasons = [each["reason"] for each in logs if each["event"] == "kubernetes-failed"]
+    assert reasons == ["cannot patch scalingpolicies/status of orders in namespace shop (422)"]
+
+
+async def test_a_generated_name_is_no_unknown_field(house: House, world: MemoryWorld) -> None:
+    """Fields that the API server adds are left out."""
+    document = house.document()
+    document["metadata"] |= {"generateName": "ord", "finalizers": ["example.org/x"], "selfLink": "/x"}
+    await world.apply(document)
+    await house.until(lambda status, _: accepted(status) == "True")
