@@ -110,7 +110,7 @@ def definition(schema_of: Any) -> Schema:
             {"name": name, "type": type_, "jsonPath": path, "description": text} for name, type_, path, text in columns
         ],
     }
-    names = {"plural": PLURAL, "singular": KIND.lower(), "kind": KIND, "shortNames": ["sp"], "categories": ["weir"]}
+    names = {"plural": PLURAL, "singular": KIND.lower(), "kind": KIND, "shortNames": ["wsp"], "categories": ["weir"]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -82,7 +82,7 @@ def test_the_api_server_accepts_every_field_of_a_policy(world: ApiWorld, which: 
         **{key: value for key, value in written["metadata"].items() if key in kept},
     }
     world.kubectl("create", "--validate=strict", "-f", "-", document=written)
-    assert json.loads(world.kubectl("get", "sp", "orders", "-o", "json"))["spec"] == written["spec"]
+    assert json.loads(world.kubectl("get", "wsp", "orders", "-o", "json"))["spec"] == written["spec"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_kubectl_shows_and_waits_for_a_policy(world: ApiWorld, house: Hous
     head, row = (line.split() for line in table.splitlines())
     assert head == ["NAME", "MODE", "LAG", "SUBTASKS", "PLANNED", "DECISION", "ACCEPTED", "AGE"]
     assert row[:2] + row[-2:-1] == ["orders", "act", "True"]
-    await asyncio.to_thread(world.kubectl, "wait", "--for=condition=Accepted", "sp/orders", "--timeout=10s")
+    await asyncio.to_thread(world.kubectl, "wait", "--for=condition=Accepted", "wsp/orders", "--timeout=10s")
 
 
 async def test_no_right_of_knowledge_is_superfluous(world: ApiWorld, house: House) -> None:
