@@ -112,7 +112,9 @@ async def run(settings: KnowledgeSettings) -> int:
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
-    changes = PolicyChanges(store, clock, catalogue, publisher.outbox_filled.set, settings.targets())
+    changes = PolicyChanges(
+        store, clock, catalogue, publisher.outbox_filled.set, settings.targets(), settings.namespaces
+    )
     app.include_router(policies_router(changes))
     resources = _resources(settings)
     streams = EventStreams(settings.event_streams)
@@ -147,7 +149,7 @@ async def run(settings: KnowledgeSettings) -> int:
             return publisher.epoch is not None and knowledge.rebuilt.is_set()
 
         summary = partial(summary_by_name, store, clock)
-        await ResourcePolicies(resources, changes, settings.namespaces, publishes, summary).run(stop)
+        await ResourcePolicies(resources, changes, publishes, summary).run(stop)
 
     async def close() -> None:
         if resources is not None:

@@ -47,7 +47,7 @@ def changed_by_another(application: str, version: int | None) -> str:
     return f"another writer changed {application}: {now}; read it again and apply your change to that"
 
 
-def owned(application: str, owner: str | None) -> str:
+def owned(application: str, owner: str) -> str:
     """Say where the policy of an owner is changed."""
     namespace, _, name = application.partition("/")
     if owner == "resource":

@@ -1,7 +1,7 @@
 """Changes of policies, from the REST API and from resources of Kubernetes: checked, versioned, and each policy with one
 owner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -36,6 +36,8 @@ class PolicyChanges:
     catalogue: PlannerCatalogue
     on_change: Callable[[], None]
     allowed: Allowed = TARGETS
+    resource_namespaces: Collection[str] = ()
+    """Namespaces whose ScalingPolicy resources are policies; in others the policy of a resource belongs to the REST API."""
 
     async def existing(self, application: str) -> ScalingPolicy:
         """Return the policy; 404 if there is none."""
@@ -54,7 +56,7 @@ class PolicyChanges:
         """
         before = await self.store.policy(policy.application)
         if not adopt:
-            _check_owner(before, owner)
+            self._check_owner(before, owner)
         _check_addresses(policy, self.allowed)
         await _check_planners(policy, before, self.catalogue)
         if policy.spec.mode == "paused":
@@ -68,7 +70,7 @@ class PolicyChanges:
 
     async def delete(self, application: str, expected: int | None, owner: Owner = "rest") -> None:
         """Delete a policy; 404 if there is none, 409 as for `put`."""
-        _check_owner(await self.store.policy(application), owner)
+        self._check_owner(await self.store.policy(application), owner)
         try:
             if not await self.store.delete_policy(application, expected, _by_time(self.clock.now())):
                 raise Problem(404, messages.no_policy(application))
@@ -100,6 +102,15 @@ class PolicyChanges:
         self.on_change()
         return stored, before is None
 
+    def _check_owner(self, before: ScalingPolicy | None, owner: Owner) -> None:
+        """Raise 409 for a policy that another owner wrote."""
+        if before is None:
+            return
+        by_resource = before.metadata.owner == "resource" and before.metadata.namespace in self.resource_namespaces
+        present: Owner = "resource" if by_resource else "rest"
+        if present != owner:
+            raise Problem(409, messages.owned(before.application, present), extra={"owner": present})
+
     async def _check_job(self, policy: ScalingPolicy) -> None:
         """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
         observation."""
@@ -130,16 +141,6 @@ class PolicyChanges:
         changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
         stored, _ = await self._write(changed, caller, policy.metadata.version)
         return stored
-
-
-def _check_owner(before: ScalingPolicy | None, owner: Owner) -> None:
-    """Raise 409 for a policy that another owner wrote."""
-    if before is not None and (before.metadata.owner or "rest") != owner:
-        raise Problem(
-            409,
-            messages.owned(before.application, before.metadata.owner),
-            extra={"owner": before.metadata.owner or "rest"},
-        )
 
 
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:

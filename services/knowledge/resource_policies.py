@@ -5,7 +5,7 @@ written if its resource has another uid or generation, and deleted if its resour
 read (an interrupted watch, a missing right or definition) delete nothing.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -71,11 +71,11 @@ class _Known:
 
 @dataclass(eq=False, repr=False)
 class ResourcePolicies:
-    """Keeps policies as the resources of `namespaces` say, on the replica that publishes policies (`publishes`)."""
+    """Keeps policies as the resources of `changes.resource_namespaces` say, on the replica that publishes policies
+    (`publishes`)."""
 
     resources: Resources
     changes: PolicyChanges
-    namespaces: Collection[str]
     publishes: Callable[[], bool]
     summary_of: Callable[[str], Awaitable[Summary]]
     _known: dict[str, dict[str, _Known]] = field(default_factory=dict, init=False)
@@ -95,7 +95,7 @@ class ResourcePolicies:
             self._compared_at.clear()
             _REFUSED.set(0)
             return
-        for namespace in sorted(self.namespaces):
+        for namespace in sorted(self.changes.resource_namespaces):
             try:
                 found = [Resource.of(each) for each in await self.resources.read(namespace)]
                 await self._check(namespace, {each.application: each for each in found})

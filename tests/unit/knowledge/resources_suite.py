@@ -41,7 +41,9 @@ class House:
 
     def __init__(self, world: World) -> None:
         self.world, self.clock, self.store, self.catalogue = world, FakeClock(NOON), MemoryStore(), Catalogue()
-        self.changes = PolicyChanges(self.store, self.clock, self.catalogue, lambda: None)
+        self.changes = PolicyChanges(
+            self.store, self.clock, self.catalogue, lambda: None, resource_namespaces=[world.namespace]
+        )
         self.publishes = True
         self.app = f"{world.namespace}/orders"
         self.policies = self.new_process()
@@ -49,8 +51,7 @@ class House:
     def new_process(self) -> ResourcePolicies:
         """Return what a process has that was just started."""
         summary = partial(summary_by_name, self.store, self.clock)
-        namespaces = [self.world.namespace]
-        return ResourcePolicies(self.world.resources, self.changes, namespaces, lambda: self.publishes, summary)
+        return ResourcePolicies(self.world.resources, self.changes, lambda: self.publishes, summary)
 
     def document(self, name: str = "orders", **spec: Any) -> dict[str, Any]:
         """Return a policy as its user writes it."""

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import structlog
+from weir_contracts import parse_policy
 from weir_contracts.base import Estimate
 
 from services.knowledge.core import HistoryLimits, State, remember
 from services.knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
 from tests.unit.knowledge.builders import analysis, documents, observation, plan
 from tests.unit.knowledge.memory_resources import MemoryResources
-from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted, condition
+from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 
 
 class MemoryWorld:
@@ -182,3 +183,18 @@ async def test_a_generated_name_is_no_unknown_field(house: House, world: MemoryW
     document["metadata"] |= {"generateName": "ord", "finalizers": ["example.org/x"], "selfLink": "/x"}
     await world.apply(document)
     await house.until(lambda status, _: accepted(status) == "True")
+
+
+async def test_without_its_namespace_the_policy_of_a_resource_belongs_to_the_rest_api(
+    house: House, world: MemoryWorld
+) -> None:
+    """The list of namespaces no longer has it: the policy stays, and can be changed again."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    house.changes.resource_namespaces = []
+    await house.policies.check()
+    written, is_new = await house.changes.put(parse_policy(house.document(bounds={"max": 5})), WRITER, None)
+    assert (is_new, written.metadata.owner, written.spec.bounds.max) == (False, None, 5)
+    house.changes.resource_namespaces = ["shop"]
+    status = await house.until(lambda status, _: accepted(status) == "False")
+    assert condition(status)["reason"] == "Conflict"
