@@ -19,18 +19,9 @@ ADOPT = f"{GROUP}/adopt"
 """Annotation of a resource that takes over a policy written through the REST API: `"true"`."""
 
 Schema = dict[str, Any]
-_KEPT = frozenset(
-    {
-        "type",
-        "description",
-        "enum",
-        "pattern",
-        "minimum",
-        "maximum",
-        "required",
-    }
-    | {"minLength", "maxLength", "minItems", "maxItems", "maxProperties"}
-)
+_KEPT = {"type", "description", "enum", "pattern", "minimum", "maximum", "required"} | {
+    *("minLength", "maxLength", "minItems", "maxItems", "maxProperties")
+}
 """Keys that mean the same in both kinds of schema."""
 
 

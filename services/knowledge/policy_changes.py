@@ -62,11 +62,10 @@ class PolicyChanges:
         if policy.spec.mode == "paused":
             # The mode of before an earlier pause does not count: this policy was written as paused.
             await self.store.keep_mode(policy.application, "advise")
-        given = policy.metadata.owner is not None or owner != "rest"
-        update = {"owner": owner if owner != "rest" else None} if given else {}
-        return await self._write(
-            policy.model_copy(update={"metadata": policy.metadata.model_copy(update=update)}), caller, expected
-        )
+        if owner == "resource" or policy.metadata.owner is not None:
+            metadata = policy.metadata.model_copy(update={"owner": None if owner == "rest" else owner})
+            policy = policy.model_copy(update={"metadata": metadata})
+        return await self._write(policy, before, caller, expected), before is None
 
     async def delete(self, application: str, expected: int | None, owner: Owner = "rest") -> None:
         """Delete a policy; 404 if there is none, 409 as for `put`."""
@@ -78,8 +77,10 @@ class PolicyChanges:
             raise _conflict(application, conflict.current) from None
         self.on_change()
 
-    async def _write(self, policy: ScalingPolicy, caller: Caller, expected: int | None) -> tuple[ScalingPolicy, bool]:
-        before = await self.store.policy(policy.application)
+    async def _write(
+        self, policy: ScalingPolicy, before: ScalingPolicy | None, caller: Caller, expected: int | None
+    ) -> ScalingPolicy:
+        """Store the version after `before`, which was checked; 409 if another writer was first."""
         version = (before.metadata.version or 0) if before else 0
         if expected is not None and expected != version:
             raise _conflict(policy.application, before)
@@ -100,7 +101,7 @@ class PolicyChanges:
         except TargetTaken as taken:
             raise _taken(policy, taken.application) from None
         self.on_change()
-        return stored, before is None
+        return stored
 
     def _check_owner(self, before: ScalingPolicy | None, owner: Owner) -> None:
         """Raise 409 for a policy that another owner wrote."""
@@ -139,8 +140,7 @@ class PolicyChanges:
         self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
     ) -> ScalingPolicy:
         changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
-        stored, _ = await self._write(changed, caller, policy.metadata.version)
-        return stored
+        return await self._write(changed, policy, caller, policy.metadata.version)
 
 
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:

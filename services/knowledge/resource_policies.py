@@ -1,7 +1,7 @@
 """Policies from ScalingPolicy resources of Kubernetes, and the status of these resources.
 
 The resources are compared with the stored policies, so nothing depends on an event that may be missed: a policy is
-written if its resource has another uid or generation, and deleted if its resource is gone. Resources that cannot be
+written if its resource has another uid or generation, and deleted if its resource was deleted. Resources that cannot be
 read (an interrupted watch, a missing right or definition) delete nothing.
 """
 
@@ -47,12 +47,12 @@ class Resources(Protocol):
         """Return the resources of a namespace as the API server sends them; `ApiFailed` while they are not current."""
 
     async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
-        """Replace the status of a resource; `ApiFailed` if it is gone or the API server refuses."""
+        """Replace the status of a resource; `ApiFailed` if it was deleted or the API server refuses."""
 
 
 @dataclass
-class _Known:
-    """What was done for a resource. Times are monotonic seconds."""
+class _Attempt:
+    """The last attempt to store a resource, and the work on its status. Times are monotonic seconds."""
 
     resource: Resource
     refusal: Refusal | None
@@ -78,7 +78,7 @@ class ResourcePolicies:
     changes: PolicyChanges
     publishes: Callable[[], bool]
     summary_of: Callable[[str], Awaitable[Summary]]
-    _known: dict[str, dict[str, _Known]] = field(default_factory=dict, init=False)
+    _attempts: dict[str, dict[str, _Attempt]] = field(default_factory=dict, init=False)
     """By namespace and application."""
     _compared_at: dict[str, float] = field(default_factory=dict, init=False)
     _failed: dict[str, str] = field(default_factory=dict, init=False)
@@ -89,9 +89,9 @@ class ResourcePolicies:
         await run_forever("resources", self.check, stop, pause_seconds=CHECK_SECONDS)
 
     async def check(self) -> None:
-        """Store what changed, delete what is gone, and write what the status of a resource lacks."""
+        """Store changed resources, delete the policies of deleted ones, and write each status that is due."""
         if not self.publishes():
-            self._known.clear()
+            self._attempts.clear()
             self._compared_at.clear()
             _REFUSED.set(0)
             return
@@ -105,34 +105,36 @@ class ResourcePolicies:
             if failure is not None and self._failed.get(namespace) != failure.what:
                 _log.warning("kubernetes-failed", namespace=namespace, reason=failure.what)
                 self._failed[namespace] = failure.what
-        _REFUSED.set(sum(each.refusal is not None for known in self._known.values() for each in known.values()))
+        _REFUSED.set(
+            sum(each.refusal is not None for attempts in self._attempts.values() for each in attempts.values())
+        )
 
     async def _check(self, namespace: str, found: Mapping[str, Resource]) -> None:
-        now, known = self.changes.clock.monotonic(), self._known.setdefault(namespace, {})
+        now, attempts = self.changes.clock.monotonic(), self._attempts.setdefault(namespace, {})
         if now - self._compared_at.get(namespace, _NEVER) >= COMPARE_SECONDS:
             await self._compare(namespace, found)
             self._compared_at[namespace] = now
             self._failed.pop(namespace, None)
-        for application in known.keys() - found.keys():
+        for application in attempts.keys() - found.keys():
             await self._delete(application)
-            del known[application]
+            del attempts[application]
         for application, resource in found.items():
-            each = known.get(application)
+            each = attempts.get(application)
             if each is None or each.is_due(resource, now):
-                each = known[application] = _Known(resource, await self._store(resource), now)
+                each = attempts[application] = _Attempt(resource, await self._store(resource), now)
             each.resource = resource
 
     async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
-        """Delete the policies whose resource is gone, and forget resources whose policy the store lost."""
-        known, stored = self._known[namespace], {}
+        """Delete the policies whose resource was deleted, and forget resources whose policy the store lost."""
+        attempts, stored = self._attempts[namespace], {}
         for policy in await self.changes.store.policies():
             if policy.metadata.namespace == namespace and policy.metadata.owner == "resource":
                 stored[policy.application] = policy
                 if policy.application not in found:
                     await self._delete(policy.application)
-        for application, each in list(known.items()):
+        for application, each in list(attempts.items()):
             if each.refusal is None and not (application in stored and each.resource.is_of(stored[application])):
-                del known[application]
+                del attempts[application]
 
     async def _store(self, resource: Resource) -> Refusal | None:
         """Store the resource's policy unless it is stored; return why it is not in force."""
@@ -151,7 +153,7 @@ class ResourcePolicies:
         return None
 
     async def _delete(self, application: str) -> None:
-        """Delete the policy of a resource that is gone, unless it has another owner."""
+        """Delete the policy of a deleted resource, unless it has another owner."""
         with suppress(Problem):
             await self.changes.delete(application, None, "resource")
             _log.info("policy-deleted", application=application)
@@ -159,26 +161,26 @@ class ResourcePolicies:
     async def _show_all(self, namespace: str) -> ApiFailed | None:
         """Write each status that is due; return why the first one could not be written."""
         now, failure = self.changes.clock.monotonic(), None
-        for known in self._known[namespace].values():
-            if now - known.looked_at >= STATUS_SECONDS:
-                known.looked_at = now
+        for attempt in self._attempts[namespace].values():
+            if now - attempt.looked_at >= STATUS_SECONDS:
+                attempt.looked_at = now
                 try:
-                    await self._show(known, now)
+                    await self._show(attempt, now)
                 except ApiFailed as error:
                     failure = failure or error
         return failure
 
-    async def _show(self, known: _Known, now: float) -> None:
+    async def _show(self, attempt: _Attempt, now: float) -> None:
         """Write the status of a resource if it differs from the present one."""
-        resource = known.resource
+        resource = attempt.resource
         stored = await self.changes.store.policy(resource.application)
         policy = stored if stored is not None and stored.metadata.owner == "resource" else None
         summary = None if policy is None else await self.summary_of(resource.application)
-        status = status_of(resource, known.refusal, policy, summary, self.changes.clock.now())
-        if not differs(status, resource.status, in_figures=now - known.written_at >= FIGURES_SECONDS):
+        status = status_of(resource, attempt.refusal, policy, summary, self.changes.clock.now())
+        if not differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
             return
         # A merge patch keeps what it does not name: figures that became unknown are removed.
-        gone = dict.fromkeys(resource.status.keys() - status.keys())
+        removed = dict.fromkeys(resource.status.keys() - status.keys())
         namespace, _, name = resource.application.partition("/")
-        await self.resources.write_status(namespace, name, {**gone, **status})
-        known.written_at = now
+        await self.resources.write_status(namespace, name, {**removed, **status})
+        attempt.written_at = now
