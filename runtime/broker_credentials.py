@@ -4,6 +4,7 @@ An entry lists the brokers that it is for. Without that list the author of a pol
 server of their own.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +39,15 @@ def read_broker_credentials(path: Path | None) -> Mapping[str, BrokerCredentials
     if path is None:
         return {}
     document = read_object(path, SETTING, "map names to entries")
-    return {name: _entry(name, entry) for name, entry in document.items()}
+    return {name: _entry(entry, f"{SETTING}: {path}: {name[:60]!r}") for name, entry in document.items()}
 
 
-def _entry(name: str, entry: Any) -> BrokerCredentials:
-    place = f"{SETTING}: {name[:60]!r}"
+def _entry(entry: Any, place: str) -> BrokerCredentials:
     if not isinstance(entry, dict):
-        raise ValueError(f"{place} must be an object")  # noqa: TRY004
+        raise ValueError(f"{place} must be an object: the file maps names to entries")  # noqa: TRY004
     check(entry, place, frozenset({SERVERS}))
     servers = frozenset(part.strip().lower() for part in entry.get(SERVERS, "").split(",") if part.strip())
-    if not servers:
+    if not servers or not all(re.fullmatch(r"[^\s/@]+:\d{1,5}", server) for server in servers):
         raise ValueError(f"{place}: {SERVERS} must list the brokers as host:port, separated by commas")
     return BrokerCredentials(servers, {field: value for field, value in entry.items() if field != SERVERS})
 

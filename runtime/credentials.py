@@ -21,7 +21,7 @@ def read_credentials_file(path: Path, setting: str) -> bytes:
         raise ValueError(f"{setting}: cannot read {path}: {type(error).__name__}") from None
     if len(content) > MAX_BYTES:
         raise ValueError(f"{setting}: {path} has more than {MAX_BYTES:,} bytes")
-    return content
+    return content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
 
 
 def read_object(path: Path, setting: str, what: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ own.
 
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -74,10 +74,17 @@ class _Entry(BaseModel):
             raise ValueError("certificate_file and key_file belong together")
         if self.certificates is not None and self.origin.scheme != "https":
             raise ValueError("ca_file and certificate_file need an origin with https")
+        for field in ("ca_file", "certificate_file", "key_file"):
+            path = getattr(self, field)
+            try:
+                _ = None if path is None else path.read_bytes()
+            except OSError as error:
+                raise ValueError(f"{field}: cannot read {path}: {type(error).__name__}") from None
         try:
             tls_context(self.certificates)
         except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"the certificates cannot be used: {type(error).__name__}") from None
+            sentence = "not PEM, or the key is of another certificate"
+            raise ValueError(f"the certificates cannot be used: {sentence} ({type(error).__name__})") from None
         return self
 
     @property
@@ -120,13 +127,26 @@ def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
         entries = _ENTRIES.validate_json(text)
     except ValidationError as error:
         first, *_ = error.errors(include_url=False, include_input=False)
-        if first["type"] == "json_invalid":
-            raise ValueError("is not JSON") from None
-        raise ValueError(f"{'.'.join(map(str, first['loc']))[:200]}: {sentence_of(first)}") from None
+        raise ValueError(_problem(first["type"], [str(part) for part in first["loc"]], sentence_of(first))) from None
     return {
         name: HttpCredential(_origin(each.origin), each.authorization, each.certificates)
         for name, each in entries.items()
     }
+
+
+def _problem(kind: str, place: Sequence[str], sentence: str) -> str:
+    """Return what is wrong with the entries, and where."""
+    if kind == "json_invalid":
+        return "is not JSON"
+    if not place:
+        return "must map names to entries"
+    if place[-1] == "[key]":
+        return f"the name {place[0][:100]!r} {sentence}"
+    if kind == "extra_forbidden":
+        sentence = f"is not among {', '.join(_Entry.model_fields)}"
+    elif len(place) == 1 and kind in ("model_type", "model_attributes_type", "dict_type"):
+        sentence = "must be an object: the file maps names to entries"
+    return f"{'.'.join(place)[:200]}: {sentence}"
 
 
 def _origin(url: AnyHttpUrl) -> tuple[str, str, int | None]:
@@ -182,6 +202,6 @@ class FlinkSettings(TargetSettings):
             return {}
         content = read_credentials_file(path, FLINK_SETTING)
         try:
-            return read_credentials(content)
+            return read_credentials(content or b"-")  # an empty file is no JSON
         except ValueError as error:
             raise ValueError(f"{FLINK_SETTING}: {path}: {error}") from None

@@ -20,6 +20,8 @@ ALLOWED = frozenset(
     }
 )
 """librdkafka's settings that an entry may have; others could load libraries or switch checks off."""
+_PROTOCOLS = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
+_FILES = frozenset({"ssl.ca.location", "ssl.certificate.location", "ssl.key.location"})
 _LOGIN_MODULES = {
     "PLAIN": "plain.PlainLoginModule",
     "SCRAM-SHA-256": "scram.ScramLoginModule",
@@ -28,12 +30,43 @@ _LOGIN_MODULES = {
 
 
 def check(entry: Mapping[str, Any], place: str, further: frozenset[str] = frozenset()) -> None:
-    """Raise `ValueError` for a field that is neither allowed nor in `further`, or whose value is no text."""
+    """Raise `ValueError` for settings with which no client would log in as meant; it names the field, never a password.
+
+    `further` are fields that are allowed besides.
+    """
     for field, value in entry.items():
         if field not in ALLOWED | further:
             raise ValueError(f"{place}: {field[:60]!r} is not among {', '.join(sorted(ALLOWED | further))}")
         if not isinstance(value, str):
             raise ValueError(f"{place}: {field} must be text")  # noqa: TRY004
+        if not value or not value.isprintable():
+            raise ValueError(f"{place}: {field} must not be empty or contain a line break")
+    protocol = str(entry.get("security.protocol", "")).upper()
+    if protocol not in _PROTOCOLS:
+        # By default clients use no TLS and ignore a login.
+        raise ValueError(f"{place}: security.protocol must be one of {', '.join(_PROTOCOLS)}")
+    for part, belongs in (("sasl.", protocol.startswith("SASL_")), ("ssl.", protocol.endswith("SSL"))):
+        given = sorted(field for field in entry if field.startswith(part))
+        if given and not belongs:
+            raise ValueError(f"{place}: {given[0]} has no effect with security.protocol {protocol}")
+    if protocol.startswith("SASL_"):
+        missing = [field for field in ("sasl.mechanism", "sasl.username", "sasl.password") if field not in entry]
+        if missing:
+            raise ValueError(f"{place}: {missing[0]} is required with security.protocol {protocol}")
+        if entry["sasl.mechanism"] not in _LOGIN_MODULES:
+            raise ValueError(f"{place}: sasl.mechanism must be one of {', '.join(_LOGIN_MODULES)}")
+    if ("ssl.certificate.location" in entry) != ("ssl.key.location" in entry):
+        raise ValueError(f"{place}: ssl.certificate.location and ssl.key.location belong together")
+    for field in _FILES & entry.keys():
+        _check_pem(Path(entry[field]), f"{place}: {field}")
+
+
+def _check_pem(path: Path, place: str) -> None:
+    try:
+        if b"-----BEGIN " not in path.read_bytes():
+            raise ValueError(f"{place}: {path} is not PEM: it has no line -----BEGIN …-----")
+    except OSError as error:
+        raise ValueError(f"{place}: cannot read {path}: {type(error).__name__}") from None
 
 
 def read_security(path: Path | None) -> dict[str, str]:
@@ -44,37 +77,20 @@ def read_security(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     found = read_object(path, LOOP_SETTING, "be an object of librdkafka's settings")
-    place = f"{LOOP_SETTING}: {path}"
-    check(found, place)
-    try:
-        java_settings(found)
-    except OSError as error:
-        raise ValueError(f"{place}: cannot read a file that it names: {type(error).__name__}") from None
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+    check(found, f"{LOOP_SETTING}: {path}")
     return found
 
 
 def java_settings(security: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of Kafka's Java client that mean the same. Certificates and key are passed as their text.
-
-    Raises `ValueError` for what it cannot do, and `OSError` for a file that cannot be read.
-    """
-    found: dict[str, str] = {}
-    if "security.protocol" in security:
-        found["security.protocol"] = security["security.protocol"]
+    """Return the settings of Kafka's Java client that mean the same, of settings that were checked. Certificates and key
+    are passed as their text. Raises `OSError` for a file that cannot be read any more."""
+    found = {name: security[name] for name in ("security.protocol", "sasl.mechanism") if name in security}
     if "sasl.mechanism" in security:
-        mechanism = security["sasl.mechanism"]
-        if mechanism not in _LOGIN_MODULES:
-            raise ValueError(f"sasl.mechanism must be one of {', '.join(_LOGIN_MODULES)}")
-        user, password = (_quoted(security.get(name, "")) for name in ("sasl.username", "sasl.password"))
-        module = f"org.apache.kafka.common.security.{_LOGIN_MODULES[mechanism]}"
-        found["sasl.mechanism"] = mechanism
+        user, password = (_quoted(security[name]) for name in ("sasl.username", "sasl.password"))
+        module = f"org.apache.kafka.common.security.{_LOGIN_MODULES[security['sasl.mechanism']]}"
         found["sasl.jaas.config"] = f"{module} required username={user} password={password};"
     if "ssl.ca.location" in security:
         found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(security["ssl.ca.location"])}
-    if ("ssl.certificate.location" in security) != ("ssl.key.location" in security):
-        raise ValueError("ssl.certificate.location and ssl.key.location belong together")
     if "ssl.certificate.location" in security:
         found["ssl.keystore.type"] = "PEM"
         found["ssl.keystore.certificate.chain"] = _text(security["ssl.certificate.location"])

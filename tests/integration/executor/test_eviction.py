@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -11,7 +12,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from weir_contracts import KafkaSignals
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from weir_contracts import KafkaSignals, policy_of
 
 from runtime.addresses import Allowed
 from runtime.broker_credentials import BrokerCredentials
@@ -21,12 +30,15 @@ from services.executor.adapters.group_state import GroupMember, GroupReading
 from services.executor.adapters.groups import GroupUnread
 from services.executor.adapters.kafka_groups import KafkaGroups, _remove
 from services.executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
+from services.monitor.adapters.application import Collectors
+from testbed.bootstrap import PROJECT
 from testbed.kafka import SASL_USER, KafkaBroker
 from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_policy
 
 pytestmark = pytest.mark.integration
 
 PROGRAM = Path(__file__).parent / "group_member.py"
+DOCUMENT = PROJECT / "docs" / "reference" / "signals.md"
 SECONDS = 120.0
 """Below the members' session timeout of 300 s, after which the brokers would drop them by themselves."""
 
@@ -172,6 +184,65 @@ async def test_credentials_are_used_to_read_and_to_remove(group: RealGroup, kafk
             await groups.read(signals, group.name)
         assert "not-the-password" not in str(error.value)
         await groups.close()
+
+
+def documented(topic: str, group: str) -> list[AclBinding]:
+    """Return the rights of the document's table."""
+    rows = re.findall(r"^\| (topics that|the application's group).*? \| `(\w+)` \|", DOCUMENT.read_text(), re.M)
+    return [
+        AclBinding(
+            ResourceType.TOPIC if kind.startswith("topics") else ResourceType.GROUP,
+            topic if kind.startswith("topics") else group,
+            ResourcePatternType.LITERAL,
+            f"User:{SASL_USER}",
+            "*",
+            AclOperation[operation.upper()],
+            AclPermissionType.ALLOW,
+        )
+        for kind, operation in rows
+    ]
+
+
+async def test_the_documented_rights_suffice(run_folder: Path) -> None:
+    """Brokers with an authorizer: the monitor reads lag and members, the executor reads and removes members."""
+    with KafkaBroker(run_folder / "kafka-rights", authorizer=True) as broker:
+        group = RealGroup(broker)
+        rights = documented(group.name, group.name)
+        assert len(rights) == 3
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        for each in admin.create_acls(rights).values():
+            await asyncio.to_thread(each.result, SECONDS)
+        security = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": SASL_USER,
+            "sasl.password": broker.sasl_password,
+        }
+        entry = {"shop": BrokerCredentials(frozenset({broker.sasl_servers}), security)}
+        group.start("orders-1")
+        group.start("orders-2")
+        dead = DepartedMember((await group.stable("orders-1", "orders-2"))["orders-2"].id, "orders-2")
+        signals = {"kafka": {"bootstrapServers": broker.sasl_servers, "credentials": "shop"}}
+        application = {"consumerGroup": {"groupId": group.name}}
+        target = {"endpoint": {"url": "http://127.0.0.1:1/scale"}}
+        policy = policy_of(
+            "shop/orders", application=application, target=target, signals=signals, objective={"maxLag": "30s"}
+        )
+        collector = Collectors(SystemClock(), 5.0, credentials=entry).new(policy)
+        async with asyncio.timeout(SECONDS):
+            while (scrape := (await collector.read(policy)).scrape).status != "running":  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        await collector.close()
+        assert scrape.deployment is not None and scrape.problems == ()
+        group.kill("orders-2")
+        groups = KafkaGroups(SystemClock(), entry, timeout_seconds=20.0)
+        kafka = policy.spec.signals.kafka
+        assert kafka is not None
+        assert await groups.evict(kafka, group.name, [dead]) == (dead,)
+        assert {member.client_id for member in (await groups.read(kafka, group.name)).members} == {"orders-1"}
+        await groups.close()
+        await group.groups.close()
+        group.kill("orders-1")
 
 
 def test_an_eviction_that_reaches_no_broker_leaves_no_thread() -> None:

@@ -465,8 +465,12 @@ def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None
         return each  # type: ignore[no-any-return]
 
     workloads = [each for each in objects if each["kind"] in WORKLOADS]
-    mounting = {each["metadata"]["name"] for each in workloads if '"kafka"' in json.dumps(each["spec"])}
-    assert mounting == {*WEIR, "topics"}
+
+    def mounting(secret: str) -> set[str]:
+        return {each["metadata"]["name"] for each in workloads if f'"{secret}"' in json.dumps(each["spec"])}
+
+    assert mounting("kafka") == {*WEIR, "topics"}
+    assert mounting("credentials") == {"monitor", "executor"}
     assert {"port": 9093} in found("NetworkPolicy", "to-brokers")["spec"]["egress"][0]["ports"]
 
     assert found("CustomResourceDefinition", "scalingpolicies.weir.dev")["spec"]["names"]["kind"] == "ScalingPolicy"

@@ -12,6 +12,7 @@ from runtime.credentials import CredentialsRefused
 ENTRY = {
     "servers": "kafka-0:9093, KAFKA-1:9093",
     "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
     "sasl.username": "weir",
     "sasl.password": "secret",
 }
@@ -52,8 +53,11 @@ def test_credentials_are_not_sent_elsewhere(name: str, servers: str, sentence: s
     [
         ("{", "is not JSON"),
         ([], "must map names to entries"),
-        ({"shop": "secret"}, "'shop' must be an object"),
-        ({"shop": {"sasl.password": "secret"}}, "servers must list the brokers"),
+        (ENTRY, "'servers' must be an object: the file maps names to entries"),
+        ({"shop": {**ENTRY, "servers": ","}}, "servers must list the brokers as host:port"),
+        ({"shop": {**ENTRY, "servers": "kafka-0"}}, "servers must list the brokers as host:port"),
+        ({"shop": {**ENTRY, "sasl.mechanism": "SCRAM"}}, "'shop': sasl.mechanism must be one of PLAIN"),
+        ({"shop": {**ENTRY, "ssl.ca.location": "/missing.pem"}}, "'shop': ssl.ca.location: cannot read /missing.pem"),
         ({"shop": {**ENTRY, "sasl.password": 7}}, "sasl.password must be text"),
         ({"shop": {**ENTRY, "plugin.library.paths": "secret"}}, "'plugin.library.paths' is not among"),
     ],
@@ -62,7 +66,7 @@ def test_an_invalid_file_is_refused_without_its_values(tmp_path: Path, document:
     path = written(tmp_path, document)
     with pytest.raises(ValueError, match=sentence) as error:
         read_broker_credentials(path)
-    assert str(error.value).startswith("WEIR_BROKER_CREDENTIALS_FILE: ")
+    assert str(error.value).startswith(f"WEIR_BROKER_CREDENTIALS_FILE: {path}")
     assert "secret" not in str(error.value)
 
 

@@ -24,8 +24,11 @@ ORIGIN = "https://flink:8081"
         ('{"own": {"origin": "http://a/path", "token": "hidden"}}', "scheme, host and port only"),
         ('{"own": {"origin": "http://a", "token": "hid den"}}', "visible ASCII"),
         ('{"own": {"origin": "http://a", "token": ""}}', "own.token"),
-        ('{"own": {"origin": "http://a", "token": "hidden", "role": "x"}}', "own.role"),
-        ('{"O wn": {"origin": "http://a", "token": "hidden"}}', "O wn"),
+        (
+            '{"own": {"origin": "http://a", "token": "hidden", "role": "x"}}',
+            "own.role: is not among origin, token, username",
+        ),
+        ('{"O wn": {"origin": "http://a", "token": "hidden"}}', "the name 'O wn' must consist of lower-case letters"),
         ('{"own": {"origin": "http://a", "username": "weir"}}', "username and password belong together"),
         (
             '{"own": {"origin": "http://a", "username": "we:ir", "password": "hidden"}}',
@@ -40,7 +43,9 @@ ORIGIN = "https://flink:8081"
             "certificate_file and key_file belong together",
         ),
         ('{"own": {"origin": "http://a", "ca_file": "/hidden.crt"}}', "need an origin with https"),
-        ('{"own": {"origin": "https://a", "ca_file": "/hidden.crt"}}', "cannot be used: FileNotFoundError"),
+        ('{"own": {"origin": "https://a", "ca_file": "/missing.crt"}}', "own: ca_file: cannot read /missing.crt"),
+        ("[]", "must map names to entries"),
+        ('{"origin": "http://a", "token": "hidden"}', "origin: must be an object: the file maps names to entries"),
     ],
 )
 def test_an_invalid_entry_is_named_without_its_value(text: str, reason: str) -> None:
@@ -105,13 +110,20 @@ def test_certificates_are_read_when_the_service_starts(tmp_path: Path) -> None:
     }
     found = read_credentials(json.dumps({"own": entry}))["own"]
     assert found.certificates == Certificates(authority.certificate, own.certificate, own.key)
-    with pytest.raises(ValueError, match="own: the certificates cannot be used: SSLError"):
+    with pytest.raises(
+        ValueError, match="own: the certificates cannot be used: not PEM, or the key is of another certificate"
+    ):
         read_credentials(json.dumps({"own": {**entry, "key_file": str(other.key)}}))
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "cannot read"), (b"{", "is not JSON"), (b" " * 1_000_001, "more than 1,000,000 bytes")],
+    [
+        (None, "cannot read"),
+        (b"{", "is not JSON"),
+        (b"", "is not JSON"),
+        (b" " * 1_000_001, "more than 1,000,000 bytes"),
+    ],
 )
 def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes | None, reason: str) -> None:
     """The service does not start; the line has the setting and the file."""
