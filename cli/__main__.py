@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -210,7 +211,8 @@ app.command()(judge)
 def watch(
     application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
 ) -> None:
-    """Follow an application live until Ctrl-C: a screen, or into a pipe a line for each decision and outcome.
+    """Follow an application live until Ctrl-C: a screen, or into a pipe a line for each decision and outcome, from the
+    last decision on.
 
     With -o json the command prints each event as a line, with -o yaml as a document.
     """
@@ -223,8 +225,10 @@ def watch(
             sys.stdout.flush()
         return
     if not terminal().is_terminal:
-        for event in events:
-            text = tables.event_line(event.kind, event.data)
+        last, _ = client.explain(name, 1)
+        decided = [("plan", cycle["plan"]) for cycle in last if cycle.get("plan")]
+        for kind, data in chain(decided, ((event.kind, event.data) for event in events)):
+            text = tables.event_line(kind, data)
             if text is not None:
                 _print(text)
                 sys.stdout.flush()

@@ -371,8 +371,12 @@ def test_watch_prints_events_and_reports_a_break(server: _Server, form: str, beg
 
 
 def test_watch_prints_a_line_a_decision_into_a_pipe(server: _Server) -> None:
-    """Plans and outcomes, each with its time, code and sentence; readings decide nothing and print nothing."""
+    """Plans and outcomes, each with its time, code and sentence, the last plan first; readings decide nothing and print
+    nothing."""
     server.answers["GET", "/v1/applications/shop/orders"] = (200, {"application": "shop/orders"})
+    last = {"created_at": "2026-06-14T18:29:55Z", "kind": "hold", "code": "warming-up", "sentence": "It starts."}
+    explained = {"items": [{"plan": last}, {"plan": None}], "spend_sentence": None}
+    server.answers["GET", "/v1/applications/shop/orders/explain"] = (200, explained)
     plan = {"created_at": "2026-06-14T18:30:00.25Z", "kind": "hold", "code": "in-objective", "sentence": "Lag is 3 s."}
     outcome = {"at": "2026-06-14T18:30:09Z", "phase": "verified", "code": "healthy", "sentence": "enrich runs at 6."}
     feed = [Event("7-0", "observation", {}), Event("8-0", "plan", plan), Event("9-0", "outcome", outcome)]
@@ -380,6 +384,7 @@ def test_watch_prints_a_line_a_decision_into_a_pipe(server: _Server) -> None:
         done = weir("watch", "shop/orders", "--server", server.url)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
+        "2026-06-14 18:29:55 hold warming-up: It starts.",
         "2026-06-14 18:30:00 hold in-objective: Lag is 3 s.",
         "2026-06-14 18:30:09 verified healthy: enrich runs at 6.",
     ]
