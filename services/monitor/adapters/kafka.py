@@ -41,8 +41,9 @@ from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
 TOPICS_KEPT_SECONDS = 30.0
 FRESH_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
-LOOKUP_SECONDS = 0.5
-"""Limit of all lookups of a scrape together: they are only needed while there is long lag."""
+LOOKUP_SECONDS, MAX_LOOKUP_SECONDS = 0.5, 2.0
+"""Limit of all lookups of a scrape together: they are only needed while there is long lag. Each begins anew, so one that
+was not enough is followed by a longer one."""
 MAX_BROKERS = 1_000
 
 EndKind = tuple[End, Isolation]
@@ -88,6 +89,7 @@ class KafkaBrokers:
         self._commits = Batches[Wanted, Mapping[str, Offsets]](self._read_commits)
         self._described = Batches[str, Mapping[str, DescribedGroup | Refused | None]](self._describe)
         self._newer = Batches[str, Mapping[str, Any]](self._describe_newer)
+        self._lookup_seconds = LOOKUP_SECONDS
         self._readers: dict[Isolation, Consumer] = {}
         self._topics: tuple[float, Mapping[str, Sequence[int]]] | None = None
         self._listing: asyncio.Future[Mapping[str, Sequence[int]]] | None = None
@@ -245,7 +247,7 @@ class KafkaBrokers:
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
         found: dict[Place, datetime | None] = {}
         done: set[Place] = set()
-        until = self._clock.monotonic() + LOOKUP_SECONDS
+        until = self._clock.monotonic() + self._lookup_seconds
         while len(done) < len(positions) and (left := until - self._clock.monotonic()) > 0:
             message = consumer.poll(left)
             if message is None:
@@ -262,6 +264,8 @@ class KafkaBrokers:
                 if (at := _timestamp(message)) is not None:
                     found[place] = at
         consumer.unassign()
+        is_complete = len(done) == len(positions)
+        self._lookup_seconds = LOOKUP_SECONDS if is_complete else min(MAX_LOOKUP_SECONDS, 2 * self._lookup_seconds)
         return found
 
     def _new_consumer(self, isolation: Isolation) -> Consumer:
