@@ -13,7 +13,7 @@ class CredentialsRefused(Exception):
 
 
 def read_credentials_file(path: Path, setting: str) -> bytes:
-    """Return the content of a file, or `ValueError` that names the setting."""
+    """Return the content of a file, or `ValueError` that names the setting, or the field, of the path."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

@@ -75,11 +75,8 @@ class _Entry(BaseModel):
         if self.certificates is not None and self.origin.scheme != "https":
             raise ValueError("ca_file and certificate_file need an origin with https")
         for field in ("ca_file", "certificate_file", "key_file"):
-            path = getattr(self, field)
-            try:
-                _ = None if path is None else path.read_bytes()
-            except OSError as error:
-                raise ValueError(f"{field}: cannot read {path}: {type(error).__name__}") from None
+            if (path := getattr(self, field)) is not None:
+                read_credentials_file(path, field)
         try:
             tls_context(self.certificates)
         except (OSError, ssl.SSLError) as error:
@@ -201,7 +198,9 @@ class FlinkSettings(TargetSettings):
         if path is None:
             return {}
         content = read_credentials_file(path, FLINK_SETTING)
+        if not content.strip():
+            raise ValueError(f"{FLINK_SETTING}: {path}: is not JSON")
         try:
-            return read_credentials(content or b"-")  # an empty file is no JSON
+            return read_credentials(content)
         except ValueError as error:
             raise ValueError(f"{FLINK_SETTING}: {path}: {error}") from None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .credentials import read_object
+from .credentials import read_credentials_file, read_object
 
 LOOP_SETTING = "WEIR_KAFKA_CREDENTIALS_FILE"
 ALLOWED = frozenset(
@@ -45,6 +45,16 @@ def check(entry: Mapping[str, Any], place: str, further: frozenset[str] = frozen
     if protocol not in _PROTOCOLS:
         # By default clients use no TLS and ignore a login.
         raise ValueError(f"{place}: security.protocol must be one of {', '.join(_PROTOCOLS)}")
+    _check_login(entry, protocol, place)
+    if ("ssl.certificate.location" in entry) != ("ssl.key.location" in entry):
+        raise ValueError(f"{place}: ssl.certificate.location and ssl.key.location belong together")
+    for field in sorted(_FILES & entry.keys()):
+        if b"-----BEGIN " not in read_credentials_file(Path(entry[field]), f"{place}: {field}"):
+            raise ValueError(f"{place}: {field}: {entry[field]} is not PEM: it has no line -----BEGIN …-----")
+
+
+def _check_login(entry: Mapping[str, str], protocol: str, place: str) -> None:
+    """Check that the protocol uses what the entry has, and that a login is complete."""
     for part, belongs in (("sasl.", protocol.startswith("SASL_")), ("ssl.", protocol.endswith("SSL"))):
         given = sorted(field for field in entry if field.startswith(part))
         if given and not belongs:
@@ -55,18 +65,6 @@ def check(entry: Mapping[str, Any], place: str, further: frozenset[str] = frozen
             raise ValueError(f"{place}: {missing[0]} is required with security.protocol {protocol}")
         if entry["sasl.mechanism"] not in _LOGIN_MODULES:
             raise ValueError(f"{place}: sasl.mechanism must be one of {', '.join(_LOGIN_MODULES)}")
-    if ("ssl.certificate.location" in entry) != ("ssl.key.location" in entry):
-        raise ValueError(f"{place}: ssl.certificate.location and ssl.key.location belong together")
-    for field in _FILES & entry.keys():
-        _check_pem(Path(entry[field]), f"{place}: {field}")
-
-
-def _check_pem(path: Path, place: str) -> None:
-    try:
-        if b"-----BEGIN " not in path.read_bytes():
-            raise ValueError(f"{place}: {path} is not PEM: it has no line -----BEGIN …-----")
-    except OSError as error:
-        raise ValueError(f"{place}: cannot read {path}: {type(error).__name__}") from None
 
 
 def read_security(path: Path | None) -> dict[str, str]:

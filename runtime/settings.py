@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
@@ -21,6 +21,7 @@ from .log import masked, without_credentials
 from .origins import is_loopback
 
 S = TypeVar("S", bound="ServiceSettings")
+A = TypeVar("A")
 
 EXIT_BAD_SETTINGS = 2
 
@@ -155,6 +156,13 @@ class KubernetesSettings(TargetSettings):
         pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
         description="namespaces whose workloads policies may name, comma-separated; empty: none, and no connection to Kubernetes",
     )
+
+    def kubernetes_access(self, of: Callable[[str, Path | None, Path | None], A]) -> A:
+        """Return the access that `of` makes of the API server's address and files; end the program for invalid ones."""
+        try:
+            return of(self.kubernetes_url, self.kubernetes_ca_file, self.kubernetes_token_file)
+        except ValueError as error:
+            refuse(error)
 
     @property
     def namespaces(self) -> frozenset[str]:

@@ -1,13 +1,23 @@
 """A real Kafka broker (KRaft, one node) on the loopback interface."""
 
+import re
 import secrets
 import subprocess
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from .jars import class_path, java
 from .kubernetes_access import Authority, write_keystore
@@ -150,6 +160,26 @@ class KafkaBroker(Server):
             claim_port("kafka", self._tls_port)
         self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
+
+    def allow(self, rights: Iterable[tuple[str, str, str]], *, prefixed: bool = False) -> None:
+        """Grant the user of the password rights: `topic` or `group`, its name or, with `prefixed`, the beginning of it,
+        and the operation as Kafka's documentation writes it (`DescribeConfigs`)."""
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        bindings = [
+            AclBinding(
+                ResourceType[kind.upper()],
+                name,
+                pattern,
+                f"User:{SASL_USER}",
+                "*",
+                AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", operation).upper()],
+                AclPermissionType.ALLOW,
+            )
+            for kind, name, operation in rights
+        ]
+        admin = self._admin  # has to outlive the requests
+        for each in admin.create_acls(bindings).values():
+            each.result(timeout=60)
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic; `configs` with `_` for `.` in their names. `TestbedError` if the broker refuses."""

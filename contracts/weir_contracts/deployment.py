@@ -382,9 +382,10 @@ class Deployment(Message):
         """Number of slots that a rescale may use besides those of the application, including those of TaskManagers that
         the cluster would start. None: unknown."""
         slots, limit = self.slots, self.rescale.max_slots
-        if slots is None or limit is None:
-            return None if slots is None else slots.available
-        return max(slots.available, limit - (slots.total - slots.available))
+        if slots is None:
+            return None
+        used = slots.total - slots.available
+        return slots.available if limit is None else max(slots.available, limit - used)
 
     def ref(self) -> DeploymentRef:
         """Return the identity of the deployment."""

@@ -12,7 +12,7 @@ from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load, refuse
+from runtime.settings import load
 
 from .adapters.docker import DockerDriver
 from .adapters.docker_scaling import Daemon
@@ -105,10 +105,7 @@ def _workloads(settings: Settings) -> Workloads | None:
 
     from .adapters.kubernetes_api import ApiWorkloads
 
-    try:
-        access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
-    except ValueError as error:
-        refuse(error)
+    access = settings.kubernetes_access(Access.of)
     return ApiWorkloads(KubernetesApi(access, timeout_seconds=settings.target_timeout_seconds))
 
 

@@ -23,7 +23,7 @@ from runtime.problems import Problem, answer
 from runtime.records import partition_of
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load, refuse
+from runtime.settings import load
 
 from .adapters.kubernetes import KubernetesResources
 from .adapters.planner import PlannerCatalogue
@@ -164,10 +164,7 @@ def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:
     """Return the ScalingPolicy resources of the cluster, or None unless the settings name a namespace."""
     if not settings.namespaces:
         return None
-    try:
-        access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
-    except ValueError as error:
-        refuse(error)
+    access = settings.kubernetes_access(Access.of)
     return KubernetesResources(KubernetesApi(access))
 
 

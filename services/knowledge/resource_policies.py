@@ -47,7 +47,8 @@ class Resources(Protocol):
         """Return the resources of a namespace as the API server sends them; `ApiFailed` while they are not current."""
 
     async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
-        """Replace the status of a resource; `ApiFailed` if it was deleted or the API server refuses."""
+        """Write fields of a resource's status, and remove those that are None; `ApiFailed` if the resource was deleted or
+        the API server refuses."""
 
 
 @dataclass

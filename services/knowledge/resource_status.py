@@ -100,21 +100,14 @@ def _accepted(refusal: Refusal | None, policy: ScalingPolicy | None) -> _Judged:
 
 
 def _observed(summary: Summary) -> _Judged:
-    if summary.silent:
-        return "Observed", False, "Silent", messages.silent(summary.silent)
-    return "Observed", True, "Current", messages.silent([])
+    silent = summary.silent
+    return "Observed", not silent, "Silent" if silent else "Current", messages.silent(silent)
 
 
 def _objective_met(lag_seconds: float | None, bound_seconds: float) -> _Judged:
-    if lag_seconds is None:
-        return "ObjectiveMet", None, "LagUnknown", messages.objective_met(None, bound_seconds)
-    is_met = lag_seconds <= bound_seconds
-    return (
-        "ObjectiveMet",
-        is_met,
-        "WithinMaxLag" if is_met else "AboveMaxLag",
-        messages.objective_met(is_met, bound_seconds),
-    )
+    is_met = None if lag_seconds is None else lag_seconds <= bound_seconds
+    reason = {True: "WithinMaxLag", False: "AboveMaxLag", None: "LagUnknown"}[is_met]
+    return "ObjectiveMet", is_met, reason, messages.objective_met(is_met, bound_seconds)
 
 
 def _figures(summary: Summary) -> dict[str, Any]:
@@ -131,8 +124,5 @@ def _figures(summary: Summary) -> dict[str, Any]:
 
 def differs(wanted: Mapping[str, Any], present: Mapping[str, Any], *, in_figures: bool) -> bool:
     """Return whether a status is to be written over the present one; `in_figures`: also if only figures differ."""
-    if in_figures:
-        return wanted != present
-    return {k: v for k, v in wanted.items() if k not in FIGURES} != {
-        k: v for k, v in present.items() if k not in FIGURES
-    }
+    compared = wanted.keys() | present.keys()
+    return any(wanted.get(name) != present.get(name) for name in (compared if in_figures else compared - FIGURES))

@@ -12,7 +12,7 @@ from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
-from runtime.settings import load, refuse
+from runtime.settings import load
 
 from .adapters.application import Collectors
 from .service import Monitor
@@ -55,10 +55,7 @@ def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
     """Return the workloads of the cluster, or None unless the settings name a namespace."""
     if not settings.namespaces:
         return None
-    try:
-        access = Access.of(settings.kubernetes_url, settings.kubernetes_ca_file, settings.kubernetes_token_file)
-    except ValueError as error:
-        refuse(error)
+    access = settings.kubernetes_access(Access.of)
     return KubernetesWorkloads(KubernetesApi(access, timeout_seconds=settings.scrape_timeout_seconds))
 
 

@@ -72,9 +72,9 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + (_or_default(duration, UNKNOWN_CHECKPOINT_SECONDS) if is_flink else 0.0)
         + _or_default(restart, rules.restart_estimate_seconds)
     )
-    by_instances = not is_flink or (analysis is not None and analysis.policy.spec.target.unit is not None)
-    by_instances = by_instances or deployment.rescale.max_slots is not None
-    start = starts * rules.container_start_seconds if by_instances else 0.0
+    by_instances = analysis is not None and analysis.policy.spec.target.unit is not None
+    starts_first = not is_flink or by_instances or deployment.rescale.max_slots is not None
+    start = starts * rules.container_start_seconds if starts_first else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 
 

@@ -41,7 +41,8 @@ class KubernetesResources:
         return list(watch.objects.values())
 
     async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
-        """Replace the status of a resource; `ApiFailed` if it was deleted or the API server refuses."""
+        """Write fields of a resource's status, and remove those that are None; `ApiFailed` if the resource was deleted or
+        the API server refuses."""
         call = Call("patch", f"{PLURAL}/status", namespace, name)
         path = _RESOURCES.path(namespace, name, "status")
         await self._api.send("PATCH", call, path, {"status": status}, content_type=MERGE_PATCH)

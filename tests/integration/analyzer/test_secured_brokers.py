@@ -10,14 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 from weir_contracts.topics import OBSERVATIONS
 
 from runtime.bus import BusError
@@ -38,23 +30,18 @@ SECONDS = 60
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """Its user has the rights of docs/how-to/own-cluster.md and no others."""
     with KafkaBroker(tmp_path_factory.mktemp("secured") / "kafka", tls=True, authorizer=True) as started:
-        admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})  # has to outlive the requests
-        for each in admin.create_acls(documented()).values():
-            each.result(SECONDS)
+        started.allow(documented(), prefixed=True)
         yield started
 
 
-def documented() -> list[AclBinding]:
-    """Return the rights of the document's table."""
-    found = []
-    for kind, prefix, operations in re.findall(r"^\| (topics|groups) `(\S+)` \| (.+) \|$", DOCUMENT.read_text(), re.M):
-        resource = ResourceType.TOPIC if kind == "topics" else ResourceType.GROUP
-        for name in re.findall(r"`(\w+)`", operations):
-            operation = AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()]
-            user, allow = f"User:{SASL_USER}", AclPermissionType.ALLOW
-            pattern = ResourcePatternType.PREFIXED
-            found.append(AclBinding(resource, prefix, pattern, user, "*", operation, allow))
-    return found
+def documented() -> list[tuple[str, str, str]]:
+    """Return kind, prefix and operation of the rights in the document's table."""
+    rows = re.findall(r"^\| (topics|groups) `(\S+)` \| (.+) \|$", DOCUMENT.read_text(), re.M)
+    return [
+        (kind.removesuffix("s"), prefix, name)
+        for kind, prefix, operations in rows
+        for name in re.findall(r"`(\w+)`", operations)
+    ]
 
 
 def written(folder: Path, broker: KafkaBroker, password: str | None = None) -> Path:

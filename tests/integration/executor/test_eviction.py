@@ -12,14 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 from weir_contracts import KafkaSignals, policy_of
 
 from runtime.addresses import Allowed
@@ -186,32 +178,19 @@ async def test_credentials_are_used_to_read_and_to_remove(group: RealGroup, kafk
         await groups.close()
 
 
-def documented(topic: str, group: str) -> list[AclBinding]:
-    """Return the rights of the document's table."""
+def documented(name: str) -> list[tuple[str, str, str]]:
+    """Return the rights of the document's table, of a topic and a group with this name."""
     rows = re.findall(r"^\| (topics that|the application's group).*? \| `(\w+)` \|", DOCUMENT.read_text(), re.M)
-    return [
-        AclBinding(
-            ResourceType.TOPIC if kind.startswith("topics") else ResourceType.GROUP,
-            topic if kind.startswith("topics") else group,
-            ResourcePatternType.LITERAL,
-            f"User:{SASL_USER}",
-            "*",
-            AclOperation[operation.upper()],
-            AclPermissionType.ALLOW,
-        )
-        for kind, operation in rows
-    ]
+    return [("topic" if kind == "topics that" else "group", name, operation) for kind, operation in rows]
 
 
 async def test_the_documented_rights_suffice(run_folder: Path) -> None:
     """Brokers with an authorizer: the monitor reads lag and members, the executor reads and removes members."""
     with KafkaBroker(run_folder / "kafka-rights", authorizer=True) as broker:
         group = RealGroup(broker)
-        rights = documented(group.name, group.name)
+        rights = documented(group.name)
         assert len(rights) == 3
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        for each in admin.create_acls(rights).values():
-            await asyncio.to_thread(each.result, SECONDS)
+        await asyncio.to_thread(broker.allow, rights)
         security = {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",

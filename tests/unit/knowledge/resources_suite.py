@@ -85,7 +85,7 @@ def accepted(status: Mapping[str, Any]) -> str | None:
 
 
 class ResourcesSuite:
-    """Fixture `house`: the part of the knowledge service in a world of its own."""
+    """Fixture `house`: the part of the knowledge service with a dedicated world."""
 
     async def test_a_resource_is_a_policy_until_it_is_deleted(self, house: House) -> None:
         """Created, changed, deleted: what it says is stored, each time as a new version."""
@@ -163,7 +163,7 @@ class ResourcesSuite:
         assert await house.store.deletion(house.app) is None
 
     async def test_two_resources_cannot_scale_one_job(self, house: House) -> None:
-        """The second is refused until the first is gone."""
+        """The second is refused until the first is deleted."""
         await house.world.apply(house.document())
         await house.until(lambda status, _: accepted(status) == "True")
         twin = house.document("twin", target=house.document()["spec"]["target"])
