@@ -1,6 +1,7 @@
 """Workloads of one cluster with their pods, from shared watches: one of pods and one of each kind in a namespace."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +22,7 @@ from .discovery import (
     root_of,
 )
 from .events import CreateFailures
-from .pods import PodReading, pod_of
+from .pods import Controller, PodReading, pod_of
 from .usage import Usage, UsageCache
 from .values import selects
 from .watches import Pauses, Watch
@@ -34,6 +35,11 @@ _DISCOVERY_RETRY_SECONDS = 5.0
 _MAX_API_VERSIONS = 1000
 """Versions that policies may name before the cache begins again."""
 
+_TEMPLATE_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
+"""Labels that the controllers of Deployments and of Argo Rollouts give to their pods."""
+_HASH = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]+")
+"""Hash of a pod template, in the alphabet of the Kubernetes API's safe strings."""
+
 
 @dataclass(frozen=True)
 class Replicas:
@@ -41,7 +47,7 @@ class Replicas:
 
     workload: WorkloadReading
     pods: tuple[PodReading, ...]
-    """Pods that its selector selects, those that end included, by name."""
+    """Pods that its selector selects and that it owns, those that end included, by name."""
 
     @property
     def ready(self) -> int:
@@ -73,7 +79,8 @@ class WorkloadReader(Protocol):
 
 def join(workload: WorkloadReading, pods: Iterable[PodReading], *, named: bool) -> Replicas:
     """Return a workload with its pods; with `named` each pod carries the workload's name."""
-    own = sorted((each for each in pods if selects(workload.selector, each.labels)), key=lambda each: each.pod.name)
+    selected = [each for each in pods if selects(workload.selector, each.labels)]
+    own = sorted(_owned(workload, selected), key=lambda each: each.pod.name)
     if named:
         update = {"workload": workload.status.name}
         own = [replace(each, pod=each.pod.model_copy(update=update)) for each in own]
@@ -82,6 +89,31 @@ def join(workload: WorkloadReading, pods: Iterable[PodReading], *, named: bool) 
         return found
     status = workload.status.model_copy(update={"ready": found.ready})
     return Replicas(replace(workload, status=status), tuple(own))
+
+
+def _owned(workload: WorkloadReading, selected: Sequence[PodReading]) -> list[PodReading]:
+    """Return the selected pods without those of other owners: a canary's, a CronJob's.
+
+    A pod without a controller counts. A custom kind may control its pods through an object of any name: if none of them
+    is named after it, all count except those of Jobs.
+    """
+    own = [each for each in selected if each.controller is not None and _controls(workload, each, each.controller)]
+    if own or has_own_replicas(workload.kind):
+        return [*own, *(each for each in selected if each.controller is None)]
+    return [each for each in selected if each.controller is None or each.controller.kind != "Job"]
+
+
+def _controls(workload: WorkloadReading, pod: PodReading, controller: Controller) -> bool:
+    """Return whether a pod's controller is the workload, or a ReplicaSet of it, whose name ends in the template's hash."""
+    status, is_built_in = workload.status, has_own_replicas(workload.kind)
+    if controller.uid == status.uid or (controller.name == status.name and not is_built_in):
+        return True
+    if is_built_in and status.kind != "Deployment":
+        return (controller.kind, controller.name) == (status.kind, status.name)
+    of, _, template_hash = controller.name.rpartition("-")
+    labelled = next((pod.labels[key] for key in _TEMPLATE_HASHES if key in pod.labels), None)
+    is_hash = _HASH.fullmatch(template_hash) if labelled is None else labelled == template_hash
+    return controller.kind == "ReplicaSet" and of == status.name and bool(is_hash)
 
 
 class KubernetesWorkloads:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from weir_contracts import Pod
 
@@ -15,6 +15,14 @@ _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 _MAX_CONTAINERS = 200
 
 
+class Controller(NamedTuple):
+    """Object that created a pod and replaces it, from its `metadata.ownerReferences`."""
+
+    kind: str
+    name: str
+    uid: str
+
+
 @dataclass(frozen=True, slots=True)
 class PodReading:
     """Pod with what finds its workload."""
@@ -22,6 +30,8 @@ class PodReading:
     pod: Pod
     uid: str
     labels: Mapping[str, str]
+    controller: Controller | None = None
+    """None: a pod that nothing controls."""
     ends: bool = False
     """Whether it is being deleted."""
     is_final: bool = False
@@ -70,10 +80,18 @@ def pod_of(document: Any) -> PodReading | None:
         ),
         uid=name(metadata.get("uid"), 100),
         labels=labels(metadata.get("labels")),
+        controller=_controller(metadata.get("ownerReferences")),
         ends=metadata.get("deletionTimestamp") is not None,
         is_final=phase in ("Succeeded", "Failed"),
         addresses=() if spec.get("hostNetwork") is True else _addresses(status),
     )
+
+
+def _controller(owners: Any) -> Controller | None:
+    for each in map(mapping, sequence(owners)[:100]):
+        if each.get("controller") is True:
+            return Controller(text(each.get("kind"), 63), name(each.get("name")), name(each.get("uid"), 100))
+    return None
 
 
 def _addresses(status: Mapping[str, Any]) -> tuple[str, ...]:

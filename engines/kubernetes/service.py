@@ -121,7 +121,7 @@ def workload_problems(reading: WorkloadsReading) -> tuple[Problem, ...]:
                 Problem(where=where, what="it has no selector, or an empty or invalid one: its pods are unknown")
             )
         elif status.current and not replicas.pods:
-            what = f"it reports {status.current} replicas, and its selector matches no pod"
+            what = f"it reports {status.current} replicas, and owns no pod that its selector matches"
             found.append(Problem(where=where, what=what))
     if reading.usage.failure:
         found.append(Problem(where="metrics.k8s.io", what=reading.usage.failure))

@@ -168,6 +168,31 @@ async def test_pods_that_do_not_run_say_why(world: Any, behaviour: str, reason: 
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_pods_of_a_canary_with_the_same_labels_are_not_the_workloads_own(world: Any, kind: str) -> None:
+    """Real controllers keep the two apart by the owners of their pods, before and after a rollout."""
+    canary = deployment("orders-canary", 1, behaviour="crash-loop")
+    canary["spec"]["selector"]["matchLabels"] = canary["spec"]["template"]["metadata"]["labels"] = {"app": "orders"}
+    world.cluster.apply(deployment("orders", 2, kind=kind), canary, namespace=world.namespace)
+
+    async def read() -> WorkloadsReading:
+        return await world.reader.read(world.namespace, [WorkloadRef(kind=kind, name="orders")])
+
+    def runs_alone(reading: WorkloadsReading) -> bool:
+        return any(
+            own.ready == len(own.pods) == 2 and not own.workload.status.rolling_out for own in reading.found.values()
+        )
+
+    def crashes() -> bool:
+        pods = world.cluster.request("GET", f"/api/v1/namespaces/{world.namespace}/pods?labelSelector=app%3Dorders")
+        return any("CrashLoopBackOff" in str(each["status"]) for each in pods["items"])
+
+    await until(read, lambda reading: runs_alone(reading) and crashes())
+    world.cluster.kubectl("set", "env", f"{kind.lower()}/orders", "VERSION=2", "-n", world.namespace)
+    world.cluster.kubectl("rollout", "status", f"{kind.lower()}/orders", "-n", world.namespace, "--timeout=30s")
+    await until(read, runs_alone)
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
 async def test_replicas_that_a_quota_denies_are_named(world: Any, kind: str) -> None:
     """A Deployment's condition has the quota's own words, an event those of a StatefulSet; both end with the quota."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}

@@ -127,7 +127,10 @@ def _refusal(found: Found) -> Refusal | None:
     if not found.reading.selector:
         return Refusal("selector", f"the scale subresource of {found.label} has no selector, so its pods are unknown")
     if status.current and not found.pods and found.reading.is_observed:
-        return Refusal("selector", f"the selector of {found.label} matches none of its {status.current} pods")
+        return Refusal(
+            "selector",
+            f"{found.label} owns none of the pods that its selector matches, yet reports {status.current} replicas",
+        )
     return None
 
 

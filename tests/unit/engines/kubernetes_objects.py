@@ -51,6 +51,16 @@ def pod(
     }
 
 
+def controlled(document: dict[str, Any], kind: str, name: str, **labels: str) -> dict[str, Any]:
+    """The pod as an object of that kind and name controls it, with more labels."""
+    owner = {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": f"uid-of-{name}", "controller": True}
+    metadata = document["metadata"]
+    return {
+        **document,
+        "metadata": {**metadata, "labels": {**metadata["labels"], **labels}, "ownerReferences": [owner]},
+    }
+
+
 def cluster(replicas: int = 3, name: str = "orders") -> MemoryCluster:
     """A cluster with one Deployment and its pods."""
     found = MemoryCluster([CREW])

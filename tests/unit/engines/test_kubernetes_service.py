@@ -11,7 +11,7 @@ from engines.kubernetes.service import merged, scrape_of
 from engines.kubernetes.signals import ServiceMeter
 from engines.kubernetes.usage import PodUsage
 from engines.scrape import Scrape
-from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, pod, target, workload
+from tests.unit.engines.kubernetes_objects import CREW, NAMESPACE, cluster, controlled, pod, target, workload
 from tests.unit.engines.memory_cluster import MemoryCluster
 
 SIGNALS = ServiceApplication(processed="done", waiting="queued")
@@ -138,8 +138,63 @@ async def test_a_selector_that_matches_nothing_is_a_problem() -> None:
     (problem,) = (await scraped(found)).problems
     assert (problem.where, problem.what) == (
         "Deployment orders",
-        "it reports 2 replicas, and its selector matches no pod",
+        "it reports 2 replicas, and owns no pod that its selector matches",
     )
+
+
+HASH, ROLLOUT_HASH = "pod-template-hash", "rollouts-pod-template-hash"
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "others"),
+    [
+        pytest.param(
+            "Deployment",
+            [("ReplicaSet", "orders-7d9f", {HASH: "7d9f"}), ("ReplicaSet", "orders-6c88", {HASH: "6c88"})],
+            [
+                ("ReplicaSet", "orders-canary-55c8", {HASH: "55c8"}),
+                ("ReplicaSet", "orders-55c8", {HASH: "x9"}),
+                ("ReplicaSet", "orders-canary", {}),
+                ("Job", "orders-2900", {}),
+                ("StatefulSet", "orders", {}),
+            ],
+            id="a Deployment, in the middle of a rollout",
+        ),
+        pytest.param(
+            "StatefulSet",
+            [("StatefulSet", "orders", {})],
+            [("StatefulSet", "orders-canary", {}), ("ReplicaSet", "orders-55c8", {HASH: "55c8"})],
+            id="a StatefulSet",
+        ),
+        pytest.param(
+            "Crew",
+            [("ReplicaSet", "orders-7d9f", {ROLLOUT_HASH: "7d9f"})],
+            [("ReplicaSet", "orders-old-55c8", {HASH: "55c8"}), ("Job", "orders-2900", {})],
+            id="a custom kind with ReplicaSets of its own, as an Argo Rollout",
+        ),
+        pytest.param(
+            "Crew",
+            [("PodSet", "orders-connect", {})],
+            [("Job", "orders-2900", {})],
+            id="a custom kind with an object of another name between, as Strimzi's KafkaConnect",
+        ),
+    ],
+)
+async def test_pods_of_another_owner_with_the_same_labels_do_not_count(
+    kind: str, own: list[tuple[str, str, dict[str, str]]], others: list[tuple[str, str, dict[str, str]]]
+) -> None:
+    """Labels overlap: a canary beside the stable version, a CronJob with a chart's common labels. Owners do not."""
+    found = MemoryCluster([CREW])
+    status = {"selector": "app=orders", "readyReplicas": None} if kind == "Crew" else {}
+    found.put(workload("orders", 2, kind=kind, **status))
+    for i, (owner, name, labels) in enumerate([*own, *others]):
+        found.put(controlled(pod(f"pod-{i}"), owner, name, **labels))
+        found.usage[f"pod-{i}"] = PodUsage(0.9 if i < len(own) else 0.1, 2**20)
+    of = KubernetesTarget(kind=kind, name="orders")
+    scrape = scrape_of(await found.read(NAMESPACE, of.refs, usage=True), of, NAMESPACE)
+    assert scrape.deployment is not None
+    assert [each.name for each in scrape.deployment.pods] == [f"pod-{i}" for i in range(len(own))]
+    assert scrape.operators[0].busy_share_mean == pytest.approx(0.9)
 
 
 async def test_without_a_selector_the_ready_replicas_are_unknown_and_not_0() -> None:

@@ -13,10 +13,11 @@ from engines.kubernetes.discovery import Kind
 from engines.kubernetes.pods import PodReading
 from engines.kubernetes.workloads import WorkloadReading
 from services.executor.adapters.kubernetes import KubernetesDriver
-from services.executor.adapters.kubernetes_state import Found, Restarts, progress
+from services.executor.adapters.kubernetes_state import Found, Restarts, progress, victims
 from services.executor.core.deadlines import rescale_limit, successive_starts
 from services.executor.core.observed import Accepted, Evicted, Refusal, Rejected
 from services.executor.core.rules import Rules
+from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, controlled, pod, target, workload
 from tests.unit.executor.builders import NOON, TOPOLOGY
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.group_pods_suite import GroupPodsSuite
@@ -158,8 +159,23 @@ def test_restarts_of_pods_that_are_replaced_stay_counted() -> None:
     assert counted(second, _pod("d", 2), job_id="v").total == 2
 
 
+async def test_a_canarys_crashes_are_no_restarts_and_its_pods_are_not_marked() -> None:
+    """A canary Deployment with the same labels crashes while the stable one shrinks."""
+    found = cluster(0)
+    found.put(workload("orders", 3))
+    for i in range(3):
+        found.put(controlled(pod(f"orders-7d9f-{i}"), "ReplicaSet", "orders-7d9f", **{"pod-template-hash": "7d9f"}))
+    crash = [{"restartCount": 17, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    canary = pod("orders-canary-55c8-0", ready=False, containerStatuses=crash)
+    found.put(controlled(canary, "ReplicaSet", "orders-canary-55c8", **{"pod-template-hash": "55c8"}))
+    own = [Found(each) for each in (await found.read(NAMESPACE, target("orders").refs)).found.values()]
+    assert Restarts.of(own, "job", None).total == 0
+    assert progress(own, NOON) is None
+    assert victims(own[0], 2) == ["orders-7d9f-0"]
+
+
 @pytest.mark.parametrize(
-    ("pod", "code"),
+    ("state", "code"),
     [
         ({"restarts": 1}, "pods-crashing"),
         ({"restarts": 1, "restarted_at": NOON - timedelta(minutes=9)}, "pods-crashing"),
@@ -172,8 +188,8 @@ def test_restarts_of_pods_that_are_replaced_stay_counted() -> None:
         ),
     ],
 )
-def test_a_restart_of_long_ago_does_not_explain_why_a_pod_is_not_ready(pod: dict[str, Any], code: str) -> None:
-    reading = PodReading(Pod(name="a", ready=False, **pod), "a", {})
+def test_a_restart_of_long_ago_does_not_explain_why_a_pod_is_not_ready(state: dict[str, Any], code: str) -> None:
+    reading = PodReading(Pod(name="a", ready=False, **state), "a", {})
     found = progress([Found(Replicas(WorkloadReading(DEPLOYMENT, STATUS, "1", None, None, None), (reading,)))], NOON)
     assert found is not None and found.code == code
 

@@ -193,7 +193,7 @@ async def test_a_worse_reason_is_reported_too(house: KubernetesHouse) -> None:
         (
             lambda h: h.kubernetes.report("Deployment", "orders", replicas=3, updatedReplicas=3),
             "selector",
-            "matches none",
+            "owns none of the pods",
         ),
         (lambda h: h.kubernetes.denied.add("get workloads"), "forbidden", "may not get workloads in namespace shop"),
         (lambda h: setattr(h.kubernetes, "away", "connection refused"), "unreachable", "connection refused"),
