@@ -1,7 +1,6 @@
 """The `weir` command."""
 
 import contextlib
-import os
 import sys
 from importlib.metadata import version
 from itertools import chain
@@ -18,13 +17,14 @@ from .client import LOCAL, Application, Client, Server, TokenFile, application_i
 from .doctor import doctor
 from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
 from .judge import judge
-from .output import Format, ListFormat, Output, one_of_many, show, terminal, text_of
+from .output import Format, ListFormat, Output, one_of_many, show, text_of
 from .plan import plan
 from .planner_compare import compare
 from .planner_new import new_command
 from .planner_registry import check, list_planners, register, remove
 from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
+from .terminal import discard_output, prepare_output, say, show_table, terminal
 from .trial.command import trial
 from .what_if import what_if_figure, what_if_panel
 
@@ -42,7 +42,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        _print(f"weir {version('weir-autoscaler')}")
+        say(f"weir {version('weir-autoscaler')}")
         raise typer.Exit
 
 
@@ -73,11 +73,11 @@ def apply(
         answer, created, warning = client.put_policy(application, document)
         stored.append(answer)
         if warning:
-            _print(f"note: {warning}", error=True)
+            say(f"note: {warning}", error=True)
         if output is Format.TABLE:
             mode = answer["spec"].get("mode", "advise")
             done, number = "created" if created else "replaced", answer["metadata"]["version"]
-            _print(f"{application} {done} (version {number}, mode {mode})")
+            say(f"{application} {done} (version {number}, mode {mode})")
     if output is not Format.TABLE:
         sys.stdout.write(text_of(stored if len(stored) != 1 else stored[0], output))
 
@@ -115,7 +115,7 @@ def get(
         show(found, output.plain, lambda: tables.application_panel(found))
         return
     if output.plain is Format.TABLE:
-        tables.show_table(table, wide=wide)
+        show_table(table, wide=wide)
     else:
         show(found, output.plain, lambda: table)
 
@@ -166,9 +166,9 @@ def explain(
     for cycle in reversed(cycles):
         console.print(tables.cycle_panel(cycle, verbose=verbose))
     if not cycles:
-        _print("no decision yet")
+        say("no decision yet")
     if spend:
-        _print(spend)
+        say(spend)
 
 
 @app.command(name="what-if")
@@ -218,7 +218,7 @@ def watch(
     """
     client, name = connect(server, token_file), application_id(application)
     found = client.application(name)
-    events = client.follow(name, lambda reason: _print(f"weir: {reason}", error=True))
+    events = client.follow(name, lambda reason: say(f"weir: {reason}", error=True))
     if output is not Format.TABLE:
         for event in events:
             sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
@@ -230,8 +230,7 @@ def watch(
         for kind, data in chain(decided, ((event.kind, event.data) for event in events)):
             text = tables.event_line(kind, data)
             if text is not None:
-                _print(text)
-                sys.stdout.flush()
+                say(text)
         return
     with Live(tables.application_panel(found), console=terminal(), refresh_per_second=4) as live:
         for _event in events:
@@ -283,25 +282,30 @@ def _checked(place: str, document: Any) -> "ScalingPolicy":
         raise InvalidInput(f"{place}: {error}") from None
 
 
-def _print(text: str, *, error: bool = False) -> None:
-    (sys.stderr if error else sys.stdout).write(text + "\n")
-
-
 def main() -> None:
     """Run the command; an expected failure is one line and its exit code."""
+    prepare_output()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except CommandError as error:
         from weir_contracts import printable
 
         # Files and servers may contain line breaks and control sequences.
-        _print(f"weir: {printable(str(error), 10_000)}", error=True)
+        say(f"weir: {printable(str(error), 10_000)}", error=True)
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader closed the pipe. Python would report it again when it flushes at exit.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        discard_output()  # the reader closed the pipe
+        sys.exit(1)
+    except OSError as error:
+        discard_output()
+        if error.filename is not None:
+            raise
+        say(f"weir: standard output cannot be written: {error.strerror}", error=True)
         sys.exit(1)
 
 

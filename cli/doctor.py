@@ -12,6 +12,7 @@ import typer
 
 from .errors import CommandError, InvalidInput, Unreachable
 from .output import Format, Output, text_of
+from .terminal import say
 
 WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
 JOBS = ("tokens", "topics")
@@ -135,15 +136,16 @@ def doctor(
     if output is not Format.TABLE:
         sys.stdout.write(text_of([asdict(each) for each in findings], output))
     else:
-        sys.stdout.write("".join(line(each) for each in findings))
+        for each in findings:
+            say(line(each))
     if wrong := sum(not each.ok for each in findings):
         raise CommandError(f"{wrong} of {len(findings)} checks failed")
 
 
 def line(finding: Finding) -> str:
     """Return a finding for a person, with the remedy below it."""
-    remedy = f"      do: {finding.remedy}\n" if finding.remedy else ""
-    return f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}: {finding.found}\n{remedy}"
+    remedy = f"\n      do: {finding.remedy}" if finding.remedy else ""
+    return f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}: {finding.found}{remedy}"
 
 
 def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from .client import LOCAL, Application, Server, TokenFile, application_id, connect, duration
 from .errors import InvalidInput
-from .output import Format, Output, plain_table, show
+from .output import Format, Output, show
 from .planner_registry import LOCAL as LOCAL_PLANNER
+from .terminal import Listing
 
 PlannerServer = Annotated[
     str, typer.Option("--planner-server", envvar="WEIR_PLANNER_SERVER", help="Address of the planner service.")
@@ -88,7 +89,7 @@ def _heading(found: Mapping[str, Any]) -> Text:
 
 def loads_table(loads: Sequence[Mapping[str, Any]]) -> Table:
     """Return the outcome under each course of the arrivals."""
-    table = plain_table("ARRIVALS")
+    table = Listing("ARRIVALS")
     for heading in ("MAX RECORDS/S", "KEEPS UP", "LATE", "LATE IF HELD", "MAX LAG", "BUSIEST"):
         table.add_column(heading, justify="right")
     for load in loads:

@@ -1,4 +1,4 @@
-"""Printed output: tables and colours for users, documents for programs."""
+"""Printed output: sentences and panels for users, documents for programs."""
 
 import json
 import sys
@@ -8,15 +8,13 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .terminal import Listing, say, terminal, visible
 from .trial.view import number
-
-MAX_COLUMNS = 10_000
 
 
 class Format(StrEnum):
@@ -45,28 +43,12 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="table for people
 Json = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 
 
-def terminal(**options: Any) -> Console:
-    """Return the screen that commands print to. Names and messages are printed as they are: brackets and colons are no
-    markup."""
-    return Console(markup=False, emoji=False, **options)
-
-
-def show_table(table: Table, *, wide: bool) -> None:
-    """Print one line a row: cut to the terminal's width, or as wide as its longest cells where `wide` is set or a
-    program reads it."""
-    console = terminal()
-    if wide or not console.is_terminal:
-        unlimited = console.options.update(width=MAX_COLUMNS)
-        console.width = max(console.width, Measurement.get(console, unlimited, table).maximum)
-    console.print(table)
-
-
 def show(document: Any, form: Format, table: str | Callable[[], RenderableType]) -> None:
     """Print the document, or for users a sentence or a table instead."""
     if form is not Format.TABLE:
         sys.stdout.write(text_of(document, form))
     elif isinstance(table, str):
-        sys.stdout.write(f"{table}\n")
+        say(table)
     else:
         terminal().print(table())
 
@@ -75,7 +57,14 @@ def text_of(document: Any, form: Format) -> str:
     """Return the document as JSON or YAML, with a newline at its end."""
     if form is Format.JSON:
         return json.dumps(document, indent=2, default=str) + "\n"
-    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    text = str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+        written = visible(text) == text
+    except UnicodeEncodeError:
+        written = False
+    # As escapes, the document can be read back and no terminal follows what it contains.
+    return text if written else str(yaml.safe_dump(document, sort_keys=False))
 
 
 def one_of_many(document: Any, form: Format) -> str:
@@ -85,7 +74,7 @@ def one_of_many(document: Any, form: Format) -> str:
 
 def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False) -> Table:
     """Return the applications, one line each, with the problem that a hold follows from before the hold's sentence."""
-    table = plain_table(
+    table = Listing(
         "APPLICATION",
         "MODE",
         "STATUS",
@@ -93,7 +82,7 @@ def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False
         "OBJECTIVE",
         *(("ARRIVALS", "PARALLELISM", "SLOT-HOURS OF STATIC PEAK") if wide else ()),
     )
-    table.add_column("PROBLEM OR DECISION", no_wrap=True, overflow="ellipsis")
+    table.add_column("PROBLEM OR DECISION")
     for item in items:
         table.add_row(
             str(item["application"]),
@@ -117,24 +106,17 @@ def _spend(item: Mapping[str, Any]) -> str:
 
 
 def _problem_or_decision(item: Mapping[str, Any]) -> Text:
+    """Return a sentence that is cut where the terminal ends."""
     problems = [f"no message from the {stage}" for stage in item.get("silent") or []] + (item.get("problems") or [])
-    if not problems:
-        return Text(str(item.get("decision") or "–"))
     others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return Text.assemble((f"{problems[0]}{others}", "yellow"), f"; {item.get('decision') or '–'}")
-
-
-def plain_table(*headings: str) -> Table:
-    """Return an empty table without lines, whose cells are not wrapped."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    return table
+    problem = (f"{problems[0]}{others}; ", "yellow") if problems else ""
+    return Text.assemble(problem, str(item.get("decision") or "–"), no_wrap=True, overflow="ellipsis")
 
 
 def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
     """Return the policies, one line each."""
-    table = plain_table("POLICY", "MODE", "OBJECTIVE", "PLANNER", "VERSION", "CHANGED BY", "CHANGED AT")
+    changed = ("CHANGED AT", "CHANGED BY", "VERSION")
+    table = Listing("POLICY", "MODE", "OBJECTIVE", "PLANNER", *changed, optional=changed)
     for item in items:
         metadata, spec = item["metadata"], item["spec"]
         objective = ", ".join(f"{name} {value}" for name, value in spec["objective"].items() if value is not None)
@@ -143,9 +125,9 @@ def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
             spec.get("mode", "advise"),
             objective,
             spec.get("planner", {}).get("name", "rate"),
+            moment(metadata.get("updatedAt")),
+            str(metadata.get("updatedBy") or "–"),
             str(metadata.get("version", "–")),
-            str(metadata.get("updatedBy", "–")),
-            str(metadata.get("updatedAt", "–")),
         )
     return table
 

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .client import LOCAL, Application, Server, TokenFile, application_id, connect
-from .output import Format, Json, Output, plain_table, show
+from .output import Format, Json, Output, show
+from .terminal import Listing
 from .trial.view import number
 
 MIN_CONFIDENCE = 0.8
@@ -43,9 +44,9 @@ def _heading(found: Mapping[str, Any]) -> Text:
 
 
 def _table(found: Mapping[str, Any]) -> Table:
-    table = plain_table("PLANNER", "")
-    headings = ("HOURS", "SLOT-HOURS", "SLOTS", "LATE", "RESCALES", "UNDER %", "OVER %", "UNDER TIME %", "OVER TIME %")
-    for heading in (*headings, "UNSTABLE %", "NO ANSWER"):
+    shares = ("UNDER %", "OVER %", "UNDER TIME %", "OVER TIME %", "UNSTABLE %")
+    table = Listing("PLANNER", "", optional=("HOURS", "SLOTS", *shares))
+    for heading in ("SLOT-HOURS", "LATE", "RESCALES", "NO ANSWER", "HOURS", "SLOTS", *shares):
         table.add_column(heading, justify="right")
     for row in found["planners"]:
         style = "bold green" if row["label"] == found.get("cheaper") and row["current"] else ""
@@ -61,13 +62,13 @@ def _table(found: Mapping[str, Any]) -> Table:
         table.add_row(
             Text(named, style),
             Text(_role(row), "dim"),
-            number(row["seconds"] / 3600, digits=1),
             number(row["slot_hours"], digits=2),
-            number(row.get("mean_slots"), digits=2),
             "–" if share is None else f"{row['violation_seconds']:,.0f} s ({share:.2%})",
             number(row["rescales"]),
-            *(number(row.get(name), digits=2) for name in percent),
             f"{row['unanswered']} of {row['cycles']}" if row["unanswered"] else "–",
+            number(row["seconds"] / 3600, digits=1),
+            number(row.get("mean_slots"), digits=2),
+            *(number(row.get(name), digits=2) for name in percent),
         )
     return table
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from .client import TokenFile, connect
 from .errors import CommandError, InvalidInput
-from .output import Format, Json, Output, plain_table, show
+from .output import Format, Json, Output, show
+from .terminal import Listing
 
 if TYPE_CHECKING:
     from weir_contracts import NewPlanner
@@ -192,7 +192,7 @@ def new_planner(
 
 def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return a line for each planner, with failures below; a circuit that is not closed is red."""
-    table = plain_table("PLANNER", "KIND", "SCOPE", "CIRCUIT")
+    table = Listing("PLANNER", "KIND", "SCOPE", "CIRCUIT")
     for heading in ("ADDRESS", "DESCRIPTION"):
         table.add_column(heading)
     notes = []
@@ -216,7 +216,8 @@ def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def report_table(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return a line for each check."""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = Listing("", "", show_header=False)
+    table.add_column()
     for each in checks:
         mark = Text("ok", "green") if each["ok"] else Text("failed", "bold red")
         table.add_row(mark, each["check"], Text(str(each["sentence"])))

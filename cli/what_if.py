@@ -11,8 +11,8 @@ from rich.text import Text
 from replay import figure
 
 from .judge import loads_table
-from .output import plain_table
 from .replay.chart import LABEL, WIDTH, Curve, panel
+from .terminal import Listing
 from .trial.view import number
 
 FULL = 0.9995
@@ -58,7 +58,7 @@ def _taken_in(answer: Mapping[str, Any]) -> str:
 
 
 def _operators(answer: Mapping[str, Any]) -> Table:
-    table = plain_table("OPERATOR")
+    table = Listing("OPERATOR")
     for heading in ("PARALLELISM", "ARRIVE/s", "TAKEN IN/s", "CAPACITY/s", "UTILIZATION", "MINIMUM"):
         table.add_column(heading, justify="right")
     table.add_column("CAPACITY MEASURED AT")

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from cli.client import LOCAL, Server, TokenFile, application_id, connect, duration
 from cli.errors import InvalidInput
-from cli.output import Format, show, terminal
+from cli.output import Format, show
+from cli.terminal import terminal
 from runtime.clock import SystemClock
 
 from . import recorded as history

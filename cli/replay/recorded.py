@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cli.client import Client
 from cli.errors import InvalidInput
-from cli.output import plain_table
+from cli.terminal import Listing
 from runtime.event_feed import Event
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ def comparison_panel(found: "Comparison", since: datetime | None) -> RenderableT
         lines.append(_result(found))
     parts: list[RenderableType] = [Text("\n".join(lines))]
     if found.differences:
-        table = plain_table("TIME (UTC)", "RECORDED", "PRESENT")
-        table.add_column("FIRST DIFFERENCE", overflow="fold")
+        table = Listing("TIME (UTC)")
+        for heading in ("RECORDED", "PRESENT", "FIRST DIFFERENCE"):
+            table.add_column(heading, overflow="fold")
         for each in found.differences[:MAX_LINES]:
             style = "" if each.is_decision else "dim"
             at = f"{each.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"

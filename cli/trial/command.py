@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.output import terminal
+from cli.terminal import terminal
 
 
 def trial(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from io import StringIO
 
-from cli.output import terminal
+from cli.terminal import terminal
 from cli.trial.view import Screen, line, number, render, sparkline
 
 SCREEN = Screen(
