@@ -3,6 +3,9 @@
 import json
 import re
 import sys
+from collections.abc import Iterable
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,26 @@ class Unreadable(ValueError):
         super().__init__(printable(sentence, 300))
 
 
+MAX_EXPANDED_CHARACTERS = 1_000_000
+"""Of a document whose aliases are written out: a kilobyte of them can stand for a terabyte. Fifty times a large policy."""
+
+
 class _Strict(yaml.SafeLoader):
+    has_alias = False
+
+    def compose_document(self) -> Any:
+        node = super().compose_document()
+        if self.has_alias and _expanded(node, {}) > MAX_EXPANDED_CHARACTERS:
+            what = (
+                f"its aliases stand for more than {MAX_EXPANDED_CHARACTERS:,} characters: write the parts out, or fewer"
+            )
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
+        return node
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.has_alias = self.has_alias or self.check_event(yaml.AliasEvent)
+        return super().compose_node(parent, index)
+
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = set[Any]()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -30,6 +52,21 @@ class _Strict(yaml.SafeLoader):
                     raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
                 keys |= same
         return super().construct_mapping(node, deep)
+
+
+def _expanded(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Return the characters of a node with its aliases written out; one that contains itself has no end."""
+    if node is None or id(node) in known:
+        return 1 if node is None else known[id(node)]
+    known[id(node)] = inf
+    children: Iterable[yaml.Node] = ()
+    if isinstance(node, yaml.MappingNode):
+        children = chain.from_iterable(node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+    known[id(node)] = 1 + own + sum(_expanded(child, known) for child in children)
+    return known[id(node)]
 
 
 # Dates stay text: JSON has none, and a policy's text must not change.
@@ -44,7 +81,7 @@ _Strict.add_implicit_resolver(
 
 
 class _WithoutAliases(_Strict):
-    """Refuses aliases: a kilobyte of them can expand to a terabyte."""
+    """Refuses aliases, which no client of a service needs."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
