@@ -5,7 +5,7 @@ import sys
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
@@ -13,9 +13,10 @@ from rich.live import Live
 from runtime.clock import SystemClock
 
 from . import output as tables
+from .apply import apply
 from .client import LOCAL, Application, Client, Server, TokenFile, application_id, connect
 from .doctor import doctor
-from .errors import EXIT_CODES, CommandError, InvalidInput, Unreachable
+from .errors import EXIT_CODES, CommandError, Unreachable
 from .judge import judge
 from .output import Format, ListFormat, Output, one_of_many, show, text_of
 from .plan import plan
@@ -27,9 +28,6 @@ from .replay.command import replay
 from .terminal import discard_output, prepare_output, say, show_table, terminal
 from .trial.command import trial
 from .what_if import what_if_figure, what_if_panel
-
-if TYPE_CHECKING:
-    from weir_contracts import ScalingPolicy
 
 # Contracts, planners and the simulator are imported by the commands that need them: most only speak HTTP.
 app = typer.Typer(
@@ -55,31 +53,7 @@ def _root(
     """Print the version, or run one of the commands."""
 
 
-@app.command()
-def apply(
-    file: Annotated[
-        str, typer.Option("--file", "-f", help="File with one or more policies, YAML or JSON; - for standard input.")
-    ],
-    server: Server = LOCAL,
-    token_file: TokenFile = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Create or replace policies."""
-    client = connect(server, token_file)
-    # All are checked before the first is sent, so that a file with an invalid document changes nothing.
-    checked = [(_checked(place, document).application, document) for place, document in _documents(file)]
-    stored = []
-    for application, document in checked:
-        answer, created, warning = client.put_policy(application, document)
-        stored.append(answer)
-        if warning:
-            say(f"note: {warning}", error=True)
-        if output is Format.TABLE:
-            mode = answer["spec"].get("mode", "advise")
-            done, number = "created" if created else "replaced", answer["metadata"]["version"]
-            say(f"{application} {done} (version {number}, mode {mode})")
-    if output is not Format.TABLE:
-        sys.stdout.write(text_of(stored if len(stored) != 1 else stored[0], output))
+app.command()(apply)
 
 
 @app.command()
@@ -91,6 +65,12 @@ def get(
         bool,
         typer.Option("--policy", help="Show the policy instead; -o yaml gives a document to edit and apply."),
     ] = False,
+    with_version: Annotated[
+        bool,
+        typer.Option(
+            "--with-version", help="Keep the version in documents: applied again, they replace only what you have read."
+        ),
+    ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Annotated[
@@ -101,6 +81,7 @@ def get(
     """Show applications, one application, or policies."""
     client, wide = connect(server, token_file), output is ListFormat.WIDE
     found: Any
+    policies = policy or application in ("policies", "policy")
     if application in ("policies", "policy") or (application is None and policy):
         found = client.policies()
         table = tables.policies_table(found)
@@ -117,6 +98,9 @@ def get(
     if output.plain is Format.TABLE:
         show_table(table, wide=wide)
     else:
+        if policies and not with_version:
+            for each in found if isinstance(found, list) else [found]:
+                each["metadata"].pop("version", None)
         show(found, output.plain, lambda: table)
 
 
@@ -258,28 +242,6 @@ def _switch(application: str, verb: str, client: Client, output: Format) -> None
     name = application_id(application)
     policy = client.switch(name, verb)
     show(policy, output, f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
-
-
-def _documents(file: str) -> list[tuple[str, Any]]:
-    """Return the documents of a file, each with its place for error messages."""
-    from runtime.documents import Unreadable, read_files
-
-    try:
-        found = read_files(file)
-    except Unreadable as error:
-        raise InvalidInput(str(error)) from None
-    if not found:
-        raise InvalidInput(f"{file}: holds no document")
-    return [(file if len(found) == 1 else f"{file}, document {i + 1}", each) for i, each in enumerate(found)]
-
-
-def _checked(place: str, document: Any) -> "ScalingPolicy":
-    from weir_contracts import InvalidPolicy, parse_policy
-
-    try:
-        return parse_policy(document)
-    except InvalidPolicy as error:
-        raise InvalidInput(f"{place}: {error}") from None
 
 
 def main() -> None:

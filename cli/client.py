@@ -93,10 +93,15 @@ class Client:
     def policy(self, application: str) -> dict[str, Any]:
         return dict(self._json("GET", f"/v1/policies/{quote(application)}"))
 
-    def put_policy(self, application: str, document: Any) -> tuple[dict[str, Any], bool, str | None]:
-        """Store a policy; returns it, whether it is new, and the server's warning about what it could not check."""
-        answer = self._call("PUT", f"/v1/policies/{quote(application)}", json=document)
-        return answer.json(), answer.status_code == 201, answer.headers.get("X-Weir-Warning")
+    def put_policy(
+        self, application: str, document: Any, *, dry_run: bool = False
+    ) -> tuple[dict[str, Any], str, str | None]:
+        """Store a policy, or with `dry_run` only check it. Returns it, whether it is created, replaced or unchanged, and
+        the server's warning about what it could not check."""
+        path = f"/v1/policies/{quote(application)}{'?dry_run=true' if dry_run else ''}"
+        answer = self._call("PUT", path, json=document)
+        result = answer.headers.get("X-Weir-Result") or ("created" if answer.status_code == 201 else "replaced")
+        return answer.json(), result, answer.headers.get("X-Weir-Warning")
 
     def delete_policy(self, application: str) -> None:
         self._call("DELETE", f"/v1/policies/{quote(application)}")
@@ -125,6 +130,9 @@ class Client:
             return dict(self._json("GET", f"/v1/applications/{quote(application)}/what-if?{parameters}"))
         except Conflict as missing:
             raise CommandError(str(missing)) from None  # no conflict: too little is known yet
+
+    def observation(self, application: str) -> dict[str, Any]:
+        return dict(self._json("GET", f"/v1/applications/{quote(application)}/observation"))
 
     def analysis(self, application: str) -> dict[str, Any]:
         return dict(self._json("GET", f"/v1/applications/{quote(application)}/analysis"))

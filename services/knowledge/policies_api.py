@@ -91,7 +91,8 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
     @routes.put(
         "/{namespace}/{name}",
         summary="Create or replace a policy",
-        description="The document as JSON or YAML. `metadata.version` or `If-Match` replaces only what you have read.",
+        description="The document as JSON or YAML. `metadata.version` or `If-Match` replaces only what you have read. `X-Weir-Result` "
+        "is created, replaced, or unchanged if this document was stored already: its version stays.",
         openapi_extra={
             "requestBody": {
                 "required": True,
@@ -103,7 +104,14 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
         },
         **responds(ScalingPolicy, created, CHANGED, WRONG_POLICY),
     )
-    async def put_policy(application: Application, request: Request, caller: Writer) -> Response:
+    async def put_policy(
+        application: Application,
+        request: Request,
+        caller: Writer,
+        dry_run: Annotated[
+            bool, Query(description="check the document as if it were stored, and store nothing")
+        ] = False,
+    ) -> Response:
         document = await _document(request)
         try:
             policy = parse_policy(document)
@@ -114,8 +122,9 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
             raise Problem(422, detail, errors=[("metadata", "must be the address's namespace and name")])
         expected = parse_version(request)
         expected = policy.metadata.version if expected is None else expected
-        stored, is_new = await changes.put(policy, caller, expected)
-        response = _response(stored, status_code=201 if is_new else 200)
+        stored, result = await changes.put(policy, caller, expected, dry_run=dry_run)
+        response = _response(stored, status_code=201 if result == "created" and not dry_run else 200)
+        response.headers["X-Weir-Result"] = result
         if not changes.catalogue.asks:
             response.headers["X-Weir-Warning"] = "no planner service is set; planner and parameters were not checked"
         return response

@@ -4,7 +4,7 @@ owner."""
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
 
@@ -16,9 +16,10 @@ from runtime.problems import Problem, invalid
 from . import messages
 from .adapters.planner import PlannerAway, PlannerCatalogue, named
 from .store import Store, TargetTaken, VersionConflict
-from .targets import may_be_same_job, runs
+from .targets import claims, may_be_same_job, rival, runs
 
 Owner = Literal["rest", "resource"]
+Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
 """Of a policy that names none: nothing to check."""
 
@@ -47,9 +48,17 @@ class PolicyChanges:
         return policy
 
     async def put(
-        self, policy: ScalingPolicy, caller: Caller, expected: int | None, owner: Owner = "rest", *, adopt: bool = False
-    ) -> tuple[ScalingPolicy, bool]:
-        """Check and store what a user wrote; returns it, and whether the policy is new.
+        self,
+        policy: ScalingPolicy,
+        caller: Caller,
+        expected: int | None,
+        owner: Owner = "rest",
+        *,
+        adopt: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[ScalingPolicy, Result]:
+        """Check and store what a user wrote; returns what is stored. A document of the REST API that is stored already
+        makes no new version; `dry_run` checks and stores nothing.
 
         409 if `expected` is not the stored version, and for the policy of the other owner unless it is to be adopted;
         422 for addresses that are not allowed, unknown planners and invalid parameters.
@@ -59,13 +68,18 @@ class PolicyChanges:
             self._check_owner(before, owner)
         _check_addresses(policy, self.allowed)
         await _check_planners(policy, before, self.catalogue)
-        if policy.spec.mode == "paused":
+        if policy.spec.mode == "paused" and not dry_run:
             # The mode of before an earlier pause does not count: this policy was written as paused.
             await self.store.keep_mode(policy.application, "advise")
         if owner == "resource" or policy.metadata.owner is not None:
             metadata = policy.metadata.model_copy(update={"owner": None if owner == "rest" else owner})
             policy = policy.model_copy(update={"metadata": metadata})
-        return await self._write(policy, before, caller, expected), before is None
+        if owner == "rest" and before is not None and _as_written(policy) == _as_written(before):
+            if expected not in (None, before.metadata.version):
+                raise _conflict(policy.application, before)
+            return before, "unchanged"
+        stored = await self._write(policy, before, caller, expected, dry_run=dry_run)
+        return stored, "created" if before is None else "replaced"
 
     async def delete(self, application: str, expected: int | None, owner: Owner = "rest") -> None:
         """Delete a policy; 404 if there is none, 409 as for `put`."""
@@ -78,7 +92,13 @@ class PolicyChanges:
         self.on_change()
 
     async def _write(
-        self, policy: ScalingPolicy, before: ScalingPolicy | None, caller: Caller, expected: int | None
+        self,
+        policy: ScalingPolicy,
+        before: ScalingPolicy | None,
+        caller: Caller,
+        expected: int | None,
+        *,
+        dry_run: bool = False,
     ) -> ScalingPolicy:
         """Store the version after `before`, which was checked; 409 if another writer was first."""
         version = (before.metadata.version or 0) if before else 0
@@ -94,6 +114,12 @@ class PolicyChanges:
         stored = policy.model_copy(update={"metadata": metadata})
         if before is None or before.subject != policy.subject:
             await self._check_job(policy)
+        if dry_run:
+            others = {each.application: claims(each.subject) for each in await self.store.policies()}
+            others.pop(policy.application, None)
+            if (taken_by := rival(claims(policy.subject), others)) is not None:
+                raise _taken(policy, taken_by)
+            return stored
         try:
             await self.store.put_policy(stored, version)
         except VersionConflict as conflict:
@@ -141,6 +167,14 @@ class PolicyChanges:
     ) -> ScalingPolicy:
         changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
         return await self._write(changed, policy, caller, policy.metadata.version)
+
+
+def _as_written(policy: ScalingPolicy) -> dict[str, Any]:
+    """Return the document without what the service sets."""
+    document = policy.to_document()
+    for name in ("version", "updatedAt", "updatedBy"):
+        document["metadata"].pop(name, None)
+    return document
 
 
 def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:

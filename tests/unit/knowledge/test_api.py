@@ -120,6 +120,25 @@ def fields(answer: httpx.Response) -> list[str]:
     return [error["field"] for error in answer.json()["errors"]]
 
 
+async def test_a_document_that_is_stored_makes_no_new_version(house: House) -> None:
+    """Unchanged: same version, nothing to publish. What a dry run would store is shown, and not stored."""
+    tried = await house.http.put(POLICY, json=document(), params={"dry_run": True})
+    assert (tried.status_code, tried.headers["x-weir-result"], house.changes) == (200, "created", 0)
+    assert (await house.http.get(POLICY)).status_code == 404
+    created = await house.http.put(POLICY, json=document())
+    assert (created.headers["x-weir-result"], house.changes) == ("created", 1)
+    house.clock.advance(60)
+    for body in (document(), created.json()):
+        same = await house.http.put(POLICY, json=body)
+        assert (same.headers["x-weir-result"], same.headers["etag"]) == ("unchanged", created.headers["etag"])
+    tried = await house.http.put(POLICY, json=document(mode="act"), params={"dry_run": True})
+    assert (tried.headers["x-weir-result"], tried.json()["spec"]["mode"]) == ("replaced", "act")
+    assert (await house.http.get(POLICY)).json() == created.json()
+    assert house.changes == 1
+    stale = await house.http.put(POLICY, json=document(), headers={"If-Match": '"1"'})
+    assert stale.status_code == 409
+
+
 async def test_a_policy_is_created_then_replaced(house: House) -> None:
     """201 and 200, a version each, with who changed it and when; it comes back as it was written, and is to be
     published."""

@@ -193,8 +193,8 @@ async def test_without_its_namespace_the_policy_of_a_resource_belongs_to_the_res
     await house.until(lambda status, _: accepted(status) == "True")
     house.changes.resource_namespaces = []
     await house.policies.check()
-    written, is_new = await house.changes.put(parse_policy(house.document(bounds={"max": 5})), WRITER, None)
-    assert (is_new, written.metadata.owner, written.spec.bounds.max) == (False, None, 5)
+    written, result = await house.changes.put(parse_policy(house.document(bounds={"max": 5})), WRITER, None)
+    assert (result, written.metadata.owner, written.spec.bounds.max) == ("replaced", None, 5)
     house.changes.resource_namespaces = ["shop"]
     status = await house.until(lambda status, _: accepted(status) == "False")
     assert condition(status)["reason"] == "Conflict"
