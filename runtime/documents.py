@@ -30,7 +30,7 @@ class _Strict(yaml.SafeLoader):
 
     def compose_document(self) -> Any:
         node = super().compose_document()
-        if self.has_alias and _expanded(node, {}) > MAX_EXPANDED_CHARACTERS:
+        if node is not None and self.has_alias and _expanded(node, {}) > MAX_EXPANDED_CHARACTERS:
             what = (
                 f"its aliases stand for more than {MAX_EXPANDED_CHARACTERS:,} characters: write the parts out, or fewer"
             )
