@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from pydantic import BaseModel
 
+from .auth import requires
 from .clock import Clock
 from .problems import AnyText
 
@@ -110,8 +111,8 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 
 
 def router(health: Health, revision: str | None = None) -> APIRouter:
-    """Return `/health/live`, `/health/ready` (503 with the reasons) and `/metrics`, which pings the dependencies as
-    well; without tokens.
+    """Return `/health/live`, `/health/ready` (503 with the reasons) and `/metrics` for the role `metrics`, which pings the
+    dependencies as well.
 
     `revision` names the build; default: `WEIR_REVISION`.
     """
@@ -132,11 +133,25 @@ def router(health: Health, revision: str | None = None) -> APIRouter:
         ok, report = await health.check()
         return AnyText({"ready": ok, "dependencies": report}, status_code=200 if ok else 503)
 
-    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_METRICS)
-    async def metrics() -> Response:
+    generating: asyncio.Task[bytes] | None = None
+
+    async def generated() -> bytes:
         await health.check()
         # Tens of thousands of series take a while; other requests do not wait for them.
-        text = await asyncio.to_thread(generate_latest)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        return await asyncio.to_thread(generate_latest)
+
+    @routes.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=Response,
+        responses=_METRICS,
+        dependencies=[Depends(requires("metrics"))],
+    )
+    async def metrics() -> Response:
+        nonlocal generating
+        if generating is None or generating.done():
+            generating = asyncio.create_task(generated())
+        # Requests at the same time share one text. One that is cancelled does not cancel it for the others.
+        return Response(await asyncio.shield(generating), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -14,11 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import problems
-from .auth import Tokens
+from .auth import Authentication, Tokens
+from .body_budget import Budget, TooLarge, TooMany
 from .loop import Stop
 from .origins import SameOrigin
 
-MAX_BODY_BYTES = 8_000_000
+MAX_BODY_BYTES = 2_000_000
 ANSWER_SECONDS = 30.0
 """For a response to begin: longer work belongs into a task."""
 RECEIVE_SECONDS = 35.0
@@ -31,62 +32,69 @@ class PortInUse(Exception):
     """The listener's address is in use; the sentence names the setting to change."""
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class _Limits:
-    """Responds 413 to a body larger than the limit, announced or streamed, 408 if it does not arrive in time, and 503
-    if a response does not begin in time. A response that has begun, such as an event stream, has no limit."""
+    """Responds 413 to a body above its limit of bytes or elements, announced or streamed, 503 where all open bodies of
+    the listener together are too large, 408 if a body does not arrive in time, and 503 if a response does not begin in
+    time. A response that has begun, such as an event stream, has no limit."""
 
     def __init__(self, app: ASGIApp, body_bytes: int, answer_seconds: float) -> None:
         self._app = app
         self._body_bytes = body_bytes
         self._answer_seconds = answer_seconds
+        self._budget = Budget()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        too_large = problems.Problem(413, f"the body is larger than {self._body_bytes} bytes")
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._body_bytes:
+            too_large = problems.Problem(413, f"the body has more than {self._body_bytes} bytes")
             await problems.answer(too_large)(scope, receive, send)
             return
-        received, begun, awaiting = 0, False, False
+        refused: problems.Problem | None = None
+        begun, awaiting = False, False
 
         async def limited() -> Message:
-            nonlocal received, awaiting
+            nonlocal awaiting, refused
             awaiting = True
             message = await receive()
             awaiting = False
-            received += len(message.get("body", b""))
-            if received > self._body_bytes:
-                raise _TooLarge
+            try:
+                body.add(message.get("body", b""))
+            except TooLarge as error:
+                refused = problems.Problem(413, f"the body has {error}")
+                raise
+            except TooMany as error:
+                refused = problems.Problem(503, f"{error}: try again", headers={"Retry-After": "1"})
+                raise
             return message
 
         async def bounded(message: Message) -> None:
             nonlocal begun
-            if not begun and received > self._body_bytes:
+            if not begun and refused is not None:
                 # However the application responds to a body that it could not read, this is the reason.
-                raise _TooLarge
+                raise TooLarge
             if not begun and not deadline.expired():
                 deadline.reschedule(None)
             begun = True
             await send(message)
 
-        try:
-            async with asyncio.timeout(self._answer_seconds) as deadline:
-                await self._app(scope, limited, bounded)
-        except _TooLarge:
-            await problems.answer(too_large)(scope, receive, send)
-        except TimeoutError:
-            if begun or not deadline.expired():
-                raise
-            late = problems.Problem(503, f"no answer within {self._answer_seconds:g} s")
-            if awaiting:
-                late = problems.Problem(408, f"the body did not arrive within {self._answer_seconds:g} s")
-            await problems.answer(late)(scope, receive, send)
+        with self._budget.body(self._body_bytes) as body:
+            try:
+                async with asyncio.timeout(self._answer_seconds) as deadline:
+                    await self._app(scope, limited, bounded)
+            except (TooLarge, TooMany):
+                if refused is None:
+                    raise
+                await problems.answer(refused)(scope, receive, send)
+            except TimeoutError:
+                if begun or not deadline.expired():
+                    raise
+                late = problems.Problem(503, f"no answer within {self._answer_seconds:g} s")
+                if awaiting:
+                    late = problems.Problem(408, f"the body did not arrive within {self._answer_seconds:g} s")
+                await problems.answer(late)(scope, receive, send)
 
 
 def application(
@@ -99,11 +107,12 @@ def application(
     **arguments: Any,
 ) -> FastAPI:
     """Return a FastAPI application with problem documents for errors, limits of body size and response time, `tokens`
-    for `auth.requires` (`run_service` replaces them by the settings'), and documentation at `/docs` that needs no
-    internet."""
+    that every path but `/health` requires (`run_service` replaces them by the settings'), and documentation at `/docs`
+    that needs no internet."""
     app = FastAPIOffline(title=title, description=description, redoc_url=None, **arguments)
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
+    app.add_middleware(Authentication)  # added last, so called first: before a byte of the body is read
     problems.install(app)
     return app
 

@@ -7,6 +7,7 @@ only; certificate and Host header stay those of the name.
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -19,6 +20,7 @@ import httpx
 from pydantic import SecretStr
 
 from .addresses import AddressRefused, Allowed, Resolve, checked_addresses, resolve
+from .body_budget import Budget, TooLarge, TooMany
 
 ANSWER_BYTES = 50_000_000
 ENDLESS = {"answer_bytes": None}
@@ -74,7 +76,7 @@ def async_client(
     )
 
     async def check_head(response: httpx.Response) -> None:
-        _check_head(response, answer_bytes)
+        _check_head(response, answer_bytes, of_user=allowed is not None)
 
     if authorization is None and token is not None:
         authorization = bearer(token)
@@ -96,7 +98,7 @@ def client(
     """Return a client without an event loop, for addresses that the caller chose; `timeout` in s bounds each wait."""
     return httpx.Client(
         transport=transport or httpx.HTTPTransport(verify=tls_context(None), trust_env=False),
-        event_hooks={"response": [lambda response: _check_head(response, answer_bytes)]},
+        event_hooks={"response": [lambda response: _check_head(response, answer_bytes, of_user=False)]},
         **_common(base_url, None if token is None else bearer(token), timeout),
     )
 
@@ -134,16 +136,27 @@ def tls_context(certificates: Certificates | None) -> SSLContext:
     return context
 
 
-class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """Passes at most `limit` bytes; None: no limit."""
+_OF_USERS = Budget()
+"""Of all open responses of addresses that users name."""
+_OWN = Budget(sys.maxsize)
+"""Responses of Weir's own services are as large as they are."""
 
-    def __init__(self, stream: Any, limit: int | None) -> None:
-        self._stream, self._limit, self._received = stream, limit, 0
+
+class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """Passes at most `limit` bytes; None: no limit. That of an address from a user also has a limit of elements, and
+    its part of the process's budget."""
+
+    def __init__(self, stream: Any, limit: int | None, *, of_user: bool) -> None:
+        self._stream = stream
+        self._body = _OF_USERS.body(limit) if of_user else _OWN.body(limit, sys.maxsize)
 
     def _counted(self, chunk: bytes) -> bytes:
-        self._received += len(chunk)
-        if self._limit is not None and self._received > self._limit:
-            raise _too_large(self._limit)
+        try:
+            self._body.add(chunk)
+        except TooLarge as error:
+            raise _too_large(str(error)) from None
+        except TooMany as error:
+            raise AnswerRefused(f"was not read: {error}") from None
         return chunk
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -156,27 +169,29 @@ class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
             yield self._counted(chunk)
 
     async def aclose(self) -> None:
+        self._body.close()
         with _translated():
             await self._stream.aclose()
 
     def close(self) -> None:
+        self._body.close()
         self._stream.close()
 
 
-def _check_head(response: httpx.Response, limit: int) -> None:
+def _check_head(response: httpx.Response, limit: int, *, of_user: bool) -> None:
     """Bound the body; `AnswerRefused` if the head announces a compressed or too large one."""
     allowed: int | None = response.request.extensions.get("answer_bytes", limit)
-    response.stream = _Body(response.stream, allowed)
+    response.stream = _Body(response.stream, allowed, of_user=of_user)
     encodings = response.headers.get_list("content-encoding", split_commas=True)
     if any(each.strip().lower() not in ("", "identity") for each in encodings):
         raise AnswerRefused("answered compressed, which the request excluded")
     length = response.headers.get("content-length", "")
     if allowed is not None and length.isdigit() and int(length[:18]) > allowed:
-        raise _too_large(allowed)
+        raise _too_large(f"more than {allowed} bytes")
 
 
-def _too_large(limit: int) -> AnswerRefused:
-    return AnswerRefused(f"answered with more than {limit} bytes, which are not read further")
+def _too_large(excess: str) -> AnswerRefused:
+    return AnswerRefused(f"answered with {excess}, which are not read further")
 
 
 class _Network(httpx.AsyncBaseTransport):
@@ -197,7 +212,10 @@ class _Network(httpx.AsyncBaseTransport):
         with _translated():
             answer = await self._pool.handle_async_request(outgoing)
         return httpx.Response(
-            answer.status, headers=answer.headers, stream=_Body(answer.stream, None), extensions=answer.extensions
+            answer.status,
+            headers=answer.headers,
+            stream=_Body(answer.stream, None, of_user=False),
+            extensions=answer.extensions,
         )
 
     async def aclose(self) -> None:

@@ -58,7 +58,8 @@ class ServiceSettings(BaseSettings):
     """further names of the listener, comma-separated without ports, next to loopback's and its own address; any other
     Host is refused"""
     tokens_file: Path | None = shared("tokens_file", default=None)
-    """JSON file {"token": {"name": …, "role": "read" or "write"}}; without it only loopback may listen"""
+    """JSON file {"token": {"name": …, "role": …, "namespaces": […]}}; the role is metrics, read, write, planner-admin or
+    executor, or a list of these; without it only loopback may listen"""
     tokens: SecretStr | None = shared("tokens", default=None)
     """accepted tokens as JSON text in the form of that file; added to those of the file"""
     log_level: str = shared("log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")

@@ -32,10 +32,10 @@ from .documents import (
     ERRORS,
     Application,
     Applications,
+    Executor,
     Explanation,
     History,
     Reader,
-    Writer,
     refuses,
     responds,
 )
@@ -122,8 +122,8 @@ def applications_router(
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
     @routes.get("", summary="Summaries of all applications", **responds(Applications))
-    async def applications(_caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
-        names = [name for name in await store.applications() if name > after]
+    async def applications(caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
+        names = [name for name in await store.applications() if name > after and caller.may_see(name)]
         page = names[:limit]
         items = [await summary_by_name(store, clock, name) for name in page]
         return Applications(items=items, next=page[-1] if len(names) > limit else None)
@@ -176,7 +176,7 @@ def applications_router(
     async def application_events(
         application: Application, request: Request, _caller: Reader, follow: Follow = True
     ) -> StreamingResponse:
-        return feed(store, request, application, streams, follow=follow)
+        return feed(store, request, lambda other: other == application, streams, follow=follow)
 
     routes.include_router(_action_router(store))
     routes.include_router(_evaluations_router(store, clock))
@@ -223,7 +223,7 @@ def _action_router(store: Store) -> APIRouter:
         application: Application,
         action: Annotated[ActionState, Body(examples=[example("action-state")])],
         request: Request,
-        _caller: Writer,
+        _caller: Executor,
     ) -> JSONResponse:
         if action.application != application:
             detail = messages.wrong_application(action.application, application)

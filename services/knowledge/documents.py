@@ -29,6 +29,7 @@ def application_of(namespace: Namespace, name: Name) -> str:
 Application = Annotated[str, Depends(application_of)]
 Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
+Executor = Annotated[Caller, Depends(requires("executor"))]
 Next = Annotated[str | None, Field(description="`after` of the next page; null: this was the last one")]
 
 

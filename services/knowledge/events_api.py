@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -77,8 +77,8 @@ def events_router(store: Store, streams: EventStreams | None = None) -> APIRoute
         response_class=StreamingResponse,
         responses=FEED,
     )
-    async def events(request: Request, _caller: Reader, follow: Follow = True) -> StreamingResponse:
-        return feed(store, request, None, streams, follow=follow)
+    async def events(request: Request, caller: Reader, follow: Follow = True) -> StreamingResponse:
+        return feed(store, request, caller.may_see, streams, follow=follow)
 
     return routes
 
@@ -112,18 +112,18 @@ class _Feed(StreamingResponse):
 
 
 def feed(
-    store: Store, request: Request, application: str | None, streams: EventStreams, *, follow: bool
+    store: Store, request: Request, wanted: Callable[[str], bool], streams: EventStreams, *, follow: bool
 ) -> StreamingResponse:
-    """Return the stream of events after `Last-Event-ID`, or from now on; `application` None: of all. Without `follow` it
-    ends after the newest event stored."""
+    """Return the stream of events of the applications that are `wanted`, after `Last-Event-ID` or from now on. Without
+    `follow` it ends after the newest event stored."""
     after = request.headers.get("last-event-id") or None
     if after is not None and not _EVENT_ID.fullmatch(after):
         raise Problem(400, "Last-Event-ID is not the id of an event", errors=[("header.Last-Event-ID", "unknown form")])
-    return _Feed(streams, _lines(store, request, application, after, follow=follow))
+    return _Feed(streams, _lines(store, request, wanted, after, follow=follow))
 
 
 async def _lines(
-    store: Store, request: Request, application: str | None, after: str | None, *, follow: bool
+    store: Store, request: Request, wanted: Callable[[str], bool], after: str | None, *, follow: bool
 ) -> AsyncIterator[str]:
     yield ": weir\n\n"
     quiet = 0.0
@@ -133,12 +133,12 @@ async def _lines(
         after = newest if after is None else after
         while not await request.is_disconnected():
             if not follow and _place(after) >= _place(newest):
-                yield _event(FeedEvent(after, "end", application or "", "{}"))
+                yield _event(FeedEvent(after, "end", "", "{}"))
                 return
             found = await store.events(after, wait_seconds=1.0)
             for event in found:
                 after = event.id
-                if application in (None, event.application):
+                if wanted(event.application):
                     yield _event(event)
             quiet = 0.0 if found else quiet + 1.0
             if quiet >= KEEP_ALIVE_SECONDS:

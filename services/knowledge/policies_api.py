@@ -75,11 +75,11 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
 
     @routes.get("", summary="All policies", **responds(Policies))
     async def list_policies(
-        _caller: Reader,
+        caller: Reader,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         after: Annotated[str, Query(max_length=200, description="the last application of the page before")] = "",
     ) -> JSONResponse:
-        found = [p for p in await changes.store.policies() if p.application > after]
+        found = [p for p in await changes.store.policies() if p.application > after and caller.may_see(p.application)]
         page = found[:limit]
         more = page[-1].application if len(found) > limit else None
         return JSONResponse({"items": [p.to_document() for p in page], "next": more})
@@ -132,8 +132,8 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
     @routes.delete(
         "/{namespace}/{name}", status_code=204, summary="Delete a policy and forget its application", responses=CHANGED
     )
-    async def delete_policy(application: Application, request: Request, _caller: Writer) -> Response:
-        await changes.delete(application, parse_version(request))
+    async def delete_policy(application: Application, request: Request, caller: Writer) -> Response:
+        await changes.delete(application, caller, parse_version(request))
         return Response(status_code=204)
 
     @routes.post("/{namespace}/{name}/pause", summary="Stop planning for an application", **responds(ScalingPolicy))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import structlog
 from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
 
 from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
@@ -18,6 +19,7 @@ from .adapters.planner import PlannerAway, PlannerCatalogue, named
 from .store import Store, TargetTaken, VersionConflict
 from .targets import claims, may_be_same_job, rival, runs
 
+_LOG = structlog.get_logger("policies")
 Owner = Literal["rest", "resource"]
 Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
@@ -81,7 +83,7 @@ class PolicyChanges:
         stored = await self._write(policy, before, caller, expected, dry_run=dry_run)
         return stored, "created" if before is None else "replaced"
 
-    async def delete(self, application: str, expected: int | None, owner: Owner = "rest") -> None:
+    async def delete(self, application: str, caller: Caller, expected: int | None, owner: Owner = "rest") -> None:
         """Delete a policy; 404 if there is none, 409 as for `put`."""
         self._check_owner(await self.store.policy(application), owner)
         try:
@@ -89,6 +91,7 @@ class PolicyChanges:
                 raise Problem(404, messages.no_policy(application))
         except VersionConflict as conflict:
             raise _conflict(application, conflict.current) from None
+        _LOG.info("policy-deleted", application=application, author=caller.name)
         self.on_change()
 
     async def _write(
@@ -126,6 +129,14 @@ class PolicyChanges:
             raise _conflict(policy.application, conflict.current) from None
         except TargetTaken as taken:
             raise _taken(policy, taken.application) from None
+        _LOG.info(
+            "policy-written",
+            application=policy.application,
+            author=caller.name,
+            version=following,
+            mode=policy.spec.mode,
+            mode_before=before.spec.mode if before else None,
+        )
         self.on_change()
         return stored
 

@@ -35,7 +35,7 @@ FIGURES_SECONDS = 30.0
 """Between two writes of a status in which only figures changed."""
 _NEVER = float("-inf")
 _REASONS = {409: "Conflict", 422: "Invalid", 503: "Unavailable"}
-_CALLER = Caller("kubernetes", "write")
+_CALLER = Caller("kubernetes", frozenset({"write"}))
 _log = structlog.get_logger("resources")
 _REFUSED = Gauge("weir_knowledge_resources_refused", "ScalingPolicy resources whose document is not in force")
 
@@ -156,7 +156,7 @@ class ResourcePolicies:
     async def _delete(self, application: str) -> None:
         """Delete the policy of a deleted resource, unless it has another owner."""
         with suppress(Problem):
-            await self.changes.delete(application, None, "resource")
+            await self.changes.delete(application, _CALLER, None, "resource")
             _log.info("policy-deleted", application=application)
 
     async def _show_all(self, namespace: str) -> ApiFailed | None:

@@ -38,7 +38,7 @@ from .planners import Planners, plan_for
 from .registrations import MAX_PLANNERS
 
 Reader = Annotated[Caller, Depends(requires("read"))]
-Writer = Annotated[Caller, Depends(requires("write"))]
+Admin = Annotated[Caller, Depends(requires("planner-admin"))]
 Seconds = Annotated[float, Query(ge=0.05, le=20, description="how long one exchange of a check may take, in s")]
 
 
@@ -116,7 +116,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
     )
     async def register(
         body: PlannerToRegister,
-        caller: Writer,
+        caller: Admin,
         replace: Annotated[bool, Query(description="replace the planner of this name, as its next version")] = False,
         timeout_seconds: Seconds = EACH_SECONDS,
     ) -> Registered:
@@ -132,7 +132,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
         return Registered(planner=_view(planners, made), checks=report.findings)
 
     @routes.delete("/planners/{name}", status_code=204, summary="Remove a planner")
-    async def remove(name: PlannerName, _caller: Writer) -> Response:
+    async def remove(name: PlannerName, _caller: Admin) -> Response:
         _ready(planners)
         if name not in registrations.latest:
             raise _not_registered(planners, name, "removed")
@@ -147,7 +147,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
         summary="Check a registered planner again",
         description="Runs the conformance suite, also while its circuit is open. Changes nothing.",
     )
-    async def check(name: PlannerName, _caller: Writer, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
+    async def check(name: PlannerName, _caller: Admin, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
         registration = registrations.latest.get(name)
         if registration is None:
             raise _not_registered(planners, name, "checked")

@@ -11,19 +11,23 @@ import sys
 from pathlib import Path
 
 SECRETS = Path("/secrets")
-WEIR, GRAFANA = int(os.environ["WEIR_UID"]), 472
+WEIR, GRAFANA, PROMETHEUS = int(os.environ["WEIR_UID"]), 472, 65534
 CHECKPOINTS, FLINK = Path("/data/flink"), int(os.environ["FLINK_UID"])
 POLICIES = Path("/data/policies")
 COMPLETE = SECRETS / "knowledge" / "WEIR_TOKENS"
 """Written last: without it all tokens are made again."""
 
 
-def callers(**roles: str) -> dict[str, tuple[str, str]]:
-    """Return a new token for each name, with its role."""
+Callers = dict[str, tuple[str, str | list[str]]]
+"""A token and its roles by name."""
+
+
+def callers(**roles: str | list[str]) -> Callers:
+    """Return a new token for each name, with its role or roles."""
     return {name: (secrets.token_urlsafe(32), role) for name, role in roles.items()}
 
 
-def token_document(people: dict[str, tuple[str, str]]) -> str:
+def token_document(people: Callers) -> str:
     """Return the WEIR_TOKENS of a service with these callers."""
     return json.dumps({token: {"name": name, "role": role} for name, (token, role) in people.items()})
 
@@ -39,13 +43,16 @@ def keep(path: Path, text: str, owner: int = WEIR) -> None:
 
 
 def make_tokens() -> None:
-    """Make the tokens: knowledge accepts operator and executor, the planner operator and knowledge, the rest none."""
-    people = callers(operator="write", executor="write")
-    planners = {"operator": people["operator"], **callers(knowledge="read")}
+    """Make the tokens: knowledge accepts operator and executor, the planner operator and knowledge, and every service
+    that of Prometheus."""
+    metrics, operator = callers(metrics="metrics"), callers(operator=["write", "planner-admin"])
+    people = {**metrics, **operator, **callers(executor="executor")}
+    planners = {**metrics, **operator, **callers(knowledge="read")}
     keep(SECRETS / "planner" / "WEIR_TOKENS", token_document(planners))
-    keep(SECRETS / "executor" / "WEIR_TOKENS", token_document(callers(nobody="read")))
+    keep(SECRETS / "executor" / "WEIR_TOKENS", token_document(metrics))
     keep(SECRETS / "executor" / "WEIR_KNOWLEDGE_TOKEN", people["executor"][0])
-    keep(SECRETS / "others" / "WEIR_TOKENS", token_document(callers(nobody="read")))
+    keep(SECRETS / "others" / "WEIR_TOKENS", token_document(metrics))
+    keep(SECRETS / "prometheus" / "token", metrics["metrics"][0], PROMETHEUS)
     keep(SECRETS / "grafana" / "password", secrets.token_urlsafe(18), GRAFANA)
     keep(SECRETS / "knowledge" / "WEIR_KNOWLEDGE_PLANNER_TOKEN", planners["knowledge"][0])
     keep(SECRETS / "knowledge" / "operator", people["operator"][0])

@@ -15,16 +15,18 @@ TIMEOUT_SECONDS = 15
 
 def tokens() -> dict[str, str]:
     """Return the Secret's content: each service mounts the keys that it needs, the operator's is for you."""
-    operator, executor, knowledge, nobody = (secrets.token_urlsafe(32) for _ in range(4))
-    operators = {operator: {"name": "operator", "role": "write"}}
+    operator, executor, knowledge, metrics = (secrets.token_urlsafe(32) for _ in range(4))
+    scraper = {metrics: {"name": "metrics", "role": "metrics"}}
+    people = {operator: {"name": "operator", "role": ["write", "planner-admin"]}, **scraper}
     return {
         "operator": operator,
         "executor": executor,
         "knowledge": knowledge,
-        "knowledge-callers": json.dumps({**operators, executor: {"name": "executor", "role": "write"}}),
-        "planner-callers": json.dumps({**operators, knowledge: {"name": "knowledge", "role": "read"}}),
-        # A listener requires tokens; of monitor, analyzer and executor health and metrics are used, which require none.
-        "no-callers": json.dumps({nobody: {"name": "nobody", "role": "read"}}),
+        "metrics": metrics,
+        "knowledge-callers": json.dumps({**people, executor: {"name": "executor", "role": "executor"}}),
+        "planner-callers": json.dumps({**people, knowledge: {"name": "knowledge", "role": "read"}}),
+        # Of monitor, analyzer and executor only health, which needs no token, and metrics are used.
+        "no-callers": json.dumps(scraper),
     }
 
 

@@ -35,7 +35,7 @@ from .steadiness import Steadiness
 
 T = TypeVar("T")
 
-MAX_ANSWER_BYTES = 20_000_000
+MAX_ANSWER_BYTES = 2_000_000
 SETTINGS_LIFE = timedelta(minutes=5)
 """A cluster's configuration changes with its processes only."""
 _MAX_AGE = timedelta(days=40 * 365)

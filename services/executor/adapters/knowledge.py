@@ -129,7 +129,7 @@ def _detail(response: httpx.Response) -> str:
 
 
 def _token_refused(response: httpx.Response) -> str:
-    role = "" if response.status_code == 401 else " one of role write"
+    role = "" if response.status_code == 401 else " one of role executor"
     return (
         f"knowledge refused the token ({_detail(response)}): set{role} {TOKEN_SETTING}, "
         f"or the file {TOKEN_SETTING} in WEIR_SECRETS_FOLDER"

@@ -26,7 +26,7 @@ from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, HttpCre
 
 T = TypeVar("T")
 
-MAX_RESPONSE_BYTES = 20_000_000
+MAX_RESPONSE_BYTES = 2_000_000
 NAMES_PER_CALL = 60
 """Keeps the URL of a request below the 8 KiB that proxies accept."""
 MAX_CONCURRENT_CALLS = 6

@@ -12,7 +12,7 @@ import pytest
 from runtime.auth import read_tokens
 
 PREPARE = Path(__file__).resolve().parents[3] / "deploy" / "compose" / "jobs" / "prepare.py"
-READERS = ("knowledge", "planner", "executor", "others", "grafana")
+READERS = ("knowledge", "planner", "executor", "others", "grafana", "prometheus")
 
 Start = Callable[[], int]
 
@@ -43,7 +43,8 @@ def start(tmp_path: Path, owners: dict[str, int], monkeypatch: pytest.MonkeyPatc
 
 
 def test_everybody_is_given_what_they_need_and_no_more(start: Start, tmp_path: Path, owners: dict[str, int]) -> None:
-    """The executor may write at knowledge, knowledge may read at the planner, and a person may do both."""
+    """The executor may record actions at knowledge, knowledge may read at the planner, a person may do both, and
+    Prometheus reads metrics alone."""
     assert start() == 0
     api = read_tokens(tmp_path / "knowledge" / "WEIR_TOKENS")
     planner = read_tokens(tmp_path / "planner" / "WEIR_TOKENS")
@@ -53,19 +54,23 @@ def test_everybody_is_given_what_they_need_and_no_more(start: Start, tmp_path: P
     knowledge = (tmp_path / "knowledge" / "WEIR_KNOWLEDGE_PLANNER_TOKEN").read_text()
     assert len({person, executor, knowledge}) == 3
     callers = {token: api.caller(token) for token in (person, executor, knowledge)}
-    assert [caller and (caller.name, caller.role) for caller in callers.values()] == [
-        ("operator", "write"),
-        ("executor", "write"),
+    assert [caller and (caller.name, caller.roles) for caller in callers.values()] == [
+        ("operator", {"write", "planner-admin"}),
+        ("executor", {"executor"}),
         None,
     ]
     assert (caller := planner.caller(knowledge)) is not None
-    assert caller.role == "read"
+    assert caller.roles == {"read"}
     assert planner.caller(person) is not None
     assert planner.caller(executor) is None
     assert all(others.caller(token) is None for token in callers)
+    prometheus = (tmp_path / "prometheus" / "token").read_text()
+    for tokens in (api, planner, others, read_tokens(tmp_path / "executor" / "WEIR_TOKENS")):
+        assert (caller := tokens.caller(prometheus)) is not None
+        assert caller.may("metrics") and not caller.may("read")
     modes = {path.stat().st_mode & 0o777 for reader in READERS for path in (tmp_path / reader).iterdir()}
     assert modes == {0o400}
-    assert (owners[".WEIR_TOKENS"], owners[".password"], owners["flink"]) == (10001, 472, 9999)
+    assert (owners[".WEIR_TOKENS"], owners[".password"], owners["flink"], owners[".token"]) == (10001, 472, 9999, 65534)
     assert owners["policies"] == 10001
 
 

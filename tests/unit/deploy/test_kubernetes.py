@@ -215,13 +215,14 @@ def test_each_service_gets_its_own_tokens(tmp_path: Path, monkeypatch: pytest.Mo
         for key, value in environment(DEMO, deployment).items():
             monkeypatch.setenv(key, value)
         found[service] = model(_secrets_dir=folder)
-    assert used == content.keys()
+    assert used == content.keys() - {"metrics"}  # your Prometheus mounts it
+    assert all(found[each].callers().caller(content["metrics"]).roles == {"metrics"} for each in SETTINGS)
     executors = found["executor"].knowledge_token.get_secret_value()
-    assert found["knowledge"].callers().caller(executors).role == "write"
+    assert found["knowledge"].callers().caller(executors).roles == {"executor"}
     knowledges = found["knowledge"].planner_token.get_secret_value()
-    assert found["planner"].callers().caller(knowledges).role == "read"
+    assert found["planner"].callers().caller(knowledges).roles == {"read"}
     assert found["planner"].callers().caller(executors) is None
-    assert found["knowledge"].callers().caller(content["operator"]).role == "write"
+    assert found["knowledge"].callers().caller(content["operator"]).roles == {"write", "planner-admin"}
     assert all(
         found[each].callers().caller(content["operator"]) is None for each in ("monitor", "analyzer", "executor")
     )

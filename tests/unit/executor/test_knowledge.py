@@ -182,7 +182,9 @@ class Guarded:
 
     def __init__(self, token: str | None) -> None:
         app = application(
-            "knowledge", "for a test", Tokens({SECRET: Caller("executor", "write"), READER: Caller("ada", "read")})
+            "knowledge",
+            "for a test",
+            Tokens({SECRET: Caller("executor", frozenset({"executor"})), READER: Caller("ada", frozenset({"read"}))}),
         )
         store, clock = MemoryStore(), FakeClock(NOON)
         app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
@@ -226,7 +228,9 @@ class TestToken:
                 recorded = await guarded.knowledge.record(action(), 0)
         assert [line["event"] for line in lines] == ["knowledge-refuses-the-token"]
         assert isinstance(recorded, Unanswered)
-        assert "403 ada may read but not write): set one of role write WEIR_KNOWLEDGE_TOKEN" in str(recorded)
+        assert "403 ada has no token of the role executor): set one of role executor WEIR_KNOWLEDGE_TOKEN" in str(
+            recorded
+        )
         await guarded.knowledge.close()
 
     async def test_a_valid_token_is_ready(self) -> None:
@@ -242,7 +246,7 @@ class TestToken:
         guarded = Guarded(SECRET)
         base = guarded.app.state.tokens
         with capture_logs() as lines:
-            for tokens in (base, Tokens({READER: Caller("ada", "read")}), base, base):
+            for tokens in (base, Tokens({READER: Caller("ada", frozenset({"read"}))}), base, base):
                 guarded.app.state.tokens = tokens
                 await guarded.knowledge.policy(APP)
         assert [line["event"] for line in lines] == ["knowledge-refuses-the-token", "knowledge-accepts-the-token"]

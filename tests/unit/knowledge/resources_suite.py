@@ -20,7 +20,7 @@ from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
 
 DEADLINE_SECONDS = 30.0
-WRITER = Caller("ada", "write")
+WRITER = Caller("ada", frozenset({"write"}))
 
 
 class World(Protocol):
@@ -131,7 +131,7 @@ class ResourcesSuite:
         await house.until(lambda status, _: accepted(status) == "True")
         for change in (
             house.changes.put(parse_policy(house.document(mode="act")), WRITER, None),
-            house.changes.delete(house.app, None),
+            house.changes.delete(house.app, WRITER, None),
         ):
             with pytest.raises(
                 Problem, match=f"kubectl -n {house.world.namespace} edit scalingpolicy orders"

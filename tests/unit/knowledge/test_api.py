@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from structlog.testing import capture_logs
 from weir_contracts import Deployment, PolicySpec
 
 from runtime.auth import Caller, Tokens
@@ -510,7 +511,9 @@ async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.Mon
 
 async def test_tokens_have_roles(house: House) -> None:
     """401 without a valid one, 403 for a change with a read-only one; the author of a change is recorded."""
-    house.app.state.tokens = Tokens({READ_TOKEN: Caller("grace", "read"), WRITE_TOKEN: Caller("ada", "write")})
+    house.app.state.tokens = Tokens(
+        {READ_TOKEN: Caller("grace", frozenset({"read"})), WRITE_TOKEN: Caller("ada", frozenset({"write"}))}
+    )
     reads, writes = ({"Authorization": f"Bearer {token}"} for token in (READ_TOKEN, WRITE_TOKEN))
     for path in ("/v1/policies", POLICY, "/v1/applications", ACTION, "/v1/events"):
         assert (await house.http.get(path)).status_code == 401, path
@@ -526,6 +529,55 @@ async def test_tokens_have_roles(house: House) -> None:
         house.http.put(ACTION, json=given, headers={**reads, "If-Match": "0"}),
     ):
         assert (await refused).status_code == 403
+
+
+async def test_a_token_of_some_namespaces_sees_no_others(house: House) -> None:
+    """Lists and the event feed leave out what the token may not read; a path of another namespace is refused."""
+    await house.http.put("/v1/policies/shop/orders", json=document("shop/orders"))
+    await house.http.put("/v1/policies/bank/payments", json=document("bank/payments"))
+    house.app.state.tokens = Tokens(
+        {
+            READ_TOKEN: Caller("grace", frozenset({"read"}), frozenset({"shop"})),
+            WRITE_TOKEN: Caller("ada", frozenset({"write"}), frozenset({"bank"})),
+        }
+    )
+    shop, bank = ({"Authorization": f"Bearer {token}"} for token in (READ_TOKEN, WRITE_TOKEN))
+    for headers, namespace in ((shop, "shop"), (bank, "bank")):
+        for path in ("/v1/policies", "/v1/applications"):
+            items = (await house.http.get(path, headers=headers)).json()["items"]
+            found = {item["metadata"]["namespace"] if path == "/v1/policies" else item["application"] for item in items}
+            assert all(each.startswith(namespace) for each in found), found
+        assert (await house.http.get("/v1/policies", headers=headers)).json()["items"]
+    for refused in (
+        house.http.get("/v1/policies/bank/payments", headers=shop),
+        house.http.get("/v1/applications/bank/payments/history", headers=shop),
+        house.http.get("/v1/applications/bank/payments/events", headers=shop),
+        house.http.put("/v1/policies/shop/orders", json=document("shop/orders"), headers=bank),
+        house.http.delete("/v1/policies/shop/orders", headers=bank),
+        house.http.post("/v1/policies/shop/orders/pause", headers=bank),
+    ):
+        answer = await refused
+        assert answer.status_code == 403
+        assert "has no token for the namespace" in answer.json()["detail"]
+
+
+async def test_every_change_names_its_author(house: House) -> None:
+    """Written, paused, resumed and deleted, in the service's log."""
+    house.app.state.tokens = Tokens({WRITE_TOKEN: Caller("ada", frozenset({"write"}))})
+    headers = {"Authorization": f"Bearer {WRITE_TOKEN}"}
+    with capture_logs() as lines:
+        await house.http.put(POLICY, json=document(mode="act"), headers=headers)
+        await house.http.post(f"{POLICY}/pause", headers=headers)
+        await house.http.post(f"{POLICY}/resume", headers=headers)
+        await house.http.delete(POLICY, headers=headers)
+    changes = [line for line in lines if line["event"].startswith("policy-")]
+    assert [(line["event"], line.get("mode"), line["author"]) for line in changes] == [
+        ("policy-written", "act", "ada"),
+        ("policy-written", "paused", "ada"),
+        ("policy-written", "act", "ada"),
+        ("policy-deleted", None, "ada"),
+    ]
+    assert all(line["application"] == APP for line in changes)
 
 
 async def feed(house: House, path: str, count: int, last_event_id: str | None = None) -> list[dict[str, str]]:

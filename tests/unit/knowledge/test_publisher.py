@@ -33,7 +33,7 @@ from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 
 TERMS = Terms("publisher", lease_seconds=10.0, standby_seconds=float("inf"))
-WRITER = Caller("somebody", "write")
+WRITER = Caller("somebody", frozenset({"write"}))
 
 
 class SlowBus:
@@ -219,7 +219,7 @@ async def test_two_writers_race(house: House, seed: int) -> None:
                 if change == "write":
                     await changes.put(policy(version=0), WRITER, None)
                 elif change == "delete":
-                    await changes.delete(APP, None)
+                    await changes.delete(APP, WRITER, None)
                 else:
                     await (changes.pause if change == "pause" else changes.resume)(APP, WRITER)
             house.clock.advance(random.choice((0.0, 0.0, 0.001, 2.0)))

@@ -231,7 +231,7 @@ async def test_choices_of_a_policy_are_judged(cluster: Cluster) -> None:
 async def test_a_read_only_caller_cannot_register(cluster: Cluster) -> None:
     """Reading is permitted; a check makes requests, so it is not."""
     replica = await cluster.replica()
-    replica.app.state.tokens = Tokens({"reading-is-allowed": Caller("ada", "read")})
+    replica.app.state.tokens = Tokens({"reading-is-allowed": Caller("ada", frozenset({"read"}))})
     headers = {"Authorization": "Bearer reading-is-allowed"}
     body = {"name": "mine", "url": "http://127.0.0.1:1"}
     for method, path, status in (

@@ -126,3 +126,23 @@ async def test_metrics_are_prometheus_text(health: Health) -> None:
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     assert "weir_cycles_failed_total" in answer.text
+
+
+async def test_many_scrapers_at_once_share_one_text(health: Health) -> None:
+    """Otherwise 64 of them would take the processor from every other request for seconds."""
+    pinged, begun, answered = 0, asyncio.Event(), asyncio.Event()
+
+    async def ping() -> None:
+        nonlocal pinged
+        pinged += 1
+        begun.set()
+        await answered.wait()
+
+    health.register("slow", ping)
+    async with client(health) as http:
+        requests = [asyncio.create_task(http.get("/metrics")) for _ in range(20)]
+        await begun.wait()
+        answered.set()
+        texts = {answer.text for answer in await asyncio.gather(*requests)}
+    assert pinged == 1
+    assert len(texts) == 1

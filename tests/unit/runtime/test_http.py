@@ -71,7 +71,7 @@ def client(app: FastAPI, token: str | None = None) -> httpx.AsyncClient:
 
 
 def guarded() -> FastAPI:
-    return oven(Tokens({ADA: Caller("ada", "write"), BOB: Caller("bob", "read")}))
+    return oven(Tokens({ADA: Caller("ada", frozenset({"write"})), BOB: Caller("bob", frozenset({"read"}))}))
 
 
 # -- who may -------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ async def test_a_token_has_a_name_and_a_role() -> None:
         assert (await http.get("/who")).json() == "bob"
         refused = await http.post("/loaves", json={"grams": 500})
     assert refused.status_code == 403
-    assert refused.json()["detail"] == "bob may read but not write"
+    assert refused.json()["detail"] == "bob has no token of the role write"
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer ", "Bearer nobodys-long-token", f"Basic {ADA}", ADA])
@@ -184,8 +184,67 @@ async def test_too_large_a_body_is_refused() -> None:
     for answer in (announced, unannounced):
         assert answer.status_code == 413
         assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.json()["detail"] == "the body is larger than 1000 bytes"
+        assert answer.json()["detail"] == "the body has more than 1000 bytes"
     assert small.status_code == 200
+
+
+async def test_a_body_of_too_many_elements_is_refused() -> None:
+    """600 kB of `[],` take 20 MB when they are parsed: they are refused as they arrive."""
+    async with client(oven()) as http:
+        answer = await http.post("/loaves", content=b"[" + b"[]," * 200_000 + b"[]]")
+    assert answer.status_code == 413
+    assert answer.json()["detail"] == "the body has more than 200000 elements"
+
+
+async def test_no_byte_of_a_body_is_read_without_a_token() -> None:
+    """The caller is known by the head alone, also at an address that does not exist and for the documentation."""
+    read = 0
+
+    async def receive() -> dict[str, object]:
+        nonlocal read
+        read += 1
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    for method, path in [("POST", "/loaves"), ("POST", "/nowhere"), ("GET", "/docs"), ("GET", "/openapi.json")]:
+        sent: list[dict[str, object]] = []
+
+        async def send(message: dict[str, object], sent: list[dict[str, object]] = sent) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": [], "state": {}}
+        await guarded()(scope, receive, send)  # type: ignore[arg-type]
+        assert (path, sent[0]["status"], read) == (path, 401, 0)
+
+
+async def test_open_bodies_share_one_budget() -> None:
+    """Callers that each stay below the limit of a body, and never end it, do not fill the memory together: further
+    large bodies are refused until theirs end, small ones and other requests are served."""
+    release, open_bodies = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def unfinished() -> AsyncIterator[bytes]:
+        yield b"[" + b"1," * 150_000
+        open_bodies.release()
+        await release.wait()
+        yield b"1]"
+
+    json_type = {"content-type": "application/json"}
+    async with client(oven()) as http:
+        async with asyncio.TaskGroup() as group:
+            holding = [
+                group.create_task(http.post("/loaves", content=unfinished(), headers=json_type)) for _ in range(4)
+            ]
+            for _ in holding:
+                await open_bodies.acquire()
+            refused = await http.post("/loaves", content=b"[" + b"1," * 150_000 + b"1]", headers=json_type)
+            served = await http.post("/loaves", json={"grams": 500})
+            release.set()
+        after = await http.post("/loaves", content=b"[" + b"1," * 150_000 + b"1]", headers=json_type)
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["detail"] == "too many large bodies are open at once: try again"
+    assert served.status_code == 200
+    assert [done.result().status_code for done in holding] == [422] * 4
+    assert after.status_code == 422  # read, and no loaf
 
 
 async def test_an_answer_that_does_not_begin_is_given_up() -> None:

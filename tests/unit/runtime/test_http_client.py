@@ -114,6 +114,47 @@ async def test_no_more_is_read_than_the_limit(get: Get, headers: list[str]) -> N
         assert len((await get(server.url)).content) == LIMIT
 
 
+async def test_a_users_address_cannot_fill_the_memory_with_elements() -> None:
+    """2 MB of `[],` within the limit of bytes would be 60 MB of lists: the response is not read to its end."""
+    body = b"[" + b"[]," * 600_000 + b"[]]"
+    async with (
+        serving(answer(body)) as server,
+        async_client(answer_bytes=2_000_000, timeout_seconds=5.0, allowed=LOOPBACK) as http,
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(AnswerRefused, match="more than 200000 elements"):
+                await http.get(server.url)
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
+
+
+async def test_users_addresses_together_cannot_fill_the_memory() -> None:
+    """Each response stays within its limits and does not end; together they are bounded, and the rest is refused."""
+    part, held = b"[" + b"1," * 190_000, asyncio.Event()
+
+    async def never_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + part)
+        await writer.drain()
+        await held.wait()
+        writer.close()
+
+    listener = await asyncio.start_server(never_ends, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with async_client(answer_bytes=2_000_000, timeout_seconds=10.0, allowed=LOOPBACK) as http:
+        requests = [asyncio.create_task(http.get(url)) for _ in range(6)]
+        done, waiting = await asyncio.wait(requests, timeout=10.0, return_when=asyncio.FIRST_EXCEPTION)
+        held.set()
+        await asyncio.wait(waiting)
+    listener.close()
+    refused = [task.exception() for task in requests if task.exception() is not None]
+    assert done
+    assert {str(error) for error in refused} == {"was not read: too many large bodies are open at once"}
+    assert 1 <= len(refused) <= 4
+
+
 @both
 async def test_a_stream_without_an_end_has_no_limit(get: Get) -> None:
     """Where the request permits it."""

@@ -224,8 +224,8 @@ def test_tokens_from_file_and_environment_add_up(environment: pytest.MonkeyPatch
     environment.setenv("WEIR_TOKENS", '{"another-long-token": {"name": "bob", "role": "read"}}')
     tokens = load(Settings).callers()
     ada, bob = tokens.caller(TOKEN), tokens.caller("another-long-token")
-    assert ada is not None and (ada.name, ada.role) == ("ada", "write")
-    assert bob is not None and (bob.name, bob.role) == ("bob", "read")
+    assert ada is not None and (ada.name, ada.roles) == ("ada", {"write"})
+    assert bob is not None and (bob.name, bob.roles) == ("bob", {"read"})
     assert tokens.caller("somebody-elses-token") is None
 
 

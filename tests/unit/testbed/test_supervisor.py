@@ -249,7 +249,7 @@ async def test_a_wrong_request_is_named(body: dict[str, object], status: int, fi
 
 
 async def test_a_token_is_needed_where_there_are_some() -> None:
-    api = _api(Park(1), Tokens({TOKEN: Caller("weir", "write")}))
+    api = _api(Park(1), Tokens({TOKEN: Caller("weir", frozenset({"write"}))}))
     assert (await api.get("/scale/orders")).status_code == 401
     allowed = await api.get("/scale/orders", headers={"Authorization": f"Bearer {TOKEN}"})
     assert allowed.status_code == 200
