@@ -90,7 +90,11 @@ def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False
             Text("silent", "bold red") if item.get("silent") else str(item.get("status") or "–"),
             _lag(item),
             number(item.get("objective_seconds"), " s"),
-            *((number(item.get("arrival_rate"), "/s"), vector(item.get("observed")), _spend(item)) if wide else ()),
+            *(
+                (_value_or_bound(item, "arrival_rate", "/s"), vector(item.get("observed")), _spend(item))
+                if wide
+                else ()
+            ),
             _problem_or_decision(item),
         )
     return table
@@ -139,7 +143,7 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
     rows.add_row("status", _status(item))
     rows.add_row("lag", _lag(item))
     rows.add_row("objective", number(item.get("objective_seconds"), " s"))
-    rows.add_row("arrivals", number(item.get("arrival_rate"), " records/s"))
+    rows.add_row("arrivals", _value_or_bound(item, "arrival_rate", " records/s"))
     rows.add_row("bottleneck", str(item.get("bottleneck") or "–"))
     if item.get("silent"):
         rows.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
@@ -222,7 +226,7 @@ def _reading(reading: Mapping[str, Any]) -> Rows:
 
 def _analysis(analysis: Mapping[str, Any], *, verbose: bool) -> Rows:
     measured = [
-        f"{what} {number(estimate['value'], unit, digits)}" + (f" ({estimate['basis']})" if verbose else "")
+        f"{what} {_estimated(estimate, unit, digits)}" + (f" ({estimate['basis']})" if verbose else "")
         for what, unit, digits, estimate in (
             ("lag", " s", 1, analysis["lag_seconds"]),
             ("backlog", " records", 0, analysis["lag_records"]),
@@ -231,6 +235,13 @@ def _analysis(analysis: Mapping[str, Any], *, verbose: bool) -> Rows:
     ]
     rows: Rows = [("measured", f"{', '.join(measured)}; bottleneck {analysis['bottleneck'] or '–'}")]
     return rows + [("symptom", f"{symptom['code']}: {symptom['evidence']}") for symptom in analysis["symptoms"]]
+
+
+def _estimated(estimate: Mapping[str, Any], unit: str, digits: int) -> str:
+    """Return an estimate's value, `≥ 93.2 s` if only a lower bound is known."""
+    if estimate["value"] is None and estimate.get("lower_bound") is not None:
+        return f"≥ {number(estimate['lower_bound'], unit, digits)}"
+    return number(estimate["value"], unit, digits)
 
 
 def _plan(plan: Mapping[str, Any]) -> Rows:
@@ -298,6 +309,13 @@ def _status(item: Mapping[str, Any]) -> Text:
 
 
 def _lag(item: Mapping[str, Any]) -> Text:
-    lag, objective = item.get("lag_seconds"), item.get("objective_seconds")
+    objective, bounds = item.get("objective_seconds"), item.get("lower_bounds") or {}
+    lag = bounds.get("lag_seconds") if item.get("lag_seconds") is None else item["lag_seconds"]
     late = lag is not None and objective is not None and lag > objective
-    return Text(number(lag, " s", 1), "bold red" if late else "")
+    return Text(_value_or_bound(item, "lag_seconds", " s", 1), "bold red" if late else "")
+
+
+def _value_or_bound(item: Mapping[str, Any], name: str, unit: str, digits: int = 0) -> str:
+    """Return a figure of an application, as `≥ 93.2 s` if only its lower bound is known."""
+    bound = (item.get("lower_bounds") or {}).get(name)
+    return _estimated({"value": item.get(name), "lower_bound": bound}, unit, digits)

@@ -131,13 +131,13 @@ def _symptoms_of(answer: Answer, parameters: DhalionParameters) -> _Symptoms | P
     sources = {source.operator: source for source in analysis.sources}
     for name in request.topology.sources:
         source, found = sources.get(name), analysis.operator(name)
-        if source is None or source.lag_growth.value is None:
+        if source is None or source.lag_growth.proven is None:
             reason = source.lag_growth.basis if source else "it was not analysed"
             return answer.missing(f"the growth of {name}'s lag", reason)
         if found is None or found.input_rate.value is None:
             reason = found.input_rate.basis if found else "it was not analysed"
             return answer.missing(f"what {name} takes in", reason)
-        growth[name] = _ratio(max(0.0, source.lag_growth.value), max(0.0, found.input_rate.value))
+        growth[name] = _ratio(max(0.0, source.lag_growth.proven), max(0.0, found.input_rate.value))
     return _Symptoms(
         backpressure,
         growth,

@@ -180,6 +180,9 @@ def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
     analysed = {(e.source, e.target): e.selectivity for e in analysis.edges}
     selectivity: dict[str, dict[str, float]] = {name: {} for name in request.current}
     for source, target in ((edge.source, edge.target) for edge in topology.edges):
+        upstream = analysis.operator(source)
+        if upstream is not None and upstream.target_input_rate.value == 0:
+            continue  # nothing of nothing arrives, whatever the selectivity
         ratio = request.needed(analysed.get((source, target)), f"the selectivity from {source} to {target}")
         selectivity[source][target] = max(0.0, ratio)
     sources, given = set(topology.sources), {s.operator: s.arrival_rate for s in analysis.sources}
@@ -190,7 +193,7 @@ def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
     for name, parallelism in request.current.items():
         operator = analysis.operator(name)
         if name in sources:
-            arrivals[name] = max(0.0, request.needed(given.get(name), f"the arrival rate of {name}"))
+            arrivals[name] = max(0.0, request.needed(given.get(name), f"the arrival rate of {name}", or_more=True))
             taken = operator.input_rate.value if operator else None
             if taken is not None and taken > 0:
                 ratios.append(arrivals[name] / taken)

@@ -260,9 +260,9 @@ def _value_of(request: Request, metric: str, workload: str) -> list[v2.Replica] 
         return _subtasks(request, metric, workload)
     if metric in _OF_APPLICATION:
         estimate = getattr(request.analysis, metric)
-        if estimate.value is None:
+        if estimate.proven is None:
             raise v2.NoMetric(f"{metric} is unknown ({estimate.basis})")
-        return float(estimate.value)
+        return float(estimate.proven)
     value = request.signals.get(metric)
     if value is None:
         accepted = ", ".join([*_TARGETS, *_OF_APPLICATION, *sorted(request.signals)])

@@ -83,12 +83,12 @@ def plan_by_threshold(request: Request) -> PlanReply:
     unread: list[tuple[str, str]] = []
     for name in chosen:
         what, estimate = readings[name]
-        value = estimate.value
+        value = estimate.proven
         answer.evidence[what] = value
-        if value is None:
+        direction = 0 if value is None else (value > parameters.up_above) - (value < parameters.down_below)
+        if value is None or (estimate.value is None and direction <= 0):  # a lower bound only ever grows
             unread.append((what, estimate.basis))
             continue
-        direction = (value > parameters.up_above) - (value < parameters.down_below)
         if direction:
             wanted[name] = _kept(answer, name, parameters.moved(request.current[name], direction))
             moves = wanted[name] != request.current[name]

@@ -102,6 +102,9 @@ class Comparison:
     assumptions: Assumptions
     serving: Serving | None = None
     """What serves while tasks of a consumer group wait for their warm-ups; None: none does."""
+    partial: tuple[Gap, ...] = ()
+    """Arrival rates and lags of which a lower bound is known, or under an objective that needs no lag nothing. They
+    justify growth, never shrinking."""
 
     @property
     def restart(self) -> Restart:
@@ -158,8 +161,8 @@ class Comparison:
                 return None
         found = []
         for source in self.analysis.sources:
-            seconds = (source.expected_latency_seconds if latency else source.lag_seconds).value
-            growth = source.lag_growth.value or 0.0
+            seconds = (source.expected_latency_seconds if latency else source.lag_seconds).proven
+            growth = source.lag_growth.proven or 0.0
             if seconds is not None and seconds > limit and growth > 0 and source.lag_growth.confidence >= SURE_GROWTH:
                 found.append((seconds, growth))
         return max(found, default=None)
@@ -307,8 +310,9 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
     """Return the application of a request, or why too little is known of it to compare anything."""
     analysis, deployment, objective = request.analysis, request.deployment, request.policy.spec.objective
     model, gaps = request.model
-    for gap in gaps:
-        if gap.what == "arrival rate" or (gap.what == "lag" and objective.utilization is None):
+    partial = tuple(gap for gap in gaps if gap.what in ("arrival rate", "lag"))
+    for gap in partial:
+        if gap.lower_bound is None and (gap.what == "arrival rate" or objective.utilization is None):
             return TooLittle("metric-missing", f"the {gap.what} of {gap.operator} is unknown ({gap.because})")
     current = deployment.observed
     bounds = lower_bounds_of(analysis.operators, model.curves)
@@ -323,6 +327,7 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
         lower_bounds={name: bound.rate(current.get(name, bound.parallelism)) for name, bound in bounds.items()},
         assumptions=assumptions,
         serving=serving_of(analysis, deployment, request.topology),
+        partial=partial,
     )
     if not model.curves and not bounds and not found.suspects:
         return TooLittle("warming-up", "no operator's capacity is known yet: it takes a window of a warmed-up run")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from weir_contracts import Topology, within
+from weir_contracts import Analysis, Topology, within
 
 Flow = Mapping[str, Mapping[str, float]]
 """Operator → source → records that arrive at the operator per record of the source. Operators with an unknown input are
@@ -11,6 +11,15 @@ Fed = list[tuple[int, float]]
 """The sources that feed an operator (by index) with their shares."""
 Limit = tuple[float, Fed]
 """Capacity of an operator in records/s, and what feeds it."""
+
+
+def ratios_of(analysis: Analysis) -> dict[tuple[str, str], float | None]:
+    """Return the selectivity of each edge; 0 for an unknown one behind an operator at which nothing arrives."""
+    silent = {o.operator for o in analysis.operators if o.target_input_rate.value == 0}
+    return {
+        (e.source, e.target): 0.0 if e.selectivity.value is None and e.source in silent else e.selectivity.value
+        for e in analysis.edges
+    }
 
 
 def flow_of(topology: Topology, selectivities: Mapping[tuple[str, str], float | None]) -> dict[str, dict[str, float]]:

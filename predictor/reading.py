@@ -9,7 +9,7 @@ from typing import Literal
 from weir_contracts import Analysis, Deployment, Outcome, Topology
 
 from .capacity import curve_of
-from .flow import flow_of
+from .flow import flow_of, ratios_of
 from .model import Backlog, Model, Restart
 
 USUAL_RESTART_SECONDS = 8.0
@@ -31,26 +31,39 @@ class Gap:
     operator: str
     what: Literal["arrival rate", "lag", "capacity", "input"]
     because: str
+    lower_bound: float | None = None
+    """Lower bound of the arrival rate in records/s or the lag in records, which the model has instead: enough to grow."""
+
+    @property
+    def bounded(self) -> str:
+        """The gap with its lower bound, in a sentence."""
+        unit = "records/s" if self.what == "arrival rate" else "records"
+        return f"the {self.what} of {self.operator} is known in part: at least {self.lower_bound or 0.0:,.0f} {unit}"
 
 
 def model_of(analysis: Analysis, topology: Topology) -> tuple[Model, list[Gap]]:
     """Return the model and its gaps: sources in the graph's order first, then operators. The model has no entry where
-    there is a gap (for a lag: a backlog of 0), so its user has to look at the gaps that matter."""
+    there is a gap (for a lag: a backlog of 0) but the lower bound, so its user has to look at the gaps that matter."""
     gaps: list[Gap] = []
     arrivals: dict[str, float] = {}
     backlogs: dict[str, Backlog] = {}
     analysed = {source.operator: source for source in analysis.sources}
     for name in topology.sources:
         source = analysed.get(name)
-        if source is None or source.arrival_rate.value is None:
-            gaps.append(Gap(name, "arrival rate", source.arrival_rate.basis if source else "it was not analysed"))
+        if source is None:
+            gaps.append(Gap(name, "arrival rate", "it was not analysed"))
             continue
-        if source.lag_records.value is None:
-            gaps.append(Gap(name, "lag", source.lag_records.basis))
-        arrivals[name] = max(0.0, source.arrival_rate.value)
-        backlogs[name] = Backlog(max(0.0, source.lag_records.value or 0.0), source.lag_seconds.value)
+        rate, lag = source.arrival_rate, source.lag_records
+        if rate.value is None:
+            gaps.append(Gap(name, "arrival rate", rate.basis, rate.lower_bound))
+        if rate.proven is None:
+            continue
+        if lag.value is None:
+            gaps.append(Gap(name, "lag", lag.basis, lag.lower_bound))
+        arrivals[name] = max(0.0, rate.proven)
+        backlogs[name] = Backlog(max(0.0, lag.proven or 0.0), source.lag_seconds.proven)
     curves = {o.operator: curve for o in analysis.operators if (curve := curve_of(o)) is not None}
-    flow = flow_of(topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
+    flow = flow_of(topology, ratios_of(analysis))
     for name in topology.names:
         if name not in curves:
             gaps.append(Gap(name, "capacity", _why_no_curve(analysis, name)))

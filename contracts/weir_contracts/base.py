@@ -221,14 +221,22 @@ class Estimate(Message):
 
     value: Quantity | None = None
     """Estimated value, in the unit of the field that holds the estimate. None: unknown, for the reason in `basis`."""
+    lower_bound: Quantity | None = None
+    """Value that the known part proves while `value` is unknown: the true one is this or more. It justifies growth, never
+    shrinking. None: `value` is known, or nothing is."""
     basis: Annotated[str, Field(max_length=300)]
     """Method and data of the estimate, or the reason why the value is unknown."""
     confidence: Share = 0.0
-    """Confidence in the value, 0 to 1; 0 if it is unknown."""
+    """Confidence in the value or its lower bound, 0 to 1; 0 if both are unknown."""
     samples: Count = 0
     """Number of readings that the estimate rests on."""
     window_seconds: NonNegative | None = None
     """Length of the window in seconds. None: not computed over a window."""
+
+    @property
+    def proven(self) -> float | None:
+        """The value, or its lower bound if the value is unknown; None if both are."""
+        return self.lower_bound if self.value is None else self.value
 
 
 def unknown(reason: str) -> Estimate:

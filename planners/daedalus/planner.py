@@ -125,7 +125,7 @@ def plan_by_daedalus(request: Request) -> PlanReply:
         silent = [s for s in analysis.sources if s.arrival_rate.value is None]
         reason = silent[0].arrival_rate.basis if silent else "not every source was analysed"
         return answer.missing(f"the arrival rate of {silent[0].operator if silent else 'a source'}", reason)
-    lag = total([source.lag_records.value for source in analysis.sources])
+    lag = total([source.lag_records.proven for source in analysis.sources])
     if lag is None:
         return answer.missing("the lag of a source", "what waits decides how long recovery takes")
     if _is_new(request, memory, parameters):

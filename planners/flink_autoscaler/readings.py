@@ -112,7 +112,7 @@ def _lag(cycle: Cycle, name: str) -> float:
     source = next((s for s in cycle.request.analysis.sources if s.operator == name), None)
     if source is None:
         raise MetricMissing(f"the lag of {name} is unknown: it was not analysed")
-    return max(0.0, cycle.request.needed(source.lag_records, f"the lag of {name}"))
+    return max(0.0, cycle.request.needed(source.lag_records, f"the lag of {name}", or_more=True))
 
 
 def limits_of(cycle: Cycle, name: str) -> Limits:

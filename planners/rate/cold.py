@@ -50,7 +50,7 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
     if vector == now:
         return None
     name = max(busiest, key=lambda operator: busiest[operator])
-    growth = sum(source.lag_growth.value or 0.0 for source in analysis.sources)
+    growth = sum(source.lag_growth.proven or 0.0 for source in analysis.sources)
     sentence = (
         f"{changes(now, vector)}: {name} is {busiest[name]:.0%} busy while lag grows by {growth:,.0f} records/s; "
         f"no capacity curve is known yet, so this is one step to at most double"
@@ -67,12 +67,12 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
 def _group_step(request: Request, factor: float) -> PlanReply | None:
     """Return the step of a consumer group that is known by its commits: at most to double, while lag grows that is more
     than what a commit is read late."""
-    (name, now), lag = next(iter(request.deployment.observed.items())), request.analysis.lag_seconds.value
+    (name, now), lag = next(iter(request.deployment.observed.items())), request.analysis.lag_seconds.proven
     commits, interval = request.deployment.commit_interval_seconds or 0.0, request.policy.spec.interval.total_seconds()
     wanted = min(request.limits[name].max, math.ceil(now * factor - 1e-9))
     if wanted <= now or lag is None or lag < min(commits, interval) + 1:
         return None
-    growth = sum(source.lag_growth.value or 0.0 for source in request.analysis.sources)
+    growth = sum(source.lag_growth.proven or 0.0 for source in request.analysis.sources)
     vector = {name: wanted}
     sentence = (
         f"{changes({name: now}, vector)}: lag of {lag:,.1f} s grows by {growth:,.0f} records/s; no capacity is known yet, "
@@ -87,9 +87,10 @@ def _behind(request: Request) -> float | None:
     known to grow."""
     found = []
     for source in request.analysis.sources:
-        growth, arrives = source.lag_growth, source.arrival_rate.value
-        if growth.value is None or growth.value <= 0 or growth.confidence < SURE_GROWTH or arrives is None:
+        growth, arrives = source.lag_growth, source.arrival_rate.proven
+        grows = growth.proven
+        if grows is None or grows <= 0 or growth.confidence < SURE_GROWTH or arrives is None:
             continue
-        taken = arrives - growth.value
+        taken = arrives - grows
         found.append(arrives / taken if taken > 0 else MAX_FACTOR)
     return max(found, default=None)

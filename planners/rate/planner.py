@@ -98,10 +98,10 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     max_utilization = comparison.max_utilization
     is_busy = any(each.is_above(max_utilization) for each in demands)
     options = _options(comparison, demands, impossible, 1 + rise) if is_busy else None
-    smaller = None if is_busy else _smaller(comparison, demands, parameters, margin)
+    smaller = None if is_busy or comparison.partial else _smaller(comparison, demands, parameters, margin)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     situation = _Situation(comparison, hold, impossible)
-    ride = ride_of(request, comparison, memory, parameters.arrival_margin)
+    ride = None if comparison.partial else ride_of(request, comparison, memory, parameters.arrival_margin)
     if ride is not None and _is_ridden(comparison, ride, request):
         return _ridden(situation, ride)
     reason = _lack_of_room(comparison)
@@ -112,6 +112,9 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
         ahead = before_the_peak(request, comparison, memory, drain) if looks_ahead else None
         if ahead is not None:
             return _grown_ahead(situation, ahead)
+        if comparison.partial:
+            sentence = f"{comparison.partial[0].bounded}, for which no operator needs more; nothing shrinks on a part"
+            return _reply(situation, None, "metric-missing", sentence)
         return _scale_in(situation, _smaller(comparison, demands, parameters, margin) if is_busy else smaller)
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
@@ -214,7 +217,7 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
         sentence = f"{text}; holding clears it as soon as {moved} would, without a restart of {restart:.0f} s"
         return _reply(situation, None, "no-gain", sentence, options)
     sentence = f"{changes(hold.vector, best.vector)}: {text}"
-    if not comparison.suspects:
+    if not comparison.suspects and not comparison.partial:
         sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
     return _reply(situation, best, code, sentence, [option for option in options if option is not best])
 
@@ -328,7 +331,7 @@ def _reply(
 ) -> PlanReply:
     """Return the reply that takes the option `scale`, or holds."""
     comparison, hold, impossible = situation
-    chosen, doubtful = scale or hold, bool(comparison.suspects)
+    chosen, doubtful = scale or hold, bool(comparison.suspects or comparison.partial)
     confidences = [curve.confidence for curve in comparison.model.curves.values()]
     return PlanReply(
         kind="scale" if scale else "hold",
@@ -353,15 +356,17 @@ def _reply(
 
 
 def _evidence(comparison: Comparison) -> dict[str, float | int | str | bool | None]:
-    lag = comparison.analysis.lag_seconds.value
+    lag = comparison.analysis.lag_seconds
     evidence: dict[str, float | int | str | bool | None] = {
         "arrival_rate_records_per_second": round(sum(comparison.model.arrivals.values()), 1),
         "backlog_records": round(comparison.backlog_records, 0),
-        "lag_seconds": None if lag is None else round(lag, 2),
+        "lag_seconds": None if lag.value is None else round(lag.value, 2),
         "restart_seconds": round(comparison.restart.seconds, 2),
         "objective_seconds": comparison.objective.bound_seconds,
         "horizon_seconds": round(comparison.horizon_seconds, 1),
     }
+    if lag.lower_bound is not None:
+        evidence["lag_seconds_at_least"] = round(lag.lower_bound, 2)
     loads, capacities, bounds = comparison.model.loads, comparison.staying.capacities, comparison.lower_bounds
     for name in comparison.topology.names[:100]:
         evidence[f"target_rate[{name}]"] = round(loads[name], 1) if name in loads else None

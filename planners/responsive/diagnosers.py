@@ -9,7 +9,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from weir_planner import Request
 
 from planners.answer import Answer, total
-from predictor.flow import arrivals_at, flow_of
+from predictor.flow import arrivals_at, flow_of, ratios_of
 
 from .parameters import (
     MAX_NUMBER,
@@ -82,7 +82,7 @@ def inputs_of(request: Request, parameters: ResponsiveParameters, memory: Memory
     analysis, now = request.analysis, request.now.timestamp()
     analysed = {source.operator: source for source in analysis.sources}
     sources = [analysed.get(name) for name in request.topology.sources]
-    arriving = total([None if s is None else s.arrival_rate.value for s in sources])
+    arriving = total([None if s is None else s.arrival_rate.proven for s in sources])
     operators = {o.operator: o for o in analysis.operators}
     heads = [operators.get(name) for name in request.topology.sources]
     taken = total([None if o is None else o.input_rate.value for o in heads])
@@ -104,8 +104,8 @@ def inputs_of(request: Request, parameters: ResponsiveParameters, memory: Memory
         now=now,
         run_seconds=None if analysis.run is None else (request.now - analysis.run.running_since).total_seconds(),
         arriving=arriving,
-        lag_records=total([None if s is None else s.lag_records.value for s in sources]),
-        growth=_sum([None if s is None else s.lag_growth.value for s in sources]),
+        lag_records=total([None if s is None else s.lag_records.proven for s in sources]),
+        growth=_sum([None if s is None else s.lag_growth.proven for s in sources]),
         sustained=_sustained(request),
         restoring=next((code for code in RESTORING if any(s.code == code for s in analysis.symptoms)), None),
         objective_seconds=request.policy.spec.objective.bound_seconds,
@@ -134,8 +134,8 @@ def _kept(before: Sequence[Reading], newest: Reading, parameters: ResponsivePara
 def _sustained(request: Request) -> float | None:
     """Return records/s at all sources at which the first operator is full, in the present mix; None without rates."""
     analysis = request.analysis
-    flow = flow_of(request.topology, {(e.source, e.target): e.selectivity.value for e in analysis.edges})
-    rates = {s.operator: max(0.0, s.arrival_rate.value or 0.0) for s in analysis.sources}
+    flow = flow_of(request.topology, ratios_of(analysis))
+    rates = {s.operator: max(0.0, s.arrival_rate.proven or 0.0) for s in analysis.sources}
     whole = sum(rates.values())
     mix = {name: rate / whole for name, rate in rates.items()} if 0 < whole < math.inf else dict.fromkeys(rates, 1.0)
     full = []

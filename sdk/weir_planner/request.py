@@ -160,9 +160,10 @@ class Request(PlanRequest):
         found = self.analysis.operator(name)
         return None if found is None else found.target_input_rate.value
 
-    def needed(self, value: float | Estimate | None, what: str) -> float:
-        """The value, if it is known. Raises `MetricMissing`, which becomes a hold that names `what`: unknown is not 0."""
-        present = value.value if isinstance(value, Estimate) else value
+    def needed(self, value: float | Estimate | None, what: str, *, or_more: bool = False) -> float:
+        """The value, if it is known; `or_more`: or its lower bound, which is enough to grow, and no plan shrinks on it. Raises
+        `MetricMissing`, which becomes a hold that names `what`: unknown is not 0."""
+        present = value if not isinstance(value, Estimate) else value.proven if or_more else value.value
         if present is None:
             reason = f": {value.basis}" if isinstance(value, Estimate) else ""
             raise MetricMissing(f"{what} is unknown{reason}")

@@ -268,6 +268,8 @@ class Summary(Message):
     lag_seconds: float | None = None
     lag_records: float | None = None
     arrival_rate: float | None = None
+    lower_bounds: dict[str, float] = Field(default_factory=dict)
+    """What is known in part of `lag_seconds`, `lag_records` and `arrival_rate`, by name: the value is this or more."""
     bottleneck: str | None = None
     planned: Parallelism | None = None
     requested: Parallelism | None = None
@@ -286,6 +288,11 @@ class Summary(Message):
     """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
     spend_sentence: str | None = None
     """The same in a sentence, or why nothing is known."""
+
+
+def _lower_bounds(analysis: Analysis) -> dict[str, float]:
+    found = {name: getattr(analysis, name).lower_bound for name in ("lag_seconds", "lag_records", "arrival_rate")}
+    return {name: bound for name, bound in found.items() if bound is not None}
 
 
 SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan")
@@ -316,6 +323,7 @@ def summarise(
         lag_seconds=analysis.lag_seconds.value if analysis else None,
         lag_records=analysis.lag_records.value if analysis else None,
         arrival_rate=analysis.arrival_rate.value if analysis else None,
+        lower_bounds=_lower_bounds(analysis) if analysis else {},
         bottleneck=analysis.bottleneck if analysis else None,
         planned=(plan.approved or plan.current or None) if plan else None,
         requested=deployment.requested if deployment else None,

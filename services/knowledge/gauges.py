@@ -30,6 +30,10 @@ APPLICATION: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "weir_application_arrival_records_per_second": ("What arrives at the sources", ()),
     "weir_application_lag_records": ("Records appended and not yet processed", ()),
     "weir_application_lag_seconds": ("Age of the oldest unprocessed record", ()),
+    "weir_application_lag_lower_bound_seconds": (
+        "Age of the oldest unprocessed record known, while others are unknown",
+        (),
+    ),
     "weir_application_expected_latency_seconds": ("Until a record appended now will be done", ()),
     "weir_application_objective_seconds": ("What the policy bounds the lag or the latency by", ("bound",)),
     "weir_application_objective_utilization": ("Busy share of the busiest operator that the policy asks for", ()),
@@ -178,6 +182,8 @@ def _analysed(analysis: Analysis, operators: int) -> list[Sample]:
         ("weir_application_expected_latency_seconds", analysis.expected_latency_seconds),
     )
     samples: list[Sample] = [(name, (), current.value) for name, current in application if current.value is not None]
+    if analysis.lag_seconds.lower_bound is not None:
+        samples.append(("weir_application_lag_lower_bound_seconds", (), analysis.lag_seconds.lower_bound))
     for code in dict.fromkeys(symptom.code for symptom in analysis.symptoms):
         samples.append(("weir_application_symptom", (code,), 1.0))
     for one in analysis.operators[:operators]:

@@ -66,7 +66,7 @@ def status_of(
     if policy is not None and summary is not None:
         judged.append(_observed(summary))
         if (bound := policy.spec.objective.max_lag) is not None:
-            judged.append(_objective_met(summary.lag_seconds, bound.total_seconds()))
+            judged.append(_objective_met(summary, bound.total_seconds()))
     before = {each.get("type"): each for each in map(mapping, sequence(resource.status.get("conditions")))}
     conditions = []
     for type_, holds, reason, sentence in judged:
@@ -104,8 +104,10 @@ def _observed(summary: Summary) -> _Judged:
     return "Observed", not silent, "Silent" if silent else "Current", messages.silent(silent)
 
 
-def _objective_met(lag_seconds: float | None, bound_seconds: float) -> _Judged:
-    is_met = None if lag_seconds is None else lag_seconds <= bound_seconds
+def _objective_met(summary: Summary, bound_seconds: float) -> _Judged:
+    is_met = None if summary.lag_seconds is None else summary.lag_seconds <= bound_seconds
+    if summary.lower_bounds.get("lag_seconds", 0.0) > bound_seconds:
+        is_met = False
     reason = {True: "WithinMaxLag", False: "AboveMaxLag", None: "LagUnknown"}[is_met]
     return "ObjectiveMet", is_met, reason, messages.objective_met(is_met, bound_seconds)
 

@@ -12,7 +12,7 @@ from weir_contracts import Estimate, off_level, unknown
 
 from . import history as log
 from .history import Interval
-from .numbers import estimate, slope
+from .numbers import at_least, estimate, slope
 from .settings import AnalysisSettings
 from .state import LogHistory
 
@@ -23,10 +23,14 @@ _STEP_SHARE = 0.3
 def arrival_rate(
     history: LogHistory, operator: str, at: float, settings: AnalysisSettings
 ) -> tuple[Estimate, Estimate]:
-    """The arrival rate of a source in records/s and its change in records/s per second."""
-    intervals = log.intervals(history, operator, at - settings.demand_window_seconds)
+    """The arrival rate of a source in records/s and its change in records/s per second. Without the log ends of some
+    partitions the rate of the others is a lower bound."""
+    start, reason = at - settings.demand_window_seconds, ""
+    intervals = log.intervals(history, operator, start)
     if intervals is None:
         reason = "log-end offsets of two scrapes are needed and not every partition has them"
+        intervals = log.intervals(history, operator, start, of_readable=True)
+    if intervals is None:
         return unknown(reason), unknown(reason)
     late = at - intervals[-1].end
     if late > 2 * settings.arrival_window_seconds:
@@ -36,12 +40,18 @@ def arrival_rate(
         ends = _burst_ends(intervals)
         flowing = _flowing_again(intervals)
         if flowing is None and len(ends) >= 3:
-            return _over_bursts(intervals, ends), unknown("the log grows in bursts: no trend within them")
+            trend = unknown("the log grows in bursts: no trend within them")
+            return _bound_if(reason, _over_bursts(intervals, ends)), trend
         intervals = flowing or intervals
     rate = _over_short_window(intervals, settings.arrival_window_seconds)
     if late > 1e-6:
         rate = rate.model_copy(update={"confidence": round(rate.confidence * 0.7, 3)})
-    return rate, _trend(intervals)
+    return _bound_if(reason, rate), unknown(reason) if reason else _trend(intervals)
+
+
+def _bound_if(reason: str, rate: Estimate) -> Estimate:
+    """Return the rate as a lower bound if there is a reason why the whole is unknown."""
+    return at_least(rate.value, reason, rate.confidence, rate.samples, rate.window_seconds) if reason else rate
 
 
 def _burst_ends(intervals: Sequence[Interval]) -> list[int]:

@@ -98,7 +98,7 @@ def _brokers_bound(deployment: Deployment, source: SourceContext, operator: Oper
     """Yield what says that threads wait for brokers while lag grows: more threads would wait, too."""
     shares = [each.blocked_share for each in deployment.instances]
     read = [share for share in shares if share is not None]
-    growth, lag, taken = source.lag.growth.value, source.lag.records.value, operator.input_rate.value
+    growth, lag, taken = source.lag.growth.proven, source.lag.records.proven, operator.input_rate.value
     if not read or len(read) < len(shares) or growth is None or lag is None or taken is None:
         return
     blocked = sum(read) / len(read)
@@ -115,7 +115,7 @@ def _hot_partitions(
     settings: AnalysisSettings,
 ) -> Iterator[Symptom]:
     """Yield the partition that brings more records than one thread can process, while most of the lag is its own."""
-    lag, capacity = source.lag.records.value, operator.capacity
+    lag, capacity = source.lag.records.proven, operator.capacity
     if not lag or not capacity:
         return
     thread_rate = capacity / operator.parallelism

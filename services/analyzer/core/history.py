@@ -152,11 +152,12 @@ def column(history: LogHistory, i: int) -> list[tuple[float, int]]:
     return [(at, end) for at, ends in history.rows if i < len(ends) and (end := ends[i]) is not None]
 
 
-def intervals(history: LogHistory, operator: str, start: float) -> list[Interval] | None:
+def intervals(history: LogHistory, operator: str, start: float, *, of_readable: bool = False) -> list[Interval] | None:
     """Return the records appended between consecutive rows from `start` on (at least the last two rows), oldest first.
 
     A gap of a partition is bridged by a straight line; a partition first seen within the window counts from then on.
-    None (unknown demand) if the newest row lacks a partition that another row of the window has.
+    None (unknown demand) if the newest row lacks a partition that another row of the window has; `of_readable`: then those
+    of the other partitions, None without any.
     """
     columns = columns_of(history.keys, operator)
     rows = since(history.rows, start - 1e-6, 2)
@@ -168,14 +169,18 @@ def intervals(history: LogHistory, operator: str, start: float) -> list[Interval
         totals = [sum_of(ends, columns) for _, ends in rows]
         appended = [float(high - low) for low, high in pairwise(totals)]
     except (TypeError, IndexError):
-        appended = [0.0] * (len(rows) - 1)
+        appended, is_readable = [0.0] * (len(rows) - 1), not of_readable
         for i in columns:
             column = [ends[i] if i < len(ends) else None for _, ends in rows]
             if all(end is None for end in column):
                 continue
-            if column[-1] is None:
+            if column[-1] is not None:
+                is_readable = True
+                _add_increments(appended, times, column)
+            elif not of_readable:
                 return None
-            _add_increments(appended, times, column)
+        if not is_readable:
+            return None
     return [Interval(*each) for each in zip(times, times[1:], appended, strict=False)]
 
 

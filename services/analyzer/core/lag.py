@@ -3,17 +3,20 @@
 Lag in seconds is the age of the oldest unprocessed record: now minus the time its offset was appended, the largest over
 the partitions. The source's own position counts; the committed offset, a sawtooth of the checkpoint interval, is a
 fallback, named so, and its lag is as of the commit. A job that restarts resumes at its last checkpoint.
+
+Partitions of unknown position leave the lag a lower bound: the others' sum of records, and largest age.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
+from zlib import crc32
 
 from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
 
 from . import history as log
-from .numbers import estimate, since, slope, thinned, total
+from .numbers import at_least, estimate, since, slope, thinned
 from .settings import AnalysisSettings
 from .state import LogHistory, RunState, SourceState
 
@@ -79,12 +82,18 @@ def source_lag(
     if run is not None and state.points and 0 < stale_seconds <= _CARRY_SECONDS:
         # nothing new from the engine: lag as of its snapshot
         note = f"as of {stale_seconds:.0f} s ago: the engine's snapshot has not changed"
-        records, seconds = (estimate(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
+        made = at_least if state.missing else estimate
+        records, seconds = (made(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
         return SourceLag(records, seconds, _growth(state, settings)), state
+    missing = 0
     partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
         commits = _commits(observation, settings)
-        records, seconds = _over_partitions(partitions, reading, history, run, at, commits=commits, resume=resume)
+        lags = _of_partitions(partitions, reading, history, run, at, commits=commits, resume=resume)
+        records, seconds = _over_partitions(lags)
+        if records.value is None:
+            unread = [log.key_of(p) for p, lag in zip(partitions, lags, strict=True) if lag.records is None]
+            missing = crc32("\n".join(unread).encode())
     elif reading is not None and reading.pending_records is not None:
         records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
         seconds = unknown("the age of waiting records needs the brokers' offsets")
@@ -92,14 +101,16 @@ def source_lag(
         records = seconds = unknown("no partition offsets and no pendingRecords")
     if run is None:
         return SourceLag(records, seconds, unknown("the job is not running")), state
-    if records.value is not None:
-        kept = since(state.points, at - settings.trend_window_seconds - 1, 4)
-        points = thinned([*kept, (at, records.value)], _MAX_POINTS)
-        state = SourceState(tuple(points), seconds.value, seconds.basis)
+    if records.proven is not None:
+        # Sums over different partitions are no trend.
+        before = state.points if state.missing == missing else ()
+        kept = since(before, at - settings.trend_window_seconds - 1, 4)
+        points = thinned([*kept, (at, records.proven)], _MAX_POINTS)
+        state = SourceState(tuple(points), seconds.proven, seconds.basis, missing)
     return SourceLag(records, seconds, _growth(state, settings)), state
 
 
-def _over_partitions(
+def _of_partitions(
     partitions: Sequence[PartitionReading],
     reading: OperatorReading | None,
     history: LogHistory,
@@ -108,11 +119,11 @@ def _over_partitions(
     *,
     commits: Commits,
     resume: Mapping[str, int],
-) -> tuple[Estimate, Estimate]:
-    """Return lag in records, the sum over the partitions, and in seconds, the largest of them."""
+) -> list[PartitionLag]:
+    """Return the lag of each partition."""
     curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
-    lags = [
+    return [
         _partition_lag(
             p,
             curves,
@@ -124,21 +135,27 @@ def _over_partitions(
         )
         for p in partitions
     ]
+
+
+def _over_partitions(lags: Sequence[PartitionLag]) -> tuple[Estimate, Estimate]:
+    """Return lag in records, the sum over the partitions, and in seconds, the largest of them; lower bounds where some
+    are unknown."""
     n = len(lags)
+    counted, aged = [lag for lag in lags if lag.records is not None], [lag for lag in lags if lag.seconds is not None]
     bases = " and ".join(sorted({lag.basis for lag in lags}))[:200]
-    records = total(lag.records for lag in lags)
-    if records is None:
-        missing = sum(1 for lag in lags if lag.records is None)
-        found = unknown(f"the position in {missing} of {n} partitions is unknown ({bases})")
+    records = sum(lag.records or 0.0 for lag in counted) if counted else None
+    sure = min((0.95 if lag.basis in _OWN_POSITION else 0.6 for lag in counted), default=0.0)
+    if len(counted) == n:
+        found = estimate(records, f"{bases}, {n} partitions", sure, n)
     else:
-        confidence = min(0.95 if lag.basis in _OWN_POSITION else 0.6 for lag in lags)
-        found = estimate(records, f"{bases}, {n} partitions", confidence, n)
-    missing = sum(1 for lag in lags if lag.seconds is None)
-    if missing:
-        return found, unknown(f"the age of waiting records in {missing} of {n} partitions is unknown")
-    worst = max(lags, key=lambda lag: lag.seconds or 0.0)
-    confidence = min(lag.confidence for lag in lags)
-    return found, estimate(worst.seconds, f"{worst.basis}, largest of {n} partitions", confidence, n)
+        reason = f"the position in {n - len(counted)} of {n} partitions is unknown ({bases})"
+        found = at_least(records, reason, sure, len(counted))
+    worst = max(aged, key=lambda lag: lag.seconds or 0.0, default=None)
+    seconds, sure = None if worst is None else worst.seconds, min((lag.confidence for lag in aged), default=0.0)
+    if worst is None or len(aged) < n:
+        reason = f"the age of waiting records in {n - len(aged)} of {n} partitions is unknown"
+        return found, at_least(seconds, reason, sure, len(aged))
+    return found, estimate(seconds, f"{worst.basis}, largest of {n} partitions", sure, n)
 
 
 class _Curves:
@@ -300,11 +317,15 @@ def waiting_since(state: SourceState, taken: Estimate, settings: AnalysisSetting
 
 
 def _growth(state: SourceState, settings: AnalysisSettings) -> Estimate:
-    """Return the change of lag in records/s, over the window of capacity or the last four readings."""
+    """Return the change of lag in records/s, over the window of capacity or the last four readings; of a lower bound it is
+    one, too, since nothing is read from partitions of unknown position."""
     start = state.points[-1][0] - settings.lag_window_seconds if state.points else 0.0
     points = since(state.points, start - 1e-6, 4)
     if len(points) < 2:
         return unknown(f"{len(points)} of 2 readings of this run seen")
     seconds = points[-1][0] - points[0][0]
     confidence = min(0.9, 0.3 + 0.1 * len(points)) * min(1.0, seconds / 10)
+    if state.missing:
+        reason = "the position in some partitions is unknown"
+        return at_least(slope(points), reason, confidence, len(points), seconds)
     return estimate(slope(points), "lag records, least squares", confidence, len(points), seconds)

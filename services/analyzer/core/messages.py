@@ -81,8 +81,9 @@ def readings_missing(operator: str, readings: list[str]) -> str:
     return f"{operator}: {' and '.join(readings)} unknown."
 
 
-def estimate_missing(source: str, name: str, reason: str) -> str:
-    return f"{source}: {name} unknown, {reason}."
+def estimate_missing(source: str, name: str, lower_bound: float | None, unit: str, reason: str) -> str:
+    known = "unknown" if lower_bound is None else f"at least {formatted(lower_bound)} {unit}"
+    return f"{source}: {name} {known}, {reason}."
 
 
 def pods_pending(workload: str, missing: int, wanted: int, reason: str) -> str:

@@ -1,6 +1,6 @@
 """Numeric helpers shared by all parts of the analysis. Points are tuples that begin with their time, oldest first."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import mul, sub
@@ -37,6 +37,14 @@ def estimate(
             "window_seconds": window_seconds,
         }
     )
+
+
+def at_least(
+    bound: float | None, reason: str, confidence: float, samples: int = 0, window_seconds: float | None = None
+) -> Estimate:
+    """Return an unknown value, for this reason, with the lower bound that its known part proves; None: nothing does."""
+    found = estimate(bound, reason, confidence, samples, window_seconds)
+    return found.model_copy(update={"value": None, "lower_bound": found.value})
 
 
 @lru_cache(maxsize=4)  # the operators of one observation share their samples' times
@@ -90,16 +98,6 @@ def newest(learned: dict[str, T], measured_at: Callable[[T], float]) -> dict[str
         return learned
     names = sorted(learned, key=lambda name: measured_at(learned[name]))[-MAX_LEARNED:]
     return {name: learned[name] for name in names}
-
-
-def total(values: Iterable[float | None]) -> float | None:
-    """The sum; None as soon as one part is unknown, and for nothing at all."""
-    result, observed = 0.0, False
-    for value in values:
-        if value is None:
-            return None
-        result, observed = result + value, True
-    return result if observed else None
 
 
 def interpolate(x: float, knots: Sequence[tuple[float, float]]) -> float:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from weir_contracts import Estimate, Topology, unknown
+from weir_contracts import Estimate, Topology
 
-from .numbers import estimate
+from .numbers import at_least, estimate
 
 MAX_CACHED = 2000
 """Topologies whose derived views a process keeps: as many as it has applications, within reason."""
@@ -62,8 +62,8 @@ def _graph(names: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> Graph:
 def target_rates(
     graph: Graph, arrivals: Mapping[str, Estimate], selectivities: Mapping[tuple[str, str], Estimate]
 ) -> dict[str, Estimate]:
-    """Return the input rate of each operator if every source kept up, records/s; unknown as soon as one part of the sum
-    is."""
+    """Return the input rate of each operator if every source kept up, records/s. With an unknown part the rest of the sum
+    is a lower bound."""
     targets: dict[str, Estimate] = {}
     for name in graph.names:
         inputs = graph.inputs[name]
@@ -77,18 +77,21 @@ def _sum_of_inputs(
     targets: Mapping[str, Estimate],
     selectivities: Mapping[tuple[str, str], Estimate],
 ) -> Estimate:
-    rate, confidence = 0.0, 1.0
+    rate, confidence, missing = 0.0, 1.0, ""
     for upstream in inputs:
         target = targets[upstream]
         if target.value is None:
-            return unknown(f"the target rate of {upstream} is unknown"[:300])
-        if target.value == 0:
-            continue
+            missing = missing or f"the target rate of {upstream} is unknown"
+        if not target.proven:
+            continue  # of nothing no part arrives, whatever the selectivity
         ratio = selectivities[upstream, name]
         if ratio.value is None:
-            return unknown(f"the selectivity from {upstream} is unknown: {ratio.basis}"[:300])
-        rate += target.value * ratio.value
+            missing = missing or f"the selectivity from {upstream} is unknown: {ratio.basis}"
+            continue
+        rate += target.proven * ratio.value
         confidence = min(confidence, target.confidence, ratio.confidence)
+    if missing:
+        return at_least(rate or None, missing, confidence)
     return estimate(rate, "arrival rates × selectivities", confidence)
 
 

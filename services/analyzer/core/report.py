@@ -20,7 +20,7 @@ from .capacity import published
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .forecast.application import forecasts_of
 from .learned import learned_of
-from .numbers import estimate, total
+from .numbers import at_least, estimate
 from .state import AnalyzerState, Point
 
 STAGE = "analysis"
@@ -51,7 +51,7 @@ def analysis_of(context: AnalysisContext, state: AnalyzerState, symptoms: Sequen
         forecasts=forecasts_of(state.forecasts, context.sources or state.forecasts.series, context.at),
         arrival_rate=_sum([s.arrival_rate for s in sources]),
         lag_records=_sum([s.lag_records for s in sources]),
-        lag_growth=_sum([s.lag_growth for s in sources]),
+        lag_growth=_sum([s.lag_growth for s in sources], signed=True),
         lag_seconds=_max_of([s.lag_seconds for s in sources]),
         expected_latency_seconds=_max_of([s.expected_latency_seconds for s in sources]),
         bottleneck=context.bottleneck,
@@ -130,7 +130,7 @@ def _expected_latency(context: AnalysisContext, source: SourceContext) -> Estima
     """
     lag, operator = source.lag.records, context.operators.get(source.name)
     taken = None if operator is None else operator.input_rate
-    if lag.value is None or taken is None or taken.value is None:
+    if lag.proven is None or taken is None or taken.value is None:
         return unknown("lag or throughput is unknown")
     if lag.value == 0:
         return estimate(0.0, "nothing waits", lag.confidence, lag.samples)
@@ -141,22 +141,33 @@ def _expected_latency(context: AnalysisContext, source: SourceContext) -> Estima
     if not source.backlogged and 0.05 <= busy < 1:
         rate, basis = rate / busy, "lag ÷ throughput at full use of the busiest operator"
     confidence = 0.9 * min(lag.confidence, taken.confidence)
+    if lag.value is None:
+        return at_least(lag.proven / rate, lag.basis, confidence, taken.samples, taken.window_seconds)
     return estimate(lag.value / rate, basis, confidence, taken.samples, taken.window_seconds)
 
 
 _NO_SOURCE = unknown("no source is known")
 
 
-def _sum(parts: Sequence[Estimate]) -> Estimate:
+def _sum(parts: Sequence[Estimate], *, signed: bool = False) -> Estimate:
+    """Return the sum; a lower bound if parts are unknown: the sum of the others, unless these may be negative (`signed`)."""
     if len(parts) == 1:
         return parts[0]
-    value = total(part.value for part in parts)
-    if value is None:
-        return next((unknown(part.basis) for part in parts if part.value is None), _NO_SOURCE)
-    confidence, samples = min(p.confidence for p in parts), min(p.samples for p in parts)
-    return estimate(value, f"sum of {len(parts)} sources", confidence, samples)
+    proven = [part for part in parts if part.proven is not None]
+    confidence = min((part.confidence for part in proven), default=0.0)
+    samples = min((part.samples for part in proven), default=0)
+    value = sum(part.proven or 0.0 for part in proven) if proven else None
+    missing = next((part for part in parts if part.value is None), None if parts else _NO_SOURCE)
+    if missing is None:
+        return estimate(value, f"sum of {len(parts)} sources", confidence, samples)
+    return at_least(None if signed and len(proven) < len(parts) else value, missing.basis, confidence, samples)
 
 
 def _max_of(parts: Sequence[Estimate]) -> Estimate:
+    """Return the largest; a lower bound if parts are unknown: the largest of the others."""
     missing = next((part for part in parts if part.value is None), None)
-    return missing or max(parts, key=lambda part: part.value or 0.0, default=_NO_SOURCE)
+    proven = [part for part in parts if part.proven is not None]
+    largest = max(proven, key=lambda part: part.proven or 0.0, default=_NO_SOURCE)
+    if missing is None:
+        return largest
+    return at_least(largest.proven, missing.basis, largest.confidence, largest.samples, largest.window_seconds)

@@ -52,11 +52,14 @@ class EdgeState:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A source's lag in the current run: points of (time, records), and the latest estimate in seconds."""
+    """A source's lag in the current run: points of (time, records), and the latest estimate in seconds. Both are lower
+    bounds while the lag of some partitions is unknown."""
 
     points: tuple[tuple[float, float], ...] = ()
     seconds: float | None = None
     basis: str = ""
+    missing: int = 0
+    """Checksum of the partitions whose lag is unknown; 0: all are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +270,9 @@ def _run_in(stored: list[Any]) -> RunState:
         positions_at=moved_at,
         edges={edge: _edge_in(*state) for edge, state in edges.items()},
         sources={
-            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis)
-            for name, (points, seconds, basis) in sources.items()
+            # older states end before the missing partitions
+            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, *missing)
+            for name, (points, seconds, basis, *missing) in sources.items()
         },
     )
 

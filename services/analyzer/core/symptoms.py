@@ -84,13 +84,14 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
     name, operator = source.name, context.operators.get(source.name)
     if context.run is None or operator is None:
         return
-    lag, growth, taken = source.lag.records.value, source.lag.growth.value, operator.input_rate.value
+    # Of a lower bound the symptom is true, too: what is known to wait does.
+    lag, growth, taken = source.lag.records.proven, source.lag.growth.proven, operator.input_rate.value
     numbers = {
         "lag_records": lag,
-        "lag_seconds": source.lag.seconds.value,
+        "lag_seconds": source.lag.seconds.proven,
         "lag_growth": growth,
         "input_rate": taken,
-        "arrival_rate": source.arrival_rate.value,
+        "arrival_rate": source.arrival_rate.proven,
     }
     seconds, spent = operator.input_rate.window_seconds or 0.0, operator.spent
     if taken == 0 and lag and seconds >= _STALLED_SECONDS:
@@ -106,7 +107,7 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
 
 
 def _is_catching_up(source: SourceContext, operator: OperatorContext) -> bool:
-    lag, growth, seconds = source.lag.records.value, source.lag.growth.value, source.lag.seconds.value
+    lag, growth, seconds = source.lag.records.proven, source.lag.growth.proven, source.lag.seconds.proven
     if lag is None or growth is None or growth >= 0 or lag <= 0:
         return False
     if seconds is not None and seconds < BACKLOG_SECONDS:
@@ -158,10 +159,14 @@ def _missing(context: AnalysisContext) -> Iterator[Symptom]:
         elif missing:
             yield symptom("metric-missing", messages.readings_missing(operator.name, missing), operator.name)
     for source in context.sources.values():
-        for name, found in (("arrival rate", source.arrival_rate), ("lag", source.lag.records)):
+        for name, unit, found in (
+            ("arrival rate", "records/s", source.arrival_rate),
+            ("lag", "records", source.lag.records),
+        ):
             if found.value is None and context.gap_seconds is not None:
-                sentence = messages.estimate_missing(source.name, name, found.basis)
-                yield symptom("metric-missing", sentence, source.name)
+                sentence = messages.estimate_missing(source.name, name, found.lower_bound, unit, found.basis)
+                numbers = {} if found.lower_bound is None else {"lower_bound": found.lower_bound}
+                yield symptom("metric-missing", sentence, source.name, **numbers)
 
 
 def _metrics_field(context: AnalysisContext) -> str:

@@ -193,6 +193,14 @@ def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) 
 def _sentence(reply: PlanReply, proposal: Proposal | None, predicted: Compared | None) -> str:
     if proposal is None:
         return reply.sentence
+    context, bound = proposal.context, None
+    if any(p > context.current.get(name, p) for name, p in proposal.wanted.items()):
+        bound = messages.only_in_part(context.analysis)
+    text = _reason(reply, proposal, predicted)
+    return text if bound is None else f"{text}; {bound}"
+
+
+def _reason(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> str:
     if proposal.vector is None or proposal.vector == reply.parallelism or reply.parallelism is None:
         return proposal.sentence
     return messages.limited(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from weir_contracts import Parallelism, bounded
+from weir_contracts import Analysis, Parallelism, bounded
 
 MAX_PARTS = 3
 MAX_NAME_LENGTH = 40
@@ -88,6 +88,18 @@ def limited(
 
 def no_gain(current: Parallelism, left: Parallelism, guards: Iterable[str]) -> str:
     return f"{changes(current, left)}, limited by {', '.join(guards)}, would gain nothing for its restart"
+
+
+def only_in_part(analysis: Analysis) -> str | None:
+    """Return which of arrivals and lag only a lower bound is known of; None: neither."""
+    for what, unit, found in (
+        ("arrival rate", "records/s", analysis.arrival_rate),
+        ("lag", "s", analysis.lag_seconds),
+        ("lag", "records", analysis.lag_records),
+    ):
+        if found.lower_bound is not None:
+            return f"its {what} is known in part: at least {found.lower_bound:,.0f} {unit}"
+    return None
 
 
 def _vector(proposed: Parallelism, approved: Parallelism) -> str:

@@ -197,6 +197,21 @@ def test_programs_get_json_and_users_a_table(server: _Server) -> None:
     assert len(server.requests) == requests
 
 
+def test_a_lag_that_is_known_in_part_is_shown_as_a_lower_bound(server: _Server) -> None:
+    """A list, one application and its explanation show that the lag is 93 s or more, not that nothing is known."""
+    item = {
+        "application": "shop/orders",
+        "lag_seconds": None,
+        "arrival_rate": 1500.0,
+        "lower_bounds": {"lag_seconds": 93.2},
+        "objective_seconds": 30.0,
+    }
+    server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
+    assert "≥ 93.2 s" in weir("get", "--server", server.url).stdout
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
+    assert "≥ 93.2 s" in weir("get", "shop/orders", "--server", server.url).stdout
+
+
 def test_a_list_has_one_line_for_each_application() -> None:
     """On a terminal of 80 columns; the problem stands before the hold that follows from it."""
     item = {

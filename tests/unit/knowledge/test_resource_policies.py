@@ -103,9 +103,17 @@ async def test_a_refusal_that_may_pass_is_tried_again(house: House, world: Memor
     assert house.catalogue.disconnected == asked + 1
 
 
-async def _hear(house: House, cycle: float, *, lag_seconds: float | None, subtasks: int = 3) -> None:
+async def _hear(
+    house: House,
+    cycle: float,
+    *,
+    lag_seconds: float | None,
+    at_least_seconds: float | None = None,
+    subtasks: int = 3,
+) -> None:
     """Store a cycle of messages as `follow` does, and let the clock be at its time."""
-    lag = {} if lag_seconds is None else {"lag_seconds": Estimate(value=lag_seconds, basis="measured", confidence=1.0)}
+    estimate = Estimate(value=lag_seconds, lower_bound=at_least_seconds, basis="measured", confidence=1.0)
+    lag = {} if estimate.proven is None else {"lag_seconds": estimate}
     decided = plan(cycle, subtasks + 1, current={"work": subtasks})
     messages = (observation(cycle), analysis(cycle, **lag), decided)
     state = State(application=house.app)
@@ -115,7 +123,8 @@ async def _hear(house: House, cycle: float, *, lag_seconds: float | None, subtas
 
 
 async def test_a_status_shows_lag_decision_and_objective(house: House, world: MemoryWorld) -> None:
-    """A figure that becomes unknown disappears; figures alone are written twice a minute at most."""
+    """A figure that becomes unknown disappears, a lower bound above the objective misses it; figures alone are written
+    twice a minute at most."""
     await world.apply(house.document(mode="act"))
     await house.until(lambda status, _: accepted(status) == "True")
     await _hear(house, 1, lag_seconds=12.34)
@@ -135,6 +144,9 @@ async def test_a_status_shows_lag_decision_and_objective(house: House, world: Me
     await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "False")
     await _hear(house, 9, lag_seconds=None)
     status = await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "Unknown")
+    assert "lagSeconds" not in status
+    await _hear(house, 10, lag_seconds=None, at_least_seconds=93.0)
+    status = await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "False")
     assert "lagSeconds" not in status
     house.clock.advance(3600)
     status = await house.until(lambda status, _: condition(status, "Observed").get("status") == "False")

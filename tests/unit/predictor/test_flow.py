@@ -3,8 +3,8 @@
 import pytest
 from weir_contracts import Edge, Operator, Topology
 
-from predictor.flow import arrivals_at, flow_of, throttled
-from tests.unit.planner.build import topology
+from predictor.flow import arrivals_at, flow_of, ratios_of, throttled
+from tests.unit.planner.build import SOURCE, WORK, analysis, topology
 
 JOIN = Topology(
     operators=[Operator(name=name, id=name) for name in ("clicks", "views", "parse", "join", "sink")],
@@ -47,6 +47,14 @@ def test_behind_an_unknown_selectivity_everything_is_unknown() -> None:
     flow = flow_of(JOIN, {**RATIOS, ("parse", "join"): None})
     assert set(flow) == {"clicks", "views", "parse"}
     assert arrivals_at(flow, "sink", {"clicks": 100.0, "views": 30.0}) is None
+
+
+def test_of_nothing_nothing_arrives_whatever_the_selectivity() -> None:
+    """A source that brings 0 records/s adds 0, although its selectivity could not be measured; one that brings some leaves
+    it unknown."""
+    silent, busy = (analysis(arrivals=rate, selectivity=None) for rate in (0.0, 5.0))
+    assert ratios_of(silent) == {(SOURCE, WORK): 0.0}
+    assert ratios_of(busy) == {(SOURCE, WORK): None}
 
 
 def test_an_operator_that_drops_all_passes_nothing_on() -> None:

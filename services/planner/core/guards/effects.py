@@ -41,7 +41,9 @@ def _not_now(context: Context) -> str | None:
         return "it warms up"
     if found.has("catching-up") or found.has("stalled"):
         return "it has a backlog"
-    return f"its backlog is {context.lag_seconds:.0f} s old" if context.has_backlog else None
+    if context.has_backlog:
+        return f"its backlog is {context.lag_seconds:.0f} s old"
+    return messages.only_in_part(found)
 
 
 def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
@@ -78,7 +80,7 @@ def hot_key(proposal: Proposal) -> Proposal:
 def _even_need(name: str, context: Context) -> int:
     """Return the parallelism that a perfectly even load needs; at least the current one."""
     now, found = context.current[name], context.operators[name]
-    taken, busy, demand = found.input_rate.value, found.utilization.value, found.target_input_rate.value
+    taken, busy, demand = found.input_rate.value, found.utilization.value, found.target_input_rate.proven
     if not taken or not busy or demand is None:
         return now
     limit = context.spec.objective.utilization or TARGET_UTILIZATION

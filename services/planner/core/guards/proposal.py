@@ -91,9 +91,9 @@ class Context:
 
     @property
     def lag_seconds(self) -> float | None:
-        """The lag or latency that the objective bounds."""
+        """The lag or latency that the objective bounds, or its lower bound: that much waits in any case."""
         is_latency = self.spec.objective.max_latency is not None
-        return (self.analysis.expected_latency_seconds if is_latency else self.analysis.lag_seconds).value
+        return (self.analysis.expected_latency_seconds if is_latency else self.analysis.lag_seconds).proven
 
     @property
     def backlogged_seconds(self) -> float:

@@ -1,0 +1,67 @@
+"""Stories of readings that are missing, partial or contradictory: the loop acts on what is known."""
+
+import pytest
+from weir_contracts import Observation, PartitionReading
+
+from simulator import Application, Link, OperatorSpec, SourceSpec
+from tests.loop.world import SOURCE, WORK, World, job
+
+RULES = "Source: rules"
+
+
+def _without_a_position(observation: Observation) -> Observation:
+    """The source has read nothing of the last partition, which holds five old records and gets no more."""
+
+    def changed(p: PartitionReading) -> PartitionReading:
+        if p.partition != 11:
+            return p
+        offsets = {"log_end_offset": 5, "log_start_offset": 0}
+        return p.model_copy(update={**offsets, **dict.fromkeys(("current_offset", "committed_offset", "committed_at"))})
+
+    return observation.model_copy(update={"partitions": [changed(p) for p in observation.partitions]})
+
+
+def test_a_partition_that_was_never_read_does_not_stop_growth() -> None:
+    """A partition without new records has no position, for KEDA an invalid offset
+    (github.com/kedacore/keda/issues/5274). The load of the others doubles: one step, as with every position known."""
+    world = World(job(2), lambda t: 700.0 if t < 50 else 1500.0)
+    world.edit = _without_a_position
+    world.live(80)
+    assert world.moves() == [(2, 4)]
+    assert world.worst() < 15
+    grown = next(plan for plan in world.plans if plan.kind == "scale")
+    assert "known in part: at least" in grown.sentence
+    assert len(world.plans[-1].sentence) <= 160
+
+
+@pytest.mark.thorough
+def test_a_partition_that_was_never_read_lets_nothing_shrink() -> None:
+    """The load falls to a fifth: what waits in the twelfth partition is unknown, so everything stays."""
+    world = World(job(4), lambda t: 1500.0 if t < 60 else 300.0)
+    world.edit = _without_a_position
+    world.live(180)
+    assert world.moves() == []
+    assert world.plans[-1].code == "metric-missing"
+
+
+def _two_sources(rules_share: float) -> Application:
+    """`work` reads orders, and rules of which a share of the load comes."""
+    rules = SourceSpec(topic="rules", share=rules_share, partitions=1)
+    return Application(
+        operators=(
+            OperatorSpec(name=SOURCE, service_seconds=20e-6, source=SourceSpec(topic="orders", share=1.0)),
+            OperatorSpec(name=RULES, service_seconds=20e-6, source=rules),
+            OperatorSpec(name=WORK, service_seconds=2e-3, contention=0.02, parallelism=2),
+        ),
+        links=(Link(source=SOURCE, target=WORK, ship="hash"), Link(source=RULES, target=WORK, ship="rebalance")),
+    )
+
+
+@pytest.mark.thorough
+def test_a_source_that_brings_nothing_adds_nothing_whatever_its_selectivity() -> None:
+    """Of the second topic nothing has come since the job started, so that its selectivity is unknown. A load that doubles is
+    answered in one step, by `rate` as by `ds2`."""
+    for planner in ("rate", "ds2"):
+        world = World(_two_sources(1e-9), lambda t: 700.0 if t < 100 else 1500.0, planner={"name": planner}).live(200)
+        assert world.moves() == [(2, 4)], planner
+        assert world.worst() < 15, planner
