@@ -9,7 +9,8 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 _RESOLVERS = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 """Own threads, so that a slow name server does not block other work."""
 
+NAMESPACE = "{namespace}"
+"""In a list of hosts: the namespace of the policy that names the host."""
 PUBLIC = "public"
 """In a list of networks: every address of the public internet."""
 
@@ -60,7 +63,8 @@ class AddressRefused(Exception):
 class Allowed:
     """Schemes, hosts and networks of the settings `<prefix>_SCHEMES`, `<prefix>_HOSTS` and `<prefix>_NETWORKS`.
 
-    A host is a name, `*.example.org` for all names below it, or `*` for any.
+    A host is a name, `*.example.org` for all names below it, or `*` for any. `{namespace}` in it is that of the policy;
+    a connection, whose policy is not known, is checked for any.
     """
 
     schemes: frozenset[str]
@@ -92,6 +96,10 @@ class Allowed:
         if unknown:
             raise ValueError(f"{', '.join(sorted(unknown))}: only http and https are schemes")
         return cls(frozenset(_parts(schemes)), tuple(_parts(hosts)), tuple(found), tuple(named), prefix)
+
+    def within(self, namespace: str) -> Self:
+        """Return the allowed addresses for the policies of a namespace."""
+        return replace(self, hosts=tuple(host.replace(NAMESPACE, namespace) for host in self.hosts))
 
     def check_url(self, url: str) -> None:
         """`AddressRefused` unless scheme and host are listed, and the address, where the host is one."""
@@ -195,6 +203,8 @@ def _plain(host: str) -> str:
 
 def _fits(host: str, pattern: str) -> bool:
     pattern = _plain(pattern)
+    if NAMESPACE in pattern:
+        return fnmatchcase(host, pattern.replace(NAMESPACE, "*"))
     return pattern in ("*", host) or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 

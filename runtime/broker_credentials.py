@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from .credentials import CredentialsRefused, read_object
+from .credentials import NAMESPACES, CredentialsRefused, read_namespaces, read_object
 from .kafka_security import check
 from .settings import TargetSettings, shared
 
@@ -26,13 +26,16 @@ class BrokerCredentials:
 
     servers: frozenset[str]
     settings: Mapping[str, str]
+    namespaces: frozenset[str]
+    """Namespaces of the policies that may use it."""
 
     def __repr__(self) -> str:
         return f"BrokerCredentials({len(self.settings)} settings for {len(self.servers)} servers)"
 
 
 def read_broker_credentials(path: Path | None) -> Mapping[str, BrokerCredentials]:
-    """Read `{"shop": {"servers": "kafka:9093", "security.protocol": "SASL_SSL", …}}`; without a file there are none.
+    """Read `{"shop": {"namespaces": "shop", "servers": "kafka:9093", "security.protocol": "SASL_SSL", …}}`; without a file
+    there are none.
 
     `ValueError` names the setting, the entry and its field, never a value.
     """
@@ -45,11 +48,16 @@ def read_broker_credentials(path: Path | None) -> Mapping[str, BrokerCredentials
 def _entry(entry: Any, place: str) -> BrokerCredentials:
     if not isinstance(entry, dict):
         raise ValueError(f"{place} must be an object: the file maps names to entries")  # noqa: TRY004
+    try:
+        namespaces = read_namespaces(entry.get(NAMESPACES))
+    except ValueError as error:
+        raise ValueError(f"{place}: {NAMESPACES} {error}") from None
+    entry = {field: value for field, value in entry.items() if field != NAMESPACES}
     check(entry, place, frozenset({SERVERS}))
     servers = frozenset(part.strip().lower() for part in entry.get(SERVERS, "").split(",") if part.strip())
     if not servers or not all(re.fullmatch(r"[^\s/@]+:\d{1,5}", server) for server in servers):
         raise ValueError(f"{place}: {SERVERS} must list the brokers as host:port, separated by commas")
-    return BrokerCredentials(servers, {field: value for field, value in entry.items() if field != SERVERS})
+    return BrokerCredentials(servers, {f: value for f, value in entry.items() if f != SERVERS}, namespaces)
 
 
 class BrokerSettings(TargetSettings):
@@ -58,7 +66,8 @@ class BrokerSettings(TargetSettings):
     broker_credentials_file: Path | None = shared(
         "broker_credentials_file",
         default=None,
-        description="JSON file with TLS and SASL settings for policies' brokers, by name; each entry lists its servers",
+        description="JSON file with TLS and SASL settings for policies' brokers, by name; each entry lists its servers and "
+        "the namespaces of its policies",
     )
 
     @model_validator(mode="after")

@@ -6,6 +6,9 @@ from typing import Any
 from pydantic_core import from_json
 
 MAX_BYTES = 1_000_000
+ANY = "*"
+NAMESPACES = "namespaces"
+"""Field of an entry: namespaces of the policies that may use it, or `*`."""
 
 
 class CredentialsRefused(Exception):
@@ -22,6 +25,17 @@ def read_credentials_file(path: Path, setting: str) -> bytes:
     if len(content) > MAX_BYTES:
         raise ValueError(f"{setting}: {path} has more than {MAX_BYTES:,} bytes")
     return content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+
+
+def read_namespaces(value: Any) -> frozenset[str]:
+    """Return the namespaces of an entry, a list or text with commas; `ValueError` unless it names one."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        parts = []
+    found = frozenset(filter(None, (part.strip() for part in parts)))
+    if not found:
+        raise ValueError(f'must list the namespaces of the policies that may use the entry, or "{ANY}"')
+    return found
 
 
 def read_object(path: Path, setting: str, what: str) -> dict[str, Any]:

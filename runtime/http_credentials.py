@@ -16,6 +16,7 @@ from pydantic import (
     AfterValidator,
     AnyHttpUrl,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -26,7 +27,7 @@ from pydantic import (
 from weir_contracts.base import Name
 from weir_contracts.document import sentence_of
 
-from .credentials import CredentialsRefused, read_credentials_file
+from .credentials import CredentialsRefused, read_credentials_file, read_namespaces
 from .http_client import Certificates, async_client, bearer, tls_context
 from .settings import TargetSettings, shared
 
@@ -56,6 +57,7 @@ class _Entry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
+    namespaces: Annotated[frozenset[str], BeforeValidator(read_namespaces)]
     origin: Annotated[AnyHttpUrl, AfterValidator(_origin_only)]
     token: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] | None = None
     username: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fits_login)] | None = None
@@ -108,13 +110,15 @@ class HttpCredential:
     """How to connect to one origin: scheme, host and port."""
 
     origin: tuple[str, str, int | None]
+    namespaces: frozenset[str]
+    """Namespaces of the policies that may use it."""
     authorization: SecretStr | None = None
     """Value of the Authorization header."""
     certificates: Certificates | None = None
 
 
 def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
-    """Read `{"supervisor": {"origin": "https://supervisor:8070", "token": "…"}}`; empty: none.
+    """Read `{"supervisor": {"namespaces": ["shop"], "origin": "https://supervisor:8070", "token": "…"}}`; empty: none.
 
     `ValueError` names the entry and its field, never a value.
     """
@@ -126,7 +130,7 @@ def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
         first, *_ = error.errors(include_url=False, include_input=False)
         raise ValueError(_problem(first["type"], [str(part) for part in first["loc"]], sentence_of(first))) from None
     return {
-        name: HttpCredential(_origin(each.origin), each.authorization, each.certificates)
+        name: HttpCredential(_origin(each.origin), each.namespaces, each.authorization, each.certificates)
         for name, each in entries.items()
     }
 
@@ -183,7 +187,8 @@ class FlinkSettings(TargetSettings):
     flink_credentials_file: Path | None = shared(
         "flink_credentials_file",
         default=None,
-        description="JSON file with tokens, passwords and certificates for policies' Flink clusters, by name; each entry has its origin",
+        description="JSON file with tokens, passwords and certificates for policies' Flink clusters, by name; each entry has its origin "
+        "and the namespaces of its policies",
     )
 
     @model_validator(mode="after")

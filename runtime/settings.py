@@ -19,6 +19,7 @@ from .auth import Tokens, read_tokens
 from .kafka_security import read_security
 from .log import masked, without_credentials
 from .origins import is_loopback
+from .reach import Reach
 
 S = TypeVar("S", bound="ServiceSettings")
 A = TypeVar("A")
@@ -115,15 +116,26 @@ class TargetSettings(ServiceSettings):
 
     target_hosts: str = shared("target_hosts", default="*")
     """hosts that targets and brokers of policies may have, comma-separated: a name, *.example.org for all below it, *
-    for any"""
+    for any; {namespace} in it is the policy's own, as in *.{namespace}.svc"""
     target_networks: str = shared("target_networks", default=USUAL_TARGETS)
     """networks that addresses of targets and brokers may lie in, comma-separated: 10.0.0.0/8, public, private or loopback; link-local
     addresses and metadata services of clouds only if a network such as 169.254.0.0/16 lists them"""
 
+    target_namespaces: str = shared("target_namespaces", default="")
+    """pairs FROM:TO of namespaces, comma-separated: policies of FROM may name Kubernetes workloads of TO; * is any.
+    Without them a policy names workloads of its own namespace only"""
+    target_groups: str = shared("target_groups", default="*")
+    """consumer groups that policies may name, comma-separated, with * for any characters; {namespace} in it is the
+    policy's own, as in {namespace}-*"""
+
     @model_validator(mode="after")
     def _readable_lists(self) -> Self:
-        self.targets()
+        self.reach()
         return self
+
+    def reach(self) -> Reach:
+        """Return what policies may name, by their namespace."""
+        return Reach.of(self.targets(), self.target_groups, self.target_namespaces)
 
     def targets(self) -> Allowed:
         """Return the allowed addresses of targets and brokers."""

@@ -307,6 +307,17 @@ class Subject:
         return f"{self.target.driver}/{self.id}" if self.application.flink is None else self.flink.cluster
 
     @property
+    def urls(self) -> list[tuple[str, AnyHttpUrl]]:
+        """Addresses of the application, its target and its signals, each with its path."""
+        flink, endpoint, prometheus = self.application.flink, self.target.endpoint, self.signals.prometheus
+        named = [
+            ("application.flink.url", None if flink is None else flink.url),
+            ("target.endpoint.url", None if endpoint is None else endpoint.url),
+            ("signals.prometheus.url", None if prometheus is None else prometheus.url),
+        ]
+        return [(field, url) for field, url in named if url is not None]
+
+    @property
     def namespace(self) -> str:
         """Kubernetes namespace of the target's workloads: the target's, or the policy's own."""
         own = None if self.target.kubernetes is None else self.target.kubernetes.namespace

@@ -279,11 +279,12 @@ class ScalingPolicy(Document):
     @property
     def urls(self) -> list[tuple[str, AnyHttpUrl]]:
         """The addresses that the document names, each with its path."""
-        flink, prometheus = self.subject.application.flink, self.spec.signals.prometheus
-        found = [] if flink is None else [(self.job_field("url"), flink.url)]
-        if (endpoint := self.spec.target.endpoint) is not None:
-            found.append(("spec.target.endpoint.url", endpoint.url))
-        return found if prometheus is None else [*found, ("spec.signals.prometheus.url", prometheus.url)]
+        return [(self.field_of(field), url) for field, url in self.subject.urls]
+
+    def field_of(self, field: str) -> str:
+        """Return the path in this document of a field of its subject."""
+        job = "application.flink."
+        return self.job_field(field.removeprefix(job)) if field.startswith(job) else f"spec.{field}"
 
     def to_document(self) -> dict[str, Any]:
         """Return the policy as a user writes it, without unset fields."""

@@ -15,8 +15,8 @@ from .metadata import without_cluster_state
 from .policy import ScalingPolicy
 
 GROUP, KIND, PLURAL = "weir.dev", "ScalingPolicy", "scalingpolicies"
-ADOPT = f"{GROUP}/adopt"
-"""Annotation of a resource that takes over a policy written through the REST API: `"true"`."""
+RELEASE = f"{GROUP}/release"
+"""Annotation of a policy written through the REST API that lets the resource of its name take it over: `"true"`."""
 
 Schema = dict[str, Any]
 _KEPT = {"type", "description", "enum", "pattern", "minimum", "maximum", "required"} | {

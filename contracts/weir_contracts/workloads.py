@@ -102,7 +102,8 @@ class KubernetesTarget(Document):
     name: WorkloadName | None = None
     """Name of the workload. Required without `workloads`."""
     namespace: Namespace | None = None
-    """Namespace of the workload; the settings of monitor and executor must list it. Default: the policy's own."""
+    """Namespace of the workload; the settings of monitor and executor must list it, and `WEIR_TARGET_NAMESPACES` the pair of
+    both namespaces. Default: the policy's own, which needs no pair."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
     """Slots of one pod: `taskmanager.numberOfTaskSlots` of a Flink job in reactive mode, or the threads of a consumer group's
     instance (`num.stream.threads`). Default 1."""

@@ -62,6 +62,7 @@ async def start(settings: Settings) -> int:
         settings.rules(),
         attempt_id=uuid4(),
         group=settings.group,
+        reach=settings.reach(),
         newer=newer,
     )
 

@@ -15,6 +15,7 @@ from runtime.bus import Bus
 from runtime.clock import Clock
 from runtime.envelope import child_traceparent, new_traceparent
 from runtime.log import canonical_line
+from runtime.reach import Reach
 
 from . import telemetry
 from .analyses import LatestAnalyses
@@ -79,6 +80,7 @@ class ActionRunner:
         analyses: LatestAnalyses,
         policies: Mapping[str, ScalingPolicy],
         applications: Applications,
+        reach: Reach,
         pace: Pace = Pace(),
     ) -> None:
         self._knowledge = knowledge
@@ -90,7 +92,7 @@ class ActionRunner:
         self._pace = pace
         self._outcomes = OutcomePublisher(bus, ownership, pace.retrying)
         self._actions = ActionStore(knowledge, ownership)
-        self._targets = Targets(drivers, knowledge, clock, ownership=ownership, policies=policies)
+        self._targets = Targets(drivers, knowledge, clock, ownership=ownership, policies=policies, reach=reach)
         self._log = structlog.get_logger("executor")
 
     # -- plans -----------------------------------------------------------------------------------------------------

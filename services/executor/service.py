@@ -19,6 +19,7 @@ from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import Decoded, Undecodable, decode
 from runtime.loop import Stop, run_forever
+from runtime.reach import REACH, Reach
 from runtime.records import Record
 from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
@@ -59,6 +60,7 @@ class Executor:
         group: str = "weir-executor",
         pace: Pace = Pace(),  # noqa: B008 - frozen
         newer: NewerMessages | None = None,
+        reach: Reach = REACH,
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -90,6 +92,7 @@ class Executor:
             analyses=self.analyses,
             policies=self._policies.latest,
             applications=self.applications,
+            reach=reach,
             pace=pace,
         )
         self._stop = Stop()

@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from runtime.broker_credentials import BrokerSettings
 from runtime.http_credentials import FlinkSettings, HttpCredential, read_credentials
+from runtime.reach import Reach
 from runtime.settings import KubernetesSettings, http_port
 
 from .core.rules import Rules, RuleSettings
@@ -50,7 +51,8 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
     endpoint_credentials: SecretStr = Field(
         default=SecretStr(""),
         description="credentials for the endpoints of policies by the name that policies use, as JSON: "
-        '`{"name": {"origin": "https://host:port", "token": "…"}}`; a token is sent to its origin only',
+        '`{"name": {"namespaces": ["shop"], "origin": "https://host:port", "token": "…"}}`; a token is sent to its origin only, '
+        "for policies of its namespaces",
     )
 
     @field_validator("endpoint_credentials")
@@ -63,6 +65,18 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
     def credentials(self) -> Mapping[str, HttpCredential]:
         """The credentials for endpoints by name."""
         return read_credentials(self.endpoint_credentials.get_secret_value())
+
+    def reach(self) -> Reach:
+        """Return what policies may name, with the credentials of this service."""
+        return (
+            super()
+            .reach()
+            .with_credentials(
+                kafka={name: each.namespaces for name, each in self.broker_credentials.items()},
+                flink={name: each.namespaces for name, each in self.flink_credentials.items()},
+                endpoint={name: each.namespaces for name, each in self.credentials.items()},
+            )
+        )
 
     @property
     def docker_allowed(self) -> frozenset[str]:

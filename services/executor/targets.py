@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from weir_contracts import ActionState, ScalingPolicy, Subject
 
 from runtime.clock import Clock
+from runtime.reach import Reach
 
 from .applications import Application
 from .core.history import expected
@@ -43,12 +44,14 @@ class Targets:
         *,
         ownership: Ownership,
         policies: Mapping[str, ScalingPolicy],
+        reach: Reach,
     ) -> None:
         self._drivers = drivers
         self._knowledge = knowledge
         self._clock = clock
         self._ownership = ownership
         self._policies = policies
+        self._reach = reach
 
     async def observe(self, app: Application) -> Snapshot:
         """Observe the target of an application's action."""
@@ -59,7 +62,10 @@ class Targets:
         return await self.observe_subject(subject)
 
     async def observe_subject(self, subject: Subject) -> Snapshot:
-        """Observe the target that a policy names."""
+        """Observe the target that a policy names, if its namespace may name it."""
+        refused = self._out_of_reach(subject)
+        if refused is not None:
+            return Snapshot(self._clock.now(), reachable=False, reason=refused.sentence, refusal=refused)
         return await self._driver(subject).observe(subject)
 
     async def carry_out(
@@ -76,6 +82,8 @@ class Targets:
         subject = self._subject(app)
         if subject is None:
             return Unanswered("the target is unknown")
+        if (refused := self._out_of_reach(subject)) is not None:
+            return refused
         match instruction:
             case Request() | Restart():
                 return await self._change(app, subject, action, instruction, version)
@@ -137,6 +145,11 @@ class Targets:
             return answer
         app.log.warning("eviction-failed", members=len(instruction.members), reason=answer.reason)
         return None
+
+    def _out_of_reach(self, subject: Subject) -> Refusal | None:
+        """Return why the policy may not name what it names: knowledge checks it as well, by its own settings."""
+        found = self._reach.refusal(subject)
+        return None if found is None else Refusal("out-of-reach", f"{found[0]}: {found[1]}")
 
     def _subject(self, app: Application) -> Subject | None:
         if app.subject is None and app.id in self._policies:

@@ -112,9 +112,7 @@ async def run(settings: KnowledgeSettings) -> int:
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
-    changes = PolicyChanges(
-        store, clock, catalogue, publisher.outbox_filled.set, settings.targets(), settings.namespaces
-    )
+    changes = PolicyChanges(store, clock, catalogue, publisher.outbox_filled.set, settings.reach(), settings.namespaces)
     app.include_router(policies_router(changes))
     resources = _resources(settings)
     streams = EventStreams(settings.event_streams)

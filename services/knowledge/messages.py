@@ -56,8 +56,8 @@ def owned(application: str, owner: str) -> str:
             f"(kubectl -n {namespace} edit scalingpolicy {name}). Pause and resume work without it"
         )
     return (
-        f"{application} was written through the REST API: change it there, or let this resource take it over "
-        f"(kubectl -n {namespace} annotate scalingpolicy {name} weir.dev/adopt=true)"
+        f"{application} was written through the REST API: its owner changes it there, or releases it to this resource "
+        'by its annotation weir.dev/release: "true" (weir apply)'
     )
 
 

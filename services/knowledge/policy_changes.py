@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import structlog
 from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
+from weir_contracts.resource import RELEASE
 
-from runtime.addresses import TARGETS, AddressRefused, Allowed, hosts_of
 from runtime.auth import Caller
 from runtime.clock import Clock
 from runtime.problems import Problem, invalid
+from runtime.reach import REACH, Reach
 
 from . import messages
 from .adapters.planner import PlannerAway, PlannerCatalogue, named
@@ -30,15 +31,14 @@ _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parame
 class PolicyChanges:
     """Writes policies: each change is a new version with its author and time.
 
-    `on_change` is called after each stored change, so that it is published at once; `allowed` lists the addresses of
-    targets and brokers.
+    `on_change` is called after each stored change, so that it is published at once; `reach` is what policies may name.
     """
 
     store: Store
     clock: Clock
     catalogue: PlannerCatalogue
     on_change: Callable[[], None]
-    allowed: Allowed = TARGETS
+    reach: Reach = REACH
     resource_namespaces: Collection[str] = ()
     """Namespaces whose ScalingPolicy resources are policies; in others the policy of a resource belongs to the REST API."""
 
@@ -56,19 +56,18 @@ class PolicyChanges:
         expected: int | None,
         owner: Owner = "rest",
         *,
-        adopt: bool = False,
         dry_run: bool = False,
     ) -> tuple[ScalingPolicy, Result]:
         """Check and store what a user wrote; returns what is stored. A document of the REST API that is stored already
         makes no new version; `dry_run` checks and stores nothing.
 
-        409 if `expected` is not the stored version, and for the policy of the other owner unless it is to be adopted;
+        409 if `expected` is not the stored version, and for the policy of the other owner unless that released it;
         422 for addresses that are not allowed, unknown planners and invalid parameters.
         """
         before = await self.store.policy(policy.application)
-        if not adopt:
+        if before is None or owner == "rest" or before.metadata.annotations.get(RELEASE) != "true":
             self._check_owner(before, owner)
-        _check_addresses(policy, self.allowed)
+        self._check_reach(policy)
         await _check_planners(policy, before, self.catalogue)
         if policy.spec.mode == "paused" and not dry_run:
             # The mode of before an earlier pause does not count: this policy was written as paused.
@@ -149,6 +148,12 @@ class PolicyChanges:
         if present != owner:
             raise Problem(409, messages.owned(before.application, present), extra={"owner": present})
 
+    def _check_reach(self, policy: ScalingPolicy) -> None:
+        """Raise 422 for what the policy's namespace may not name. The addresses of a name are checked at each connect."""
+        if (refused := self.reach.refusal(policy.subject)) is not None:
+            field, reason = policy.field_of(refused[0]), refused[1]
+            raise Problem(422, f"{field}: {reason}", errors=[(field, reason)])
+
     async def _check_job(self, policy: ScalingPolicy) -> None:
         """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
         observation."""
@@ -186,23 +191,6 @@ def _as_written(policy: ScalingPolicy) -> dict[str, Any]:
     for name in ("version", "updatedAt", "updatedBy"):
         document["metadata"].pop(name, None)
     return document
-
-
-def _check_addresses(policy: ScalingPolicy, allowed: Allowed) -> None:
-    """Raise 422 for hosts and literal addresses that are not allowed. The addresses of a name are checked at each
-    connect."""
-    kafka = policy.spec.signals.kafka
-    named: list[tuple[str, Callable[[str], None], str]] = [
-        (field, allowed.check_url, str(url)) for field, url in policy.urls
-    ]
-    if kafka is not None:
-        field = "spec.signals.kafka.bootstrapServers"
-        named += [(field, allowed.check_host, host) for host in hosts_of(kafka.bootstrap_servers)]
-    for field, check, address in named:
-        try:
-            check(address)
-        except AddressRefused as error:
-            raise Problem(422, f"{field}: {error}", errors=[(field, str(error))]) from None
 
 
 async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:

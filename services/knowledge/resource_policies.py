@@ -65,7 +65,7 @@ class _Attempt:
     def is_due(self, resource: Resource, now: float) -> bool:
         """Return whether the resource is to be stored: it changed, or was refused a while ago."""
         before = self.resource
-        if (before.uid, before.generation, before.adopts) != (resource.uid, resource.generation, resource.adopts):
+        if (before.uid, before.generation) != (resource.uid, resource.generation):
             return True
         return self.refusal is not None and now - self.stored_at >= RETRY_SECONDS
 
@@ -145,7 +145,7 @@ class ResourcePolicies:
             if stored is not None and resource.is_of(stored):
                 return None
             version = 0 if stored is None else stored.metadata.version
-            await self.changes.put(policy, _CALLER, version, "resource", adopt=resource.adopts)
+            await self.changes.put(policy, _CALLER, version, "resource")
         except InvalidPolicy as error:
             return Refusal("Invalid", str(error))
         except Problem as problem:

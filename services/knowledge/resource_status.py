@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from weir_contracts import ScalingPolicy
-from weir_contracts.resource import ADOPT, Condition, PolicyStatus
+from weir_contracts.resource import Condition, PolicyStatus
 
 from engines.kubernetes.values import count, instant, mapping, name, sequence
 
@@ -32,11 +32,6 @@ class Resource:
         metadata = mapping(document.get("metadata"))
         application = f"{name(metadata.get('namespace'))}/{name(metadata.get('name'))}"
         return cls(application, name(metadata.get("uid")), count(metadata.get("generation")) or 0, document)
-
-    @property
-    def adopts(self) -> bool:
-        """Whether it takes over a policy that was written through the REST API."""
-        return bool(mapping(mapping(self.document.get("metadata")).get("annotations")).get(ADOPT) == "true")
 
     @property
     def status(self) -> Mapping[str, Any]:

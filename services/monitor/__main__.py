@@ -26,7 +26,7 @@ async def run(settings: MonitorSettings) -> int:
     collectors = Collectors(
         clock,
         settings.call_timeout_seconds,
-        settings.targets(),
+        settings.reach(),
         workloads=_workloads(settings),
         namespaces=settings.namespaces,
         credentials=settings.broker_credentials,

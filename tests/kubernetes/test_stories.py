@@ -12,10 +12,12 @@ import pytest
 from weir_contracts import Outcome, Plan
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 
+from runtime.addresses import TARGETS
 from runtime.clock import SystemClock
 from runtime.envelope import encode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
+from runtime.reach import Reach
 from services.executor.adapters.memory import MemoryKnowledge
 from services.executor.core.rules import Rules
 from services.executor.service import Executor
@@ -70,7 +72,13 @@ class Shop:
         """Start one more executor, with its own connection."""
         driver, stop = Elsewhere(self.access, self.namespace, timeout_seconds=2.0), Stop()
         executor = Executor(
-            self.bus, {"kubernetes": driver}, self.knowledge, self.clock, self.rules, attempt_id=uuid4()
+            self.bus,
+            {"kubernetes": driver},
+            self.knowledge,
+            self.clock,
+            self.rules,
+            attempt_id=uuid4(),
+            reach=Reach.of(TARGETS, "*", f"shop:{self.namespace}"),
         )
         self.executors.append((executor, stop, asyncio.create_task(executor.run(stop)), driver))
 

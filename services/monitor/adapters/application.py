@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from weir_contracts import ScalingPolicy, Subject
+from weir_contracts import Problem, ScalingPolicy, Subject
 
 from engines.kubernetes.cluster import WorkloadReader
 from engines.kubernetes.signals import ServiceMeter
 from engines.scrape import Scrape
-from runtime.addresses import TARGETS, Allowed
 from runtime.broker_credentials import BrokerCredentials, credentials_for
 from runtime.clock import Clock
 from runtime.credentials import CredentialsRefused
 from runtime.http_credentials import HttpCredential
+from runtime.reach import REACH, Reach
 from services.monitor.core import Readings
 
 from .flink import FlinkCollector
@@ -73,12 +73,27 @@ class ApplicationCollector:
 
 
 @dataclass
+class _OutOfReach:
+    """Engine of a policy that names something out of its namespace's reach."""
+
+    field: str
+    reason: str
+
+    async def scrape(self) -> Scrape:
+        return Scrape("unreachable", self.reason, problems=(Problem(where=self.field, what=self.reason),))
+
+    async def close(self) -> None:
+        """Do nothing: nothing was opened."""
+
+
+@dataclass
 class Collectors:
     """Factory of the policies' collectors, which share connections to brokers and the watches of a Kubernetes cluster."""
 
     clock: Clock
     call_timeout_seconds: float
-    allowed: Allowed = TARGETS
+    reach: Reach = REACH
+    """What policies may name."""
     workloads: WorkloadReader | None = None
     namespaces: frozenset[str] = frozenset()
     """Namespaces whose workloads policies may name."""
@@ -99,7 +114,7 @@ class Collectors:
         except CredentialsRefused as error:
             refusal = str(error)
         timeout = self.call_timeout_seconds
-        return KafkaBrokers(servers, timeout, self.clock, self.allowed, security=security, refusal=refusal)
+        return KafkaBrokers(servers, timeout, self.clock, self.reach.allowed, security=security, refusal=refusal)
 
     async def close(self) -> None:
         """End the watches of the Kubernetes cluster."""
@@ -117,7 +132,7 @@ class Collectors:
             collector = FlinkCollector(
                 subject.flink,
                 self.call_timeout_seconds,
-                self.allowed,
+                self.reach.allowed,
                 credentials=self.flink_credentials,
                 reads_task_managers=not on_pods,
             )
@@ -132,16 +147,19 @@ class Collectors:
         if streams is None or streams.metrics is None:
             return None
         target = subject.target.endpoint
-        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, self.allowed)
+        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, self.reach.allowed)
 
     def _signals(self, policy: ScalingPolicy) -> PrometheusCollector | None:
         signals = policy.spec.signals.prometheus
         if signals is None:
             return None
-        return PrometheusCollector(signals, self.call_timeout_seconds, self.allowed)
+        return PrometheusCollector(signals, self.call_timeout_seconds, self.reach.allowed)
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
-        """Return the collector of a policy; the caller closes it."""
+        """Return the collector of a policy; the caller closes it. It reads nothing of a policy that names what its namespace
+        may not."""
+        if (refused := self.reach.refusal(policy.subject)) is not None:
+            return ApplicationCollector(_OutOfReach(*refused), None, self.clock)
         service, kafka = policy.subject.application.service, policy.spec.signals.kafka
         cluster = None if kafka is None else (kafka.bootstrap_servers, kafka.credentials)
         brokers = None if cluster is None else self._pool.take(cluster)

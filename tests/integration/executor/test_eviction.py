@@ -159,7 +159,11 @@ async def test_credentials_are_used_to_read_and_to_remove(group: RealGroup, kafk
     def credentials(password: str) -> dict[str, BrokerCredentials]:
         names = ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")
         values = ("SASL_PLAINTEXT", "PLAIN", SASL_USER, password)
-        return {"shop": BrokerCredentials(frozenset({kafka.sasl_servers}), dict(zip(names, values, strict=True)))}
+        return {
+            "shop": BrokerCredentials(
+                frozenset({kafka.sasl_servers}), dict(zip(names, values, strict=True)), frozenset("*")
+            )
+        }
 
     group.start("orders-1")
     group.start("orders-2")
@@ -197,7 +201,7 @@ async def test_the_documented_rights_suffice(run_folder: Path) -> None:
             "sasl.username": SASL_USER,
             "sasl.password": broker.sasl_password,
         }
-        entry = {"shop": BrokerCredentials(frozenset({broker.sasl_servers}), security)}
+        entry = {"shop": BrokerCredentials(frozenset({broker.sasl_servers}), security, frozenset("*"))}
         group.start("orders-1")
         group.start("orders-2")
         dead = DepartedMember((await group.stable("orders-1", "orders-2"))["orders-2"].id, "orders-2")

@@ -182,7 +182,7 @@ async def test_brokers_that_demand_a_password(kafka: KafkaBroker, password: str,
         "sasl.username": SASL_USER,
         "sasl.password": password or kafka.sasl_password,
     }
-    entry = BrokerCredentials(frozenset({kafka.sasl_servers}), settings)
+    entry = BrokerCredentials(frozenset({kafka.sasl_servers}), settings, frozenset("*"))
     group = f"groups-{uuid.uuid4().hex[:8]}"
     named = parse_policy(
         {

@@ -38,6 +38,7 @@ def credentials(
 ) -> BrokerCredentials:
     """Return the entry `shop` of a file as WEIR_BROKER_CREDENTIALS_FILE names it."""
     entry = {
+        "namespaces": "*",
         "servers": broker.tls_servers,
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",

@@ -43,7 +43,12 @@ def credentials(cluster: FlinkCluster, **changes: Any) -> Mapping[str, HttpCrede
     """Return the entries of a file as WEIR_FLINK_CREDENTIALS_FILE names it."""
     client = cluster.tls_client
     files = {"ca_file": cluster.tls_authority, "certificate_file": client.certificate, "key_file": client.key}
-    entry = {"origin": cluster.rest_url, **{name: str(path) for name, path in files.items()}, **changes}
+    entry = {
+        "namespaces": "*",
+        "origin": cluster.rest_url,
+        **{name: str(path) for name, path in files.items()},
+        **changes,
+    }
     return read_credentials(json.dumps({"prod": {name: value for name, value in entry.items() if value is not None}}))
 
 

@@ -193,7 +193,7 @@ async def test_client_and_reference_server_keep_to_the_document() -> None:
         seen.append((request.method, status))
         return httpx.Response(status, json=body)
 
-    entry = json.dumps({"own": {"origin": "http://supervisor", "token": TOKEN}})
+    entry = json.dumps({"own": {"namespaces": "*", "origin": "http://supervisor", "token": TOKEN}})
     driver = EndpointDriver(
         rig.clock, MemoryGroups(rig.supervisor), read_credentials(entry), transport=httpx.MockTransport(handle)
     )
@@ -233,7 +233,7 @@ async def test_client_and_reference_server_keep_to_the_document() -> None:
 async def test_a_token_goes_to_its_own_origin_only(named: str, origin: str, reason: str) -> None:
     """A policy's author could otherwise have it sent to a server of their own."""
     rig = memory_rig()
-    entry = json.dumps({"own": {"origin": origin, "token": TOKEN}})
+    entry = json.dumps({"own": {"namespaces": "*", "origin": origin, "token": TOKEN}})
     driver = EndpointDriver(
         rig.clock, MemoryGroups(rig.supervisor), read_credentials(entry), transport=rig.supervisor.transport
     )

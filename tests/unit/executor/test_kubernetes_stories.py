@@ -226,6 +226,32 @@ async def test_a_namespace_must_be_listed(house: KubernetesHouse) -> None:
     assert "WEIR_EXECUTOR_KUBERNETES_NAMESPACES" in found.refusal.sentence
 
 
+async def test_a_policy_that_names_another_namespaces_workload_scales_nothing(house: KubernetesHouse) -> None:
+    """Even if it is in the topic, of an earlier time or forged: the executor's own settings decide."""
+    target = {"kind": "Deployment", "name": "orders", "namespace": NAMESPACE}
+    foreign = kubernetes_policy(target)
+    foreign = foreign.model_copy(update={"metadata": foreign.metadata.model_copy(update={"namespace": "team-a"})})
+    application = foreign.application
+    house.knowledge.policies[application] = foreign
+    await house.publish(POLICIES, application, foreign)
+    found = await house.scaler.observe(foreign.subject)
+    assert found.deployment is not None
+    made = plan(
+        {"orders": 60},
+        at=house.clock.now(),
+        application=application,
+        policy_version=3,
+        deployment=found.deployment.ref(),
+        current=found.deployment.observed,
+    )
+    await house.publish(PLANS, application, made)
+    await house.until(house.ended("refused", application))
+    (refused,) = house.published(application)
+    assert (refused.phase, refused.code) == ("refused", "out-of-reach")
+    assert "WEIR_TARGET_NAMESPACES does not list team-a:shop" in refused.sentence
+    assert house.kubernetes.writes == []
+
+
 async def test_a_person_scales_meanwhile(house: KubernetesHouse) -> None:
     """The action ends, the manager is named, and later plans are held until the policy is written."""
     await house.wants(4)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 from weir_contracts import ScalingPolicy, parse_policy
-from weir_contracts.resource import ADOPT
+from weir_contracts.resource import RELEASE
 
 from runtime.auth import Caller
 from runtime.clock import FakeClock
@@ -146,17 +146,19 @@ class ResourcesSuite:
         await house.world.apply(house.document(mode="act", interval="10s"))
         await house.until(lambda status, policy: status.get("mode") == "act" and policy is not None)
 
-    async def test_a_policy_of_the_rest_api_is_taken_over_on_demand_only(self, house: House) -> None:
-        """By an annotation, as a new version of the same policy: the application does not end."""
+    async def test_a_policy_of_the_rest_api_is_taken_over_only_if_its_owner_releases_it(self, house: House) -> None:
+        """As a new version of the same policy: the application does not end. The resource's own annotation is no release."""
         written, _ = await house.changes.put(parse_policy(house.document(mode="act")), WRITER, None)
-        await house.world.apply(house.document(mode="act", bounds={"max": 9}))
+        taking = house.document(mode="act", bounds={"max": 9})
+        taking["metadata"]["annotations"] = {RELEASE: "true", "weir.dev/adopt": "true"}
+        await house.world.apply(taking)
         status = await house.until(lambda status, _: accepted(status) == "False")
         assert condition(status)["reason"] == "Conflict"
-        assert "weir.dev/adopt=true" in condition(status)["message"]
+        assert 'weir.dev/release: "true"' in condition(status)["message"]
         assert (await house.changes.existing(house.app)).metadata.version == written.metadata.version
-        adopting = house.document(mode="act", bounds={"max": 9})
-        adopting["metadata"]["annotations"] = {ADOPT: "true"}
-        await house.world.apply(adopting)
+        released = house.document(mode="act")
+        released["metadata"]["annotations"] = {RELEASE: "true"}
+        await house.changes.put(parse_policy(released), WRITER, None)
         await house.until(lambda status, _: accepted(status) == "True")
         policy = await house.changes.existing(house.app)
         assert (policy.metadata.owner, policy.spec.bounds.max) == ("resource", 9)

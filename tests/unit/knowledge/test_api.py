@@ -303,6 +303,18 @@ async def test_addresses_of_metadata_services_are_refused(house: House, field: s
     assert (await house.http.get(POLICY)).status_code == 404
 
 
+async def test_a_policy_claims_no_workload_of_another_namespace(house: House) -> None:
+    """It is refused with the setting's name, so that the other namespace's own policy is no second one."""
+    target = {"kubernetes": {"kind": "Deployment", "name": "orders", "namespace": "team-b"}}
+    answer = await house.http.put(POLICY, json=document(target=target))
+    assert (answer.status_code, fields(answer)) == (422, ["spec.target.kubernetes.namespace"])
+    assert "WEIR_TARGET_NAMESPACES does not list shop:team-b" in answer.json()["detail"]
+    own = {"kubernetes": {"kind": "Deployment", "name": "orders"}}
+    assert (
+        await house.http.put("/v1/policies/team-b/orders", json=document("team-b/orders", target=own))
+    ).status_code == 201
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [

@@ -192,3 +192,17 @@ async def test_a_service_without_signals_has_a_symptom_that_says_what_lacks() ->
     assert analysis is not None
     sentence = "orders: arrival rate unknown, application.service needs its signals processed and waiting for it."
     assert sentence in [symptom.evidence for symptom in analysis.symptoms if symptom.code == "metric-missing"]
+
+
+async def test_nothing_is_read_for_a_policy_of_another_namespace() -> None:
+    """The problem names the field and the setting; the API server is not asked, nor are brokers or queries."""
+    clock, reader = FakeClock(START), cluster()
+    policy = _policy({"kind": "Deployment", "name": "orders", "namespace": NAMESPACE})
+    policy = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"namespace": "team-a"})})
+    reader.break_down("it was asked")
+    collector = Collectors(clock, 2.0, workloads=reader, namespaces=frozenset({NAMESPACE})).new(policy)
+    readings = await collector.read(policy)
+    await collector.close()
+    (problem,) = observe(readings, clock.now()).problems
+    assert problem.where == "target.kubernetes.namespace"
+    assert f"WEIR_TARGET_NAMESPACES does not list team-a:{NAMESPACE}" in problem.what

@@ -10,6 +10,7 @@ from runtime.broker_credentials import BrokerCredentials, credentials_for, read_
 from runtime.credentials import CredentialsRefused
 
 ENTRY = {
+    "namespaces": "shop, carts",
     "servers": "kafka-0:9093, KAFKA-1:9093",
     "security.protocol": "SASL_SSL",
     "sasl.mechanism": "SCRAM-SHA-512",
@@ -29,6 +30,7 @@ def test_a_policy_gets_the_settings_of_its_entry(tmp_path: Path) -> None:
     settings = credentials_for("shop", "kafka-1:9093", found)
     assert settings["sasl.password"] == "secret" and "servers" not in settings
     assert "secret" not in repr(found["shop"])
+    assert found["shop"].namespaces == {"shop", "carts"}
     assert credentials_for(None, "anywhere:9092", found) == {}
     assert read_broker_credentials(None) == {}
 
@@ -43,7 +45,7 @@ def test_a_policy_gets_the_settings_of_its_entry(tmp_path: Path) -> None:
 )
 def test_credentials_are_not_sent_elsewhere(name: str, servers: str, sentence: str) -> None:
     """The author of a policy must not learn a password by naming a server of their own."""
-    known = {"shop": BrokerCredentials(frozenset({"kafka-0:9093"}), {"sasl.password": "secret"})}
+    known = {"shop": BrokerCredentials(frozenset({"kafka-0:9093"}), {"sasl.password": "secret"}, frozenset({"shop"}))}
     with pytest.raises(CredentialsRefused, match=sentence):
         credentials_for(name, servers, known)
 
@@ -53,7 +55,9 @@ def test_credentials_are_not_sent_elsewhere(name: str, servers: str, sentence: s
     [
         ("{", "is not JSON"),
         ([], "must map names to entries"),
-        (ENTRY, "'servers' must be an object: the file maps names to entries"),
+        (ENTRY, "'namespaces' must be an object: the file maps names to entries"),
+        ({"shop": {**ENTRY, "namespaces": ","}}, "'shop': namespaces must list the namespaces of the policies"),
+        ({"shop": {**ENTRY, "namespaces": None}}, "'shop': namespaces must list the namespaces of the policies"),
         ({"shop": {**ENTRY, "servers": ","}}, "servers must list the brokers as host:port"),
         ({"shop": {**ENTRY, "servers": "kafka-0"}}, "servers must list the brokers as host:port"),
         ({"shop": {**ENTRY, "sasl.mechanism": "SCRAM"}}, "'shop': sasl.mechanism must be one of PLAIN"),

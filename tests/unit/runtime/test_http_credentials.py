@@ -20,30 +20,45 @@ ORIGIN = "https://flink:8081"
     ("text", "reason"),
     [
         ("{", "is not JSON"),
-        ('{"own": {"token": "hidden"}}', "own.origin"),
-        ('{"own": {"origin": "http://a/path", "token": "hidden"}}', "scheme, host and port only"),
-        ('{"own": {"origin": "http://a", "token": "hid den"}}', "visible ASCII"),
-        ('{"own": {"origin": "http://a", "token": ""}}', "own.token"),
+        ('{"own": {"namespaces": "*", "token": "hidden"}}', "own.origin"),
+        ('{"own": {"namespaces": "*", "origin": "http://a/path", "token": "hidden"}}', "scheme, host and port only"),
+        ('{"own": {"namespaces": "*", "origin": "http://a", "token": "hid den"}}', "visible ASCII"),
+        ('{"own": {"namespaces": "*", "origin": "http://a", "token": ""}}', "own.token"),
         (
-            '{"own": {"origin": "http://a", "token": "hidden", "role": "x"}}',
-            "own.role: is not among origin, token, username",
+            '{"own": {"namespaces": "*", "origin": "http://a", "token": "hidden", "role": "x"}}',
+            "own.role: is not among namespaces, origin, token",
         ),
         ('{"O wn": {"origin": "http://a", "token": "hidden"}}', "the name 'O wn' must consist of lower-case letters"),
-        ('{"own": {"origin": "http://a", "username": "weir"}}', "username and password belong together"),
         (
-            '{"own": {"origin": "http://a", "username": "we:ir", "password": "hidden"}}',
+            '{"own": {"namespaces": "*", "origin": "http://a", "username": "weir"}}',
+            "username and password belong together",
+        ),
+        (
+            '{"own": {"namespaces": "*", "origin": "http://a", "username": "we:ir", "password": "hidden"}}',
             "own.username: must not contain a colon",
         ),
         (
-            '{"own": {"origin": "http://a", "username": "weir", "password": "hidden", "token": "hidden"}}',
+            '{"own": {"namespaces": "*", "origin": "http://a", "username": "weir", "password": "hidden", "token": "hidden"}}',
             "token and username exclude each other",
         ),
         (
-            '{"own": {"origin": "https://a", "certificate_file": "/hidden.crt"}}',
+            '{"own": {"namespaces": "*", "origin": "https://a", "certificate_file": "/hidden.crt"}}',
             "certificate_file and key_file belong together",
         ),
-        ('{"own": {"origin": "http://a", "ca_file": "/hidden.crt"}}', "need an origin with https"),
-        ('{"own": {"origin": "https://a", "ca_file": "/missing.crt"}}', "own: ca_file: cannot read /missing.crt"),
+        ('{"own": {"namespaces": "*", "origin": "http://a", "ca_file": "/hidden.crt"}}', "need an origin with https"),
+        (
+            '{"own": {"namespaces": "*", "origin": "https://a", "ca_file": "/missing.crt"}}',
+            "own: ca_file: cannot read /missing.crt",
+        ),
+        ('{"own": {"origin": "http://a", "token": "hidden"}}', "own.namespaces: is required"),
+        (
+            '{"own": {"namespaces": [], "origin": "http://a"}}',
+            "own.namespaces: must list the namespaces of the policies",
+        ),
+        (
+            '{"own": {"namespaces": 7, "origin": "http://a"}}',
+            "own.namespaces: must list the namespaces of the policies",
+        ),
         ("[]", "must map names to entries"),
         ('{"origin": "http://a", "token": "hidden"}', "origin: must be an object: the file maps names to entries"),
     ],
@@ -71,7 +86,7 @@ async def test_a_client_sends_the_header_of_its_entry(entry: dict[str, str | Non
         headers.append(request.headers.get("authorization"))
         return httpx.Response(200)
 
-    entries = read_credentials(json.dumps({"own": {"origin": ORIGIN, **entry}}))
+    entries = read_credentials(json.dumps({"own": {"namespaces": "*", "origin": ORIGIN, **entry}}))
     clients = ClientsByCredential(entries, "SETTING", transport=httpx.MockTransport(answer))
     url = AnyHttpUrl(f"{ORIGIN}/path")
     for name in ("own", None, "own"):
@@ -92,7 +107,9 @@ async def test_a_client_sends_the_header_of_its_entry(entry: dict[str, str | Non
 )
 def test_an_entry_is_for_its_own_origin(name: str, url: str, reason: str) -> None:
     """A policy's author could otherwise have a token sent to a server of their own."""
-    clients = ClientsByCredential(read_credentials(json.dumps({"own": {"origin": ORIGIN, "token": "t"}})), "SETTING")
+    clients = ClientsByCredential(
+        read_credentials(json.dumps({"own": {"namespaces": "*", "origin": ORIGIN, "token": "t"}})), "SETTING"
+    )
     with pytest.raises(CredentialsRefused, match=reason):
         clients.of(name, AnyHttpUrl(url))
 
@@ -103,6 +120,7 @@ def test_certificates_are_read_when_the_service_starts(tmp_path: Path) -> None:
     authority.create()
     own, other = authority.issue("weir"), authority.issue("other")
     entry: dict[str, Any] = {
+        "namespaces": ["shop"],
         "origin": ORIGIN,
         "ca_file": str(authority.certificate),
         "certificate_file": str(own.certificate),
