@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from . import problems
 from .auth import Authentication, Tokens
 from .body_budget import Budget, TooLarge, TooMany
+from .listener_tls import ListenerTls
 from .loop import Stop
 from .origins import SameOrigin
 
@@ -185,9 +186,10 @@ async def serve(
     *,
     receive_seconds: float = RECEIVE_SECONDS,
     allowed_hosts: Collection[str] = (),
+    tls: ListenerTls | None = None,
 ) -> None:
     """Serve until stopped; open requests get `GRACE_SECONDS` to end. `allowed_hosts` are names of the listener next to
-    its address and those of loopback."""
+    its address and those of loopback. With `tls` it requires TLS."""
     config = uvicorn.Config(
         SameOrigin(app, {bound.getsockname()[0], *allowed_hosts}),
         http=type("Connection", (_DeadlineProtocol,), {"receive_seconds": receive_seconds}),
@@ -197,12 +199,17 @@ async def serve(
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=30,
     )
+    config.load()
+    config.ssl = None if tls is None else tls.context
     server = _Server(config)
     serving = asyncio.create_task(_serve(server, bound), name="http")
     stopped = asyncio.create_task(stop.wait(), name="http-stop")
+    renewing = None if tls is None else asyncio.create_task(tls.keep_renewed(stop), name="certificate")
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     stopped.cancel()
+    if renewing is not None:
+        renewing.cancel()
     await serving
 
 

@@ -45,7 +45,7 @@ async def run_service(
     log.configure(name, settings.log_level)
     logger = structlog.get_logger(name)
     try:
-        tokens = settings.callers()
+        tokens, tls = settings.callers(), settings.listener_tls()
         bound = listen(settings.http_host, settings.http_port)
     except (PortInUse, ValueError) as error:
         sys.stderr.write(f"{name}: {error}\n")
@@ -55,7 +55,7 @@ async def run_service(
     collect_seldom()
     stop = Stop()
     stop.on_signals()
-    serving = serve(app, bound, stop, allowed_hosts=settings.hosts())
+    serving = serve(app, bound, stop, allowed_hosts=settings.hosts(), tls=tls)
     running = {asyncio.create_task(_listener(serving, stop), name="http")}
     running |= {asyncio.create_task(task(stop), name=label) for label, task in tasks.items()}
     await _until_stopped(running, stop)

@@ -17,6 +17,7 @@ from weir_contracts.document import sentence_of
 from .addresses import USUAL_TARGETS, Allowed
 from .auth import Tokens, read_tokens
 from .kafka_security import read_security
+from .listener_tls import ListenerTls
 from .log import masked, without_credentials
 from .origins import is_loopback
 from .reach import Reach
@@ -63,6 +64,11 @@ class ServiceSettings(BaseSettings):
     executor, or a list of these; without it only loopback may listen"""
     tokens: SecretStr | None = shared("tokens", default=None)
     """accepted tokens as JSON text in the form of that file; added to those of the file"""
+    http_certificate_file: Path | None = shared("http_certificate_file", default=None)
+    """PEM file of the listener's certificate and its chain; with it the listener requires TLS. It is read again when it
+    changes"""
+    http_key_file: Path | None = shared("http_key_file", default=None)
+    """PEM file of the certificate's key, without a password"""
     log_level: str = shared("log_level", default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     """minimum level that is logged"""
     knowledge_url: str = shared("knowledge_url", default="http://127.0.0.1:8080", pattern=r"^https?://[^\s@]+$")
@@ -87,6 +93,13 @@ class ServiceSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _usable_certificate(self) -> Self:
+        if (self.http_certificate_file is None) != (self.http_key_file is None):
+            raise ValueError("WEIR_HTTP_CERTIFICATE_FILE and WEIR_HTTP_KEY_FILE belong together")
+        self.listener_tls()
+        return self
+
+    @model_validator(mode="after")
     def _readable_kafka_credentials(self) -> Self:
         _ = self.kafka_security
         return self
@@ -96,6 +109,18 @@ class ServiceSettings(BaseSettings):
         """TLS and SASL settings of librdkafka for the brokers of the loop; `ValueError` that names the setting if they
         cannot be read."""
         return read_security(self.kafka_credentials_file)
+
+    def listener_tls(self) -> ListenerTls | None:
+        """Return the TLS context of the listener; None without a certificate. `ValueError` that names the setting if the
+        files cannot be used."""
+        if self.http_certificate_file is None or self.http_key_file is None:
+            return None
+        try:
+            return ListenerTls(self.http_certificate_file, self.http_key_file)
+        except OSError as error:
+            raise ValueError(
+                f"WEIR_HTTP_CERTIFICATE_FILE, WEIR_HTTP_KEY_FILE: cannot be used together: {error.strerror or error}"
+            ) from None
 
     def callers(self) -> Tokens:
         """Return the tokens of the callers; `ValueError` that names the setting if they cannot be read."""
