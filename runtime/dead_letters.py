@@ -17,7 +17,6 @@ from .bus import Bus
 from .clock import Clock
 from .envelope import Decoded, Undecodable, decode, encode, is_tombstone
 from .records import Record
-from .schema_version import NEWER_VERSION, NewerMessages
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -34,12 +33,11 @@ _NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
 
 @dataclass(eq=False, repr=False)
 class DeadLetters:
-    """Sends the dead letters of `service`. Those of a newer schema version are recorded in `newer`."""
+    """Sends the dead letters of `service`."""
 
     bus: Bus
     service: str
     clock: Clock
-    newer: NewerMessages | None = None
     _sent: deque[tuple[str, datetime | None]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), init=False)
 
     async def send(self, record: Record, code: str, reason: str, field: str | None = None) -> None:
@@ -49,8 +47,6 @@ class DeadLetters:
         log.warning("dead-letter", place=record.place, key=record.key, code=code, reason=reason, field=field)
         error = Undecodable(record, reason, field, code=code)
         letter = dead_letter(self.service, self.clock.now(), error)
-        if code == NEWER_VERSION and self.newer is not None:
-            self.newer.record(letter.type or "", f"{record.place} {reason}")
         traceparent, source = record.headers.get("traceparent"), self.service
         body, headers = encode(
             letter, type=DEAD_LETTERS.type, source=source, id=letter.id, time=letter.at, traceparent=traceparent

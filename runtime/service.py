@@ -17,7 +17,6 @@ from .health import Health
 from .http import PortInUse, listen, serve
 from .loop import Stop, retry_until_ready
 from .records import TopicSpec
-from .schema_version import NewerMessages
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 
 Task = Callable[[Stop], Coroutine[Any, Any, None]]
@@ -114,12 +113,10 @@ def topic_specs(partitions: int) -> list[TopicSpec]:
     return [TopicSpec(topic.name, partitions, {**max_size, **topic.configs}) for topic in TOPICS]
 
 
-async def wait_for_topics(
-    bus: Bus, partitions: int, stop: Stop, health: Health | None = None, newer: NewerMessages | None = None
-) -> bool:
+async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health | None = None) -> bool:
     """Wait for the brokers, create missing topics and check the others; False when stopped first.
 
-    With `health`, readiness reports problems of the topics meanwhile, and afterwards the messages that `newer` records.
+    With `health`, readiness reports problems of the topics meanwhile.
     """
     problem: str | None = "not checked yet"
 
@@ -139,6 +136,4 @@ async def wait_for_topics(
 
     if health is not None:
         health.register("topics", ping)
-    if health is not None and newer is not None:
-        health.register("messages", newer.ping)
     return await retry_until_ready("kafka", ensured, stop, timeout_seconds=60.0)

@@ -11,13 +11,12 @@ from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.kafka_lease import TOPIC, KafkaLease
 from runtime.loop import Stop, retry_until_ready
-from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import EXIT_BAD_SETTINGS, load
 
 from .adapters.session import SparkUnusable, connector_jars
 from .adapters.spark import Brokers, SparkStream
-from .service import Analyzer, follow_newer
+from .service import Analyzer
 from .settings import AnalyzerSettings
 
 
@@ -31,17 +30,16 @@ async def start(settings: AnalyzerSettings) -> int:
     analyzer = Analyzer(stream, lease, clock, settings.terms())
 
     health = Health(clock)
-    newer = NewerMessages(clock)
     health.register("kafka", bus.ping)
     health.register("spark", analyzer.ping)
     app = application("Weir analyzer", "Understands observations: rates, capacities, lag, symptoms.")
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings.partitions, stop, health, newer):
+        if not await wait_for_topics(bus, settings.partitions, stop, health):
             return
         if await retry_until_ready("kafka", lambda: bus.ensure_topics([TOPIC]), stop, timeout_seconds=60.0):
-            await asyncio.gather(analyzer.run(stop), follow_newer(bus, newer, stop))
+            await analyzer.run(stop)
 
     code = await run_service("analyzer", settings, app=app, tasks={"analyzer": run}, on_stopped=bus.close)
     if analyzer.refused is None:

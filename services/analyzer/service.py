@@ -5,18 +5,12 @@ import contextlib
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
-from weir_contracts import DeadLetter
-from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS
 
-from runtime.bus import Bus, Reader
 from runtime.clock import Clock
-from runtime.envelope import Undecodable, decode
 from runtime.kafka_thread import ClientThread
 from runtime.lease import Lease, Terms, judge
-from runtime.loop import MAX_BACKOFF_SECONDS, Stop, run_forever
-from runtime.schema_version import NEWER_VERSION, NewerMessages
+from runtime.loop import MAX_BACKOFF_SECONDS, Stop
 
-from .adapters.processing import SERVICE
 from .stream import Batch, NotYet, StateUnusable, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
@@ -230,23 +224,3 @@ class Analyzer:
         finally:
             # only now: the next holder must find no other analyzer at work
             await asyncio.to_thread(self._lease.close)
-
-
-async def follow_newer(bus: Bus, newer: NewerMessages, stop: Stop) -> None:
-    """Note observations of newer versions, which Spark's workers refuse, for this process's readiness, until stopped."""
-    reader = bus.reader(DEAD_LETTERS.name, from_beginning=False)
-    try:
-        await run_forever("newer-messages", lambda: note_newer(reader, newer, stop), stop)
-    finally:
-        await reader.close()
-
-
-async def note_newer(reader: Reader, newer: NewerMessages, stop: Stop) -> None:
-    """Note this service's dead letters of a newer version."""
-    for record in await stop.race(reader.receive(timeout_seconds=1.0)) or []:
-        try:
-            letter = decode(record, DeadLetter).message
-        except Undecodable:
-            continue
-        if letter.service == SERVICE and letter.topic == OBSERVATIONS.name and letter.code == NEWER_VERSION:
-            newer.record(letter.type or "", f"{letter.topic}/{letter.partition}@{letter.offset} {letter.reason}")

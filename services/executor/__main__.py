@@ -10,7 +10,6 @@ from runtime.http import application
 from runtime.http_client import async_client
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
-from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -53,7 +52,6 @@ async def start(settings: Settings) -> int:
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
     )
-    newer = NewerMessages(clock)
     executor = Executor(
         bus,
         {"flink": flink, "docker": docker, "kubernetes": kubernetes, "endpoint": endpoint},
@@ -63,7 +61,6 @@ async def start(settings: Settings) -> int:
         attempt_id=uuid4(),
         group=settings.group,
         reach=settings.reach(),
-        newer=newer,
     )
 
     health = Health(clock)
@@ -74,7 +71,7 @@ async def start(settings: Settings) -> int:
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, health, newer):
+        if await wait_for_topics(bus, settings.partitions, stop, health):
             await executor.run(stop)
 
     async def close() -> None:

@@ -21,7 +21,6 @@ from runtime.envelope import Decoded, Undecodable, decode
 from runtime.loop import Stop, run_forever
 from runtime.reach import REACH, Reach
 from runtime.records import Record
-from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 from .action_runner import ActionRunner, Pace
@@ -59,7 +58,6 @@ class Executor:
         attempt_id: UUID,
         group: str = "weir-executor",
         pace: Pace = Pace(),  # noqa: B008 - frozen
-        newer: NewerMessages | None = None,
         reach: Reach = REACH,
     ) -> None:
         self._bus = bus
@@ -67,7 +65,7 @@ class Executor:
         self._group = group
         self._pace = pace
         self._log = structlog.get_logger("executor")
-        self._dead_letters = DeadLetters(bus, "executor", clock, newer)
+        self._dead_letters = DeadLetters(bus, "executor", clock)
         # The monitor sends unreadable policies to the dead-letter topic: one letter, not one of each reader.
         self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
         self._newest_outcomes = NewestOutcomes()

@@ -21,7 +21,6 @@ from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.problems import Problem, answer
 from runtime.records import partition_of
-from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -89,8 +88,7 @@ async def run(settings: KnowledgeSettings) -> int:
         partition=lambda application: partition_of(application, settings.partitions),
     )
     REGISTRY.register(gauges)
-    newer = NewerMessages(clock)
-    dead_letters = DeadLetters(bus, "knowledge", clock, newer)
+    dead_letters = DeadLetters(bus, "knowledge", clock)
     knowledge = Knowledge(bus, store, clock, limits, dead_letters, settings.rebuild_seconds, gauges)
     terms = settings.terms()
     who = f"{platform.node()}, process {os.getpid()}"
@@ -120,7 +118,7 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(events_router(store, streams))
 
     async def prepare(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings.partitions, stop, checks, newer):
+        if not await wait_for_topics(bus, settings.partitions, stop, checks):
             return
         if not await retry_until_ready("kafka", lambda: bus.ensure_topics([LEASES]), stop, timeout_seconds=60.0):
             return

@@ -24,9 +24,11 @@ Take = Callable[[list[Record]], Awaitable[None]]
 """Stores a batch. `StoreFull` and `StoreUnavailable` repeat it; an empty batch is taken as well."""
 
 _DEAD_LETTERS = Counter(
-    "weir_knowledge_dead_letters_total", "Dead letters of all services, as their topic has them", ["service", "topic"]
+    "weir_knowledge_dead_letters_total",
+    "Dead letters of all services, as their topic has them",
+    ["service", "topic", "code"],
 )
-_service, _topic = CardinalityLimiter(20), CardinalityLimiter(50)
+_service, _topic, _code = CardinalityLimiter(20), CardinalityLimiter(50), CardinalityLimiter(20)
 
 
 @dataclass(eq=False, repr=False)
@@ -124,6 +126,6 @@ def count_dead_letter(record: Record) -> None:
     try:
         letter = decode(record, DeadLetter).message
     except Undecodable:
-        _DEAD_LETTERS.labels("unknown", record.topic).inc()
+        _DEAD_LETTERS.labels("unknown", record.topic, "unknown").inc()
         return
-    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic)).inc()
+    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _code(letter.code or "unknown")).inc()

@@ -10,7 +10,6 @@ from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
-from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -32,8 +31,7 @@ async def run(settings: MonitorSettings) -> int:
         credentials=settings.broker_credentials,
         flink_credentials=settings.flink_credentials,
     )
-    newer = NewerMessages(clock)
-    monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds, newer=newer)
+    monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("policies", monitor.ping)
@@ -41,7 +39,7 @@ async def run(settings: MonitorSettings) -> int:
     app.include_router(health.router(checks))
 
     async def watch(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, checks, newer):
+        if await wait_for_topics(bus, settings.partitions, stop, checks):
             await monitor.run(stop)
 
     async def close() -> None:

@@ -14,7 +14,6 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import NewestVersions, Record
-from runtime.schema_version import NewerMessages
 
 from .watch import CollectorFactory, Pause, Watch, pause
 
@@ -59,14 +58,13 @@ class Monitor:
         *,
         scrape_timeout_seconds: float = 10.0,
         pause: Pause = pause,
-        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
         self._new_collector = new_collector
         self._scrape_timeout_seconds = scrape_timeout_seconds
         self._pause = pause
-        self._dead_letters = DeadLetters(bus, "monitor", clock, newer)
+        self._dead_letters = DeadLetters(bus, "monitor", clock)
         self._watched: dict[str, tuple[int, Watch]] = {}
         self._assignment: frozenset[int] = frozenset()
         self._inbox = _Inbox()

@@ -8,7 +8,6 @@ from runtime.clock import SystemClock
 from runtime.http import application
 from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
-from runtime.schema_version import NewerMessages
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
@@ -38,8 +37,7 @@ async def run(settings: PlannerSettings) -> int:
         ca_file=settings.plugin_ca_file,
     )
     remote = Remote(client, clock, {"kta": kta.ask})
-    newer = NewerMessages(clock)
-    registrations = Registrations(bus, clock, on_removed=remote.forget, newer=newer)
+    registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
     shadow_process = WorkerProcess(lower_priority)
     shadows = ShadowRunner(
@@ -50,9 +48,8 @@ async def run(settings: PlannerSettings) -> int:
         limits=ShadowLimits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
         registered=lambda: frozenset(registrations.latest),
         call_registered=planners.apart().ask,
-        newer=newer,
     )
-    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions, shadows=shadows, newer=newer)
+    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions, shadows=shadows)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -63,7 +60,7 @@ async def run(settings: PlannerSettings) -> int:
     app.include_router(planner_router(planners, clock))
 
     async def plan(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, checks, newer):
+        if await wait_for_topics(bus, settings.partitions, stop, checks):
             await asyncio.gather(registrations.follow(stop), planner.run(stop), shadows.run(stop))
 
     async def close() -> None:

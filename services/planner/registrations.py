@@ -15,7 +15,6 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode
 from runtime.loop import Stop
 from runtime.records import Record
-from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 MAX_PLANNERS = 500
@@ -32,7 +31,6 @@ class Registrations:
         bus: Bus,
         clock: Clock,
         on_removed: Callable[[str], None] = lambda _name: None,
-        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -43,7 +41,7 @@ class Registrations:
             PLANNERS.name,
             _decode,
             on_change=self._changed,
-            on_unreadable=DeadLetters(bus, "planner", clock, newer).undecodable,
+            on_unreadable=DeadLetters(bus, "planner", clock).undecodable,
         )
 
     async def follow(self, stop: Stop) -> None:

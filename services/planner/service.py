@@ -13,7 +13,6 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import Decoded, child_traceparent, decode, encode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record, partition_of
-from runtime.schema_version import NewerMessages
 from runtime.table import GlobalTable
 
 from . import telemetry
@@ -37,7 +36,6 @@ class Planner:
         *,
         partitions: int,
         shadows: ShadowRunner | None = None,
-        newer: NewerMessages | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -45,7 +43,7 @@ class Planner:
         self._cache = cache
         self._partitions = partitions
         self._shadows = shadows
-        self._dead_letters = DeadLetters(bus, "planner", clock, newer)
+        self._dead_letters = DeadLetters(bus, "planner", clock)
         self._outcomes = GlobalTable(
             bus,
             OUTCOMES.name,

@@ -30,7 +30,6 @@ from runtime.dead_letters import DeadLetters
 from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
-from runtime.schema_version import NewerMessages
 
 from .core.decide import FAILED, INVALID, TIMEOUT
 from .core.shadows import Call, begin, finish, has_shadows
@@ -92,7 +91,6 @@ class ShadowRunner:
         limits: ShadowLimits = ShadowLimits(),
         registered: Callable[[], frozenset[str]] = frozenset,
         call_registered: CallRegistered | None = None,
-        newer: NewerMessages | None = None,
     ) -> None:
         """`registered` names the planners that `call_registered` calls; all others are installed."""
         self._bus = bus
@@ -102,7 +100,7 @@ class ShadowRunner:
         self._limits = limits
         self._registered = registered
         self._call_registered = call_registered
-        self._dead_letters = DeadLetters(bus, "planner", clock, newer)
+        self._dead_letters = DeadLetters(bus, "planner", clock)
         self._kept: dict[str, _Kept] = {}
         self._queue: OrderedDict[str, PlanRequest] = OrderedDict()
         self._ended: list[str] = []

@@ -12,22 +12,29 @@ from services.knowledge.consumers import count_dead_letter
 from tests.unit.knowledge.builders import NOON
 
 LETTER = DeadLetter(
-    id=UUID(int=1), at=NOON, service="analyzer", topic="weir.observations.v1alpha1", partition=0, offset=7, reason="no"
+    id=UUID(int=1),
+    at=NOON,
+    service="analyzer",
+    topic="weir.observations.v1alpha1",
+    partition=0,
+    offset=7,
+    reason="no",
+    code="invalid",
 )
 
 
-def counted(service: str, topic: str) -> float:
+def counted(service: str, topic: str, code: str = "unknown") -> float:
     name = "weir_knowledge_dead_letters_total"
-    return REGISTRY.get_sample_value(name, {"service": service, "topic": topic}) or 0.0
+    return REGISTRY.get_sample_value(name, {"service": service, "topic": topic, "code": code}) or 0.0
 
 
 def test_a_dead_letter_counts_for_the_service_that_sent_it() -> None:
     """The analyzer's are written in Spark, where no counter can be read."""
     body, headers = encode(LETTER, type=DEAD_LETTERS.type, source="analyzer", id=LETTER.id, time=NOON)
-    before = counted("analyzer", LETTER.topic)
+    before = counted("analyzer", LETTER.topic, "invalid")
     count_dead_letter(Record(DEAD_LETTERS.name, 0, 0, "shop/orders", body, headers))
     count_dead_letter(Record(DEAD_LETTERS.name, 0, 1, "shop/orders", None))
-    assert counted("analyzer", LETTER.topic) == before + 1
+    assert counted("analyzer", LETTER.topic, "invalid") == before + 1
 
 
 def test_an_invalid_dead_letter_counts_for_no_service() -> None:

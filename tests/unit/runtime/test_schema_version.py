@@ -2,6 +2,8 @@
 
 import pytest
 from pydantic import BaseModel
+from weir_contracts import DeadLetter
+from weir_contracts.topics import DEAD_LETTERS
 
 from runtime.clock import FakeClock
 from runtime.dead_letters import DeadLetters
@@ -10,7 +12,7 @@ from runtime.health import Health
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
-from runtime.schema_version import NEWER_VERSION, REPORTED_SECONDS, NewerMessages, is_newer, version_rank
+from runtime.schema_version import NEWER_VERSION, is_newer, version_rank
 from runtime.service import wait_for_topics
 
 
@@ -54,31 +56,15 @@ def test_a_newer_message_names_the_remedy() -> None:
     assert refused.value.code == NEWER_VERSION
 
 
-async def test_readiness_speaks_of_it_for_a_while() -> None:
-    """From the message on, and until none has come for a minute; another process's messages do not count."""
-    clock = FakeClock()
-    check, other = NewerMessages(clock), NewerMessages(clock)
-    other.record("dev.weir.letters.v1", "another process's")
-    await check.ping()
-    check.record("dev.weir.letters.v1", "weir.letters.v1beta1[2]@17 is newer")
-    with pytest.raises(ValueError, match="is newer"):
-        await check.ping()
-    clock.advance(REPORTED_SECONDS - 1)
-    with pytest.raises(ValueError, match="is newer"):
-        await check.ping()
-    clock.advance(2)
-    await check.ping()
-
-
-async def test_every_service_has_the_check() -> None:
-    """It comes with the topics, and reports the service's dead letters of a newer version."""
+async def test_one_newer_message_takes_no_service_out() -> None:
+    """It is a dead letter with its own code; readiness is about what a service needs, not about what it was sent."""
     clock, bus = FakeClock(), MemoryBus()
-    health, newer = Health(clock), NewerMessages(clock)
-    assert await wait_for_topics(bus, 4, Stop(), health, newer)
-    letters = DeadLetters(bus, "monitor", clock, newer)
+    health = Health(clock)
+    assert await wait_for_topics(bus, 4, Stop(), health)
+    letters = DeadLetters(bus, "monitor", clock)
     assert await letters.decoded(record("dev.weir.letters"), Letter) is not None
-    assert (await health.check())[0]
     assert await letters.decoded(record("dev.weir.letters.v2"), Letter) is None
-    _, report = await health.check()
-    assert str(report["messages"]["reason"]).startswith("weir.letters.v1beta1/2@17 is dev.weir.letters.v2")
-    assert report["topics"]["ok"] is True
+    assert (await health.check())[0]
+    (sent,) = [DeadLetter.model_validate_json(each.value or b"") for each in bus.records(DEAD_LETTERS.name)]
+    assert sent.code == NEWER_VERSION
+    assert sent.reason.startswith("is dev.weir.letters.v2, from a newer Weir than this")
