@@ -1,6 +1,7 @@
 """Collector of a consumer group from its brokers: the coordinator's view of the group, and offsets of its topics."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,8 +22,13 @@ from .partitions import MAX_LOOKUPS, Brokers, BrokersAway, PartitionCollector, P
 
 _STILL_SCRAPES = 3
 """Scrapes after which a position that does not move is looked up."""
-_INTERNAL = ("-repartition", "-changelog")
-"""Endings of topics that Kafka Streams makes for itself: their records are inner work, not demand."""
+_INTERNAL = re.compile(
+    r".*-(repartition|changelog|subscription-(registration|response)-topic"
+    r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)",
+    re.DOTALL,
+)
+"""Names after the application id of topics that Kafka Streams makes for itself, as its own reset tool knows them: their
+records are inner work, not demand."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,9 @@ class GroupCollector:
 
     def _is_internal(self, topic: str) -> bool:
         is_streams = self._application.engine == STREAMS
-        return is_streams and topic.startswith(f"{self._id}-") and topic.endswith(_INTERNAL)
+        prefix = f"{self._id}-"
+        # the name of an operation may be empty, so the prefix's hyphen is part of the ending, too
+        return is_streams and topic.startswith(prefix) and _INTERNAL.fullmatch(topic, len(prefix) - 1) is not None
 
     def _commit_interval_seconds(self) -> float | None:
         streams = self._application.kafka_streams
