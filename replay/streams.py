@@ -1,7 +1,6 @@
 """Simulated Kafka Streams applications behind the ports of the real adapters: brokers, coordinators, metrics endpoints and
 the scaling endpoint. Monitor's collector and executor's driver are those of production."""
 
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -22,6 +21,7 @@ from services.monitor.adapters.application import ApplicationCollector
 from services.monitor.adapters.groups import GroupCollector
 from services.monitor.adapters.instance_metrics import InstanceMetricsCollector, MetricsReadings
 from services.monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
+from services.monitor.adapters.positions import FirstRecord
 from services.monitor.adapters.prometheus import SignalReadings
 from services.monitor.core import Readings, observe
 from simulator import Fault, StreamsSimulation
@@ -136,36 +136,31 @@ class SimulatedBrokers:
         simulation, numbers = self._now(), _numbers(self._application.simulation)
         if group != simulation.application.name:
             return Offsets()
-        found, metadata = {}, {}
+        found = {}
         for topic, p in places:
             read = simulation.inputs[numbers[topic]]
-            time = read.committed_times[p]
-            if time is not None:
+            if read.committed_times[p] is not None:
                 found[topic, p] = int(read.committed[p] + 1e-6)
-                metadata[topic, p] = _partition_time(self._application.at(time))
-        return Offsets(found, (), metadata)
+        return Offsets(found)
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         if name != self._now().application.name:
             return DescribedGroup(name, "Dead")
         return self._application.described()
 
-    async def appended_at(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
         simulation, numbers = self._now(), _numbers(self._application.simulation)
-        return {
-            (topic, p): self._application.at(simulation.inputs[numbers[topic]].appended_at(p, offset))
-            for (topic, p), offset in positions.items()
-        }
+        found = {}
+        for (topic, p), offset in positions.items():
+            at = self._application.at(simulation.inputs[numbers[topic]].appended_at(p, offset))
+            found[topic, p] = FirstRecord(offset, timestamp_ms=round(at.timestamp() * 1000), is_append_time=True)
+        return found
 
 
 def _numbers(simulation: StreamsSimulation) -> dict[str, int]:
     """Return the sub-topology that reads each topic."""
     app = simulation.application
     return {app.topic(s): s for s in range(len(app.subtopologies))}
-
-
-def _partition_time(at: datetime) -> str:
-    return b64encode(b"\x02" + round(at.timestamp() * 1000).to_bytes(8, "big", signed=True)).decode()
 
 
 class SimulatedMetrics(InstanceMetricsCollector):

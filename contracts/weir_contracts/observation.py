@@ -79,8 +79,16 @@ class PartitionReading(Message):
     """Time at which the monitor first read this committed offset; the commit may be older. None: unknown."""
     current_offset: Count | None = None
     """Next offset to process, as the source reports it. None: unknown."""
+    next_record_offset: Count | None = None
+    """Offset of the first record at or after the source's position, or `log_end_offset` if none follows: markers of
+    transactions, aborted and compacted records have offsets, too. None: not looked up."""
     position_appended_at: Timestamp | None = None
-    """Append time of the record at the source's position. None: not looked up."""
+    """Append time of the record at `next_record_offset`. None: not looked up, or its timestamp is no append time."""
+    refused_timestamp_ms: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    """Timestamp of that record, in ms since 1970, which cannot be its append time. None: there is none to refuse."""
+    high_watermark: Count | None = None
+    """Offset after the last record, those of open transactions included. None: not read, since the source's position is
+    not beyond `log_end_offset`."""
     rewound_at: Timestamp | None = None
     """Time at which the monitor saw the committed offset or the end of the log fall: offsets were reset, or the topic
     was created again. None: not seen."""

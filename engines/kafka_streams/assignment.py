@@ -4,8 +4,6 @@ Assignment and subscription have Kafka's documented format; the user data in the
 (`AssignmentInfo`, `SubscriptionInfo`, versions 7 to 11), so that another version is refused.
 """
 
-import base64
-import binascii
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -14,8 +12,6 @@ from .wire import Reader, Undecodable
 
 OLDEST, NEWEST = 7, 11
 """Versions of Kafka Streams' user data that are decoded: Kafka 2.6 to 4.x."""
-_TIME_CHARACTERS = 12
-"""Base64 of a byte and eight of the time."""
 _LATEST_MS = 32_503_680_000_000
 """The year 3000: a later time is no time."""
 
@@ -104,21 +100,6 @@ def process_of(user_data: bytes) -> UUID:
     _streams_version(reader)
     reader.i32()  # latest version that the member supports
     return UUID(bytes=reader.take(16))
-
-
-def partition_time(metadata: str) -> datetime | None:
-    """Return the largest record timestamp that Kafka Streams had processed at a commit; None if it is unknown.
-
-    The format is internal to Kafka Streams and begins with its version, 1 or 2. Only its first nine bytes are read:
-    clients may deliver other bytes after the metadata.
-    """
-    try:
-        data = base64.b64decode(metadata[:_TIME_CHARACTERS], validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    if len(data) != 9 or data[0] not in (1, 2):
-        return None
-    return _instant(int.from_bytes(data[1:9], "big", signed=True))
 
 
 def _checked_version(version: int, name: str) -> None:

@@ -39,10 +39,14 @@ class PartitionOffsets:
     log_end_offset: int | None = None
     committed_offset: int | None = None
     committed_at: datetime | None = None
+    next_record_offset: int | None = None
     position_appended_at: datetime | None = None
-    commit_metadata: str = ""
+    refused_timestamp_ms: int | None = None
+    high_watermark: int | None = None
     rewound_at: datetime | None = None
     """Time at which the committed offset or the end of the log was seen to fall."""
+    has_stale_position: bool = False
+    """Whether the source's position is of an earlier log, so that it says nothing about this one."""
 
     def reading(self, operator: str, **more: Any) -> PartitionReading:
         """Return the partition as a part of an observation, with `more` of its fields."""
@@ -54,7 +58,11 @@ class PartitionOffsets:
             log_end_offset=self.log_end_offset,
             committed_offset=self.committed_offset,
             committed_at=self.committed_at,
+            next_record_offset=self.next_record_offset,
             position_appended_at=self.position_appended_at,
+            refused_timestamp_ms=self.refused_timestamp_ms,
+            high_watermark=self.high_watermark,
+            rewound_at=self.rewound_at,
             **more,
         )
 
@@ -82,7 +90,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
     same_run = previous is not None and previous.run is not None and run is not None and run.is_same(previous.run)
     operators = _checked(scrape.operators, previous) if previous and same_run else list(scrape.operators)
     partitions = [
-        p.reading(name, current_offset=scrape.sources[name].get((p.metric_topic, p.partition)))
+        p.reading(name, current_offset=_position(scrape, name, p))
         for name, p in readings.partitions
         if name in scrape.sources
     ]
@@ -105,6 +113,10 @@ def observe(readings: Readings, now: datetime) -> Observation:
         signals=dict(readings.signals),
         problems=_problems(readings, len(partitions)),
     )
+
+
+def _position(scrape: Scrape, source: str, p: PartitionOffsets) -> int | None:
+    return None if p.has_stale_position else scrape.sources[source].get((p.metric_topic, p.partition))
 
 
 def next_due(due: float, now: float, interval_seconds: float) -> tuple[float, int]:

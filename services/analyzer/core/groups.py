@@ -7,12 +7,11 @@ from weir_contracts import Deployment, Group, Instance, Observation, PartitionRe
 from . import history, messages
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .lag import BACKLOG_SECONDS
+from .offsets import first_waiting
 from .settings import COMMITS_PER_WINDOW, AnalysisSettings
 from .state import LogHistory
 from .workloads import symptom
 
-_SHOWN_SECONDS = 600.0
-"""Time for which reset offsets are shown: planners' windows have forgotten them by then."""
 _BLOCKED_SHARE = 0.5
 _HOT_LAG_SHARE = 0.5
 """Share of the application's lag, from which a partition may be hot."""
@@ -27,7 +26,6 @@ def group_symptoms(context: AnalysisContext, logs: LogHistory, settings: Analysi
     if deployment is None or deployment.group is None:
         return
     yield from _movements(deployment, deployment.group)
-    yield from _offsets(context)
     for source in context.sources.values():
         operator = context.operators.get(source.name)
         if context.run is not None and operator is not None:
@@ -70,28 +68,6 @@ def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
         records = sum(each.restore_remaining_records or 0 for each in left)
         sentence = messages.restoring(group.id, len(left), records)
         yield symptom("restoring", sentence, instances=len(left), restore_remaining_records=records)
-
-
-def _offsets(context: AnalysisContext) -> Iterator[Symptom]:
-    """Yield what says that offsets were reset, or that records expired before they were read."""
-    by_source: dict[str, list[PartitionReading]] = {}
-    for partition in context.observation.partitions:
-        by_source.setdefault(partition.operator, []).append(partition)
-    for name, partitions in by_source.items():
-        reset = [p for p in partitions if p.rewound_at and context.at - p.rewound_at.timestamp() <= _SHOWN_SECONDS]
-        if reset:
-            sentence = messages.offsets_reset(name, reset[0].topic, reset[0].partition, len(reset))
-            yield symptom("offsets-reset", sentence, name, partitions=len(reset))
-        expired = [(p, (p.log_start_offset or 0) - (p.committed_offset or 0)) for p in partitions if _is_expired(p)]
-        if expired:
-            records = sum(lost for _, lost in expired)
-            sentence = messages.records_expired(name, expired[0][0].topic, len(expired), records)
-            yield symptom("records-expired", sentence, name, partitions=len(expired), records=records)
-
-
-def _is_expired(p: PartitionReading) -> bool:
-    is_readable = p.committed_offset is not None and p.log_start_offset is not None
-    return is_readable and (p.committed_offset or 0) < (p.log_start_offset or 0)
 
 
 def _brokers_bound(deployment: Deployment, source: SourceContext, operator: OperatorContext) -> Iterator[Symptom]:
@@ -203,4 +179,4 @@ def _still_seconds(context: AnalysisContext, partitions: Sequence[PartitionReadi
 def _waiting(p: PartitionReading) -> int | None:
     if p.log_end_offset is None or p.committed_offset is None:
         return None
-    return max(0, p.log_end_offset - max(p.committed_offset, p.log_start_offset or 0))
+    return max(0, int(p.log_end_offset - first_waiting(p, p.committed_offset)))

@@ -17,6 +17,7 @@ from weir_contracts import Estimate, Observation, OperatorReading, PartitionRead
 
 from . import history as log
 from .numbers import at_least, estimate, since, slope, thinned
+from .offsets import append_time, first_waiting, is_beyond, own_position
 from .settings import AnalysisSettings
 from .state import LogHistory, RunState, SourceState
 
@@ -211,8 +212,11 @@ def _partition_lag(
         return PartitionLag(0.0, 0.0, _EMPTY_LOG, 0.95)
     # a committed record had been read: the engine stopped reporting a position behind it, as after it lost a worker
     overtaken = (
-        p.current_offset is not None and p.committed_offset is not None and p.committed_offset > p.current_offset
+        p.current_offset is not None and p.committed_offset is not None and p.current_offset < p.committed_offset <= end
     )
+    position = p.committed_offset if overtaken else own_position(p)
+    if position is not None and is_beyond(p, position):
+        return PartitionLag(None, None, "position after the log's end", 0.0)
     if p.current_offset is not None and run is not None and not overtaken:
         return _behind(p, p.current_offset, curves, at, _POSITION)
     if guessed is not None:
@@ -254,7 +258,9 @@ def _since_commit(
     points, committed_at = curves.of(p), committed_at - commits.read_after_seconds
     then = log.end_at(points, min(committed_at, points[-1][0])) if points else None
     lag = _behind(p, committed, curves, at, "committed offset, fallback, the commit's age taken off", confidence=0.5)
-    records = lag.records if then is None else max(0.0, then - committed)
+    records = lag.records if then is None else max(0.0, then - first_waiting(p, committed))
+    if records == 0:
+        return lag._replace(records=0.0, seconds=0.0)
     seconds = None if lag.seconds is None else max(0.0, lag.seconds - max(0.0, at - committed_at))
     return lag._replace(records=records, seconds=seconds)
 
@@ -262,19 +268,17 @@ def _since_commit(
 def _behind(
     p: PartitionReading, position: float, curves: _Curves, at: float, basis: str, *, confidence: float = 0.9
 ) -> PartitionLag:
-    """Lag of a reader at `position`, without records that retention has deleted."""
-    position = max(position, p.log_start_offset or 0)
-    records = max(0.0, (p.log_end_offset or 0) - position)
+    """Lag of a reader at `position`, without records that retention has deleted and offsets that are no records."""
+    first = first_waiting(p, position)
+    records = max(0.0, (p.log_end_offset or 0) - first)
     if records == 0:
         return PartitionLag(0.0, 0.0, basis, confidence)
-    own_position = p.current_offset if p.current_offset is not None else p.committed_offset
-    if p.position_appended_at is not None and position == own_position:
-        return PartitionLag(records, max(0.0, at - p.position_appended_at.timestamp()), basis, max(0.95, confidence))
-    points = curves.reaching(p, int(position))
-    appended = log.appended_at(points, int(position))
+    points = curves.reaching(p, int(first))
+    is_own = position == own_position(p)
+    appended = append_time(p, int(first), points) if is_own else log.appended_at(points, int(first))
     if appended is not None:
         return PartitionLag(records, max(0.0, at - appended), basis, confidence)
-    return PartitionLag(records, _beyond_history(position, points, at), basis, min(confidence, 0.3))
+    return PartitionLag(records, _beyond_history(first, points, at), basis, min(confidence, 0.3))
 
 
 def _beyond_history(position: float, points: Sequence[tuple[float, int]], at: float) -> float | None:

@@ -1,8 +1,10 @@
 """Sentences of the symptoms: subject, verb, number, reason."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from weir_contracts import bounded
+
+_YEAR_3000_MS = 32_503_680_000_000
 
 
 def unreachable(message: str) -> str:
@@ -137,6 +139,28 @@ def offsets_reset(source: str, topic: str, partition: int, partitions: int) -> s
 def records_expired(source: str, topic: str, partitions: int, records: int) -> str:
     noun = "partition" if partitions == 1 else "partitions"
     return f"{_short(source)}: {records:,} records of {_short(topic)} expired unread in {partitions} {noun}."
+
+
+def position_beyond(source: str, topic: str, partition: int, position: int, end: int) -> str:
+    return (
+        f"{_short(source)} is at {position:,} of {_short(topic)}/{partition}, after the log's end {end:,}: cut off, created "
+        "again, or of another cluster."
+    )
+
+
+def reads_uncommitted(source: str, topic: str, partition: int, position: int, end: int) -> str:
+    return (
+        f"{_short(source)} is at {position:,} of {_short(topic)}/{partition}; committed are {end:,}: set signals.kafka.isolation to "
+        "read_uncommitted."
+    )
+
+
+def timestamp_refused(source: str, record: str, stamped_ms: int, seen_at: datetime | None) -> str:
+    stamped = f"{stamped_ms:,} ms"
+    if 0 <= stamped_ms < _YEAR_3000_MS:
+        stamped = f"{datetime.fromtimestamp(stamped_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+    seen = "" if seen_at is None else f", was seen {seen_at:%Y-%m-%d %H:%M}"
+    return f"{_short(source)}: {record} is stamped {stamped}{seen}: no append time."
 
 
 def brokers_bound(source: str, blocked: float, growth: float) -> str:

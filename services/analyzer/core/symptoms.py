@@ -8,6 +8,7 @@ from . import messages
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .groups import group_symptoms
 from .lag import BACKLOG_SECONDS
+from .offsets import offset_symptoms
 from .settings import AnalysisSettings
 from .state import LogHistory, Point
 from .workloads import symptom, workload_symptoms
@@ -29,6 +30,7 @@ def symptoms_of(
         *_status(context),
         *_gap(context),
         *workload_symptoms(context.observation.deployment, context.observation.observed_at),
+        *offset_symptoms(context.observation.partitions, logs, context.at),
         *group_symptoms(context, logs, settings),
         *_warming_up(context, settings),
         *(s for source in context.sources.values() for s in _source(context, source)),

@@ -3,12 +3,11 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weir_contracts import KafkaSignals, Problem, Subject
 
 from engines.kafka_streams import messages
-from engines.kafka_streams.assignment import partition_time
 from engines.kafka_streams.busy import BusyMeter, merged
 from engines.kafka_streams.group import DescribedGroup, Membership, membership
 from engines.kafka_streams.meter import GroupMeter
@@ -18,10 +17,8 @@ from runtime.clock import Clock
 from services.monitor.core import PartitionOffsets
 
 from .instance_metrics import InstanceMetricsCollector, MetricsReadings
-from .partitions import MAX_LOOKUPS, Brokers, BrokersAway, PartitionCollector, Place
+from .partitions import Brokers, BrokersAway, PartitionCollector
 
-_STILL_SCRAPES = 3
-"""Scrapes after which a position that does not move is looked up."""
 _INTERNAL = re.compile(
     r".*-(repartition|changelog|subscription-(registration|response)-topic"
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)",
@@ -31,28 +28,10 @@ _INTERNAL = re.compile(
 records are inner work, not demand."""
 
 
-@dataclass(frozen=True)
-class _Still:
-    """Partition with a position before its log's end, neither of which moves."""
-
-    offsets: tuple[int, int]
-    """Position and end."""
-    scrapes: int = 1
-    bare: bool | None = None
-    """Whether no record lies between the two. None: not looked up yet."""
-
-    def again(self) -> "_Still":
-        return replace(self, scrapes=self.scrapes + 1)
-
-
 class GroupPartitions(PartitionCollector):
     """Offsets of a group's topics, by their exact names."""
 
     topics: tuple[str, ...] = ()
-
-    def __init__(self, signals: KafkaSignals, brokers: Brokers, group_id: str) -> None:
-        super().__init__(signals, brokers, group_id)
-        self._still: dict[Place, _Still] = {}
 
     async def _places(
         self, sources: Mapping[str, Positions], problems: list[Problem]
@@ -68,53 +47,6 @@ class GroupPartitions(PartitionCollector):
                 problems.append(Problem(where=f"topic {topic}", what="the brokers have no such topic"))
             places += [(name, PartitionOffsets(topic, topic, number)) for number in listed.get(topic, ())]
         return places
-
-    async def _with_ages(
-        self, read: Sequence[tuple[str, PartitionOffsets]], sources: Mapping[str, Positions]
-    ) -> list[tuple[str, PartitionOffsets]]:
-        """Add the time that Kafka Streams commits with an offset; look the others up."""
-        read = await self._without_markers(read)
-        timed, untimed = [], []
-        for name, partition in read:
-            at = partition_time(partition.commit_metadata) if partition.commit_metadata else None
-            if at is None:
-                untimed.append((name, partition))
-            else:
-                timed.append((name, replace(partition, position_appended_at=at)))
-        return timed + (await super()._with_ages(untimed, sources) if untimed else [])
-
-    async def _without_markers(
-        self, read: Sequence[tuple[str, PartitionOffsets]]
-    ) -> Sequence[tuple[str, PartitionOffsets]]:
-        """Move a position to the log's end where no record follows it: consumers commit the offset after the last record, and
-        each transaction ends with a marker, which would count as a record that waits for ever.
-
-        Looked up once, when position and end have not moved for some scrapes.
-        """
-        before, self._still = self._still, {}
-        for _, p in read:
-            if (
-                p.committed_offset is not None
-                and p.log_end_offset is not None
-                and p.committed_offset < p.log_end_offset
-            ):
-                place, now = (p.topic, p.partition), (p.committed_offset, p.log_end_offset)
-                last = before.get(place)
-                self._still[place] = last.again() if last is not None and last.offsets == now else _Still(now)
-        unknown = {
-            place: s.offsets[0] for place, s in self._still.items() if s.scrapes >= _STILL_SCRAPES and s.bare is None
-        }
-        if unknown:
-            chosen = dict(list(unknown.items())[:MAX_LOOKUPS])
-            for place, at in (await self._brokers.appended_at(chosen, self._signals.isolation)).items():
-                self._still[place] = replace(self._still[place], bare=at is None)
-        if not any(each.bare for each in self._still.values()):
-            return read
-        return [(name, self._moved(p)) for name, p in read]
-
-    def _moved(self, p: PartitionOffsets) -> PartitionOffsets:
-        still = self._still.get((p.topic, p.partition))
-        return p if still is None or not still.bare else replace(p, committed_offset=p.log_end_offset)
 
 
 class GroupCollector:
@@ -168,12 +100,7 @@ class GroupCollector:
             group=group,
             membership=self._membership,
             run=self._meter.run(self._membership.key(), now) if self._membership.members else None,
-            partitions=tuple(
-                [
-                    p.reading(self._id, rewound_at=p.rewound_at, owner=owners.get((p.topic, p.partition), ""))
-                    for p in read
-                ]
-            ),
+            partitions=tuple([p.reading(self._id, owner=owners.get((p.topic, p.partition), "")) for p in read]),
             processed=self._meter.processed(committed, now) if not lost else None,
             commit_interval_seconds=self._commit_interval_seconds(),
             has_commits=bool(committed),

@@ -13,10 +13,10 @@ is made, those that the brokers advertise before any request but the list of top
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
@@ -37,6 +37,7 @@ from runtime.kafka_thread import ClientThread, connection, connection_problem, e
 from .batches import Batches, retrieve_error
 from .kafka_groups import GroupRequests, Refused, Wanted, described_group, newer_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
+from .positions import FirstRecord
 
 TOPICS_KEPT_SECONDS = 30.0
 FRESH_SECONDS = 5.0
@@ -45,6 +46,7 @@ LOOKUP_SECONDS, MAX_LOOKUP_SECONDS = 0.5, 2.0
 """Limit of all lookups of a scrape together: they are only needed while there is long lag. Each begins anew, so one that
 was not enough is followed by a longer one."""
 MAX_BROKERS = 1_000
+_NO_TIMESTAMP = -1
 
 EndKind = tuple[End, Isolation]
 _Ends = Mapping[Place, "int | str"]
@@ -194,7 +196,7 @@ class KafkaBrokers:
         if answer.found.keys() <= (wanted := set(places)):
             return answer
         found = {place: offset for place, offset in answer.found.items() if place in wanted}
-        return Offsets(found, answer.problems, {p: text for p, text in answer.metadata.items() if p in wanted})
+        return Offsets(found, answer.problems)
 
     async def _read_commits(self, wanted: Sequence[Wanted]) -> Mapping[str, Offsets]:
         found: Mapping[str, Offsets] = await self._group_request(self._group_requests.commits, wanted)
@@ -231,9 +233,7 @@ class KafkaBrokers:
         # a request may connect and find the coordinators before, each within the time limit of a call
         return await _response(self._group_calls.call(request, argument), 2 * self._timeout_seconds)
 
-    async def appended_at(
-        self, positions: Mapping[Place, int], isolation: Isolation
-    ) -> Mapping[Place, datetime | None]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
         if self._looking.locked():
             return {}  # another application's lookup runs; the next scrape tries again
         async with self._looking:
@@ -242,29 +242,27 @@ class KafkaBrokers:
             except BusError:
                 return {}
 
-    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, datetime | None]:
+    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
         consumer = self._readers.get(isolation) or self._new_consumer(isolation)
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
-        found: dict[Place, datetime | None] = {}
-        done: set[Place] = set()
+        found: dict[Place, FirstRecord] = {}
         until = self._clock.monotonic() + self._lookup_seconds
-        while len(done) < len(positions) and (left := until - self._clock.monotonic()) > 0:
+        while len(found) < len(positions) and (left := until - self._clock.monotonic()) > 0:
             message = consumer.poll(left)
             if message is None:
                 continue
             place = (message.topic(), message.partition())
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF and place in positions and place not in done:
-                    done.add(place)
-                    found[place] = None
+            if place not in positions or place in found:
                 continue
-            if place in positions and place not in done and message.offset() >= positions[place]:
-                done.add(place)
-                if (at := _timestamp(message)) is not None:
-                    found[place] = at
+            error, offset = message.error(), message.offset()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    end = positions[place] if offset is None else max(offset, positions[place])
+                    found[place] = FirstRecord(end, exists=False)
+            elif offset >= positions[place]:
+                found[place] = _first_record(message, offset)
         consumer.unassign()
-        is_complete = len(done) == len(positions)
+        is_complete = len(found) == len(positions)
         self._lookup_seconds = LOOKUP_SECONDS if is_complete else min(MAX_LOOKUP_SECONDS, 2 * self._lookup_seconds)
         return found
 
@@ -366,6 +364,8 @@ def _list_offsets(client: AdminClient, places: Iterable[Place], kind: EndKind, t
     return found
 
 
-def _timestamp(message: Message) -> datetime | None:
+def _first_record(message: Message, offset: int) -> FirstRecord:
     kind, milliseconds = message.timestamp()
-    return None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    has_none = kind == TIMESTAMP_NOT_AVAILABLE or milliseconds == _NO_TIMESTAMP
+    is_append_time = kind == TIMESTAMP_LOG_APPEND_TIME
+    return FirstRecord(offset, timestamp_ms=None if has_none else milliseconds, is_append_time=is_append_time)

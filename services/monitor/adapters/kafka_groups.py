@@ -302,7 +302,6 @@ def _offsets(group: str, answer: Any) -> Offsets | Refused:
     if answer.error_code:
         return _refused(answer.error_code)
     found: dict[Place, int] = {}
-    metadata: dict[Place, str] = {}
     problems: list[Problem] = []
     for topic in answer.topics:
         name = topic.name
@@ -313,9 +312,7 @@ def _offsets(group: str, answer: Any) -> Offsets | Refused:
                 problems.append(Problem(where=where, what=_refused(partition.error_code).reason))
             elif partition.committed_offset >= 0:  # a negative offset: this group has committed nothing there
                 found[place] = partition.committed_offset
-                if partition.metadata:
-                    metadata[place] = partition.metadata
-    return Offsets(found, tuple(problems[:_MAX_PROBLEMS]), metadata)
+    return Offsets(found, tuple(problems[:_MAX_PROBLEMS]))
 
 
 def _without_commits(group: str, refused: Refused) -> Offsets:

@@ -4,10 +4,9 @@
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, Protocol
 
 from weir_contracts import KafkaSignals, Problem
@@ -16,16 +15,17 @@ from engines.kafka_streams.group import DescribedGroup
 from engines.scrape import Positions
 from services.monitor.core import PartitionOffsets
 
+from .positions import FirstRecord, PartitionHistory, Waiting
+
 Place = tuple[str, int]
 """Topic and partition."""
 End = Literal["first", "last"]
 Isolation = Literal["read_committed", "read_uncommitted"]
 
-ENDS_KEPT = timedelta(minutes=30)
-"""How far back log ends are kept: the analyzer's own history reaches as far."""
-ENDS_STEP = timedelta(seconds=10)
 MAX_LOOKUPS = 16
-"""Records looked up in one scrape, the ones of the longest lag first."""
+"""Records looked up in one scrape for their age, the ones of the longest lag first."""
+MAX_STILL_LOOKUPS = 128
+"""Positions looked up in one scrape because they stand still."""
 
 
 class BrokersAway(Exception):
@@ -38,8 +38,6 @@ class Offsets:
 
     found: Mapping[Place, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
-    metadata: Mapping[Place, str] = field(default_factory=dict)
-    """Metadata of commits by place, where there is any."""
 
 
 class Brokers(Protocol):
@@ -52,58 +50,19 @@ class Brokers(Protocol):
         """Return the log-start offsets, or the next ones that a reader at this isolation level would wait for."""
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
-        """Return the group's committed offsets with their metadata, without the places where it has none."""
+        """Return the group's committed offsets, without the places where it has none."""
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
 
-    async def appended_at(
-        self, positions: Mapping[Place, int], isolation: Isolation
-    ) -> Mapping[Place, datetime | None]:
-        """Return when the first record at or after each position was appended, without those that take too long. None: no
-        record follows, only markers of transactions or, for readers of committed records, aborted ones."""
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+        """Return the first record at or after each position, without those that take too long to read."""
 
 
 @dataclass(frozen=True)
 class KafkaReadings:
     partitions: tuple[tuple[str, PartitionOffsets], ...] = ()
     problems: tuple[Problem, ...] = ()
-
-
-@dataclass
-class _PartitionHistory:
-    """Readings of a partition in earlier scrapes."""
-
-    ends: deque[tuple[datetime, int]] = field(default_factory=deque)
-    last_end: int = 0
-    committed: int | None = None
-    committed_at: datetime | None = None
-    looked_up: tuple[int, datetime] | None = None
-    metadata: str = ""
-    rewound_at: datetime | None = None
-
-    def add_end(self, end: int, now: datetime) -> None:
-        if end < self.last_end:
-            # the topic was created again: its offsets mean other records
-            self.ends.clear()
-            self.looked_up = None
-            self.rewound_at = now
-        self.last_end = end
-        if not self.ends or now - self.ends[-1][0] >= ENDS_STEP:
-            self.ends.append((now, end))
-        while now - self.ends[0][0] > ENDS_KEPT:
-            self.ends.popleft()
-
-    def add_commit(self, committed: int, metadata: str, now: datetime) -> None:
-        if self.committed is not None and committed < self.committed:
-            self.rewound_at = now
-        if committed != self.committed:
-            self.committed, self.committed_at = committed, now
-        self.metadata = metadata
-
-    def reaches_back_to(self, position: int) -> bool:
-        """Whether the kept log ends bracket the append time of a position."""
-        return bool(self.ends) and self.ends[0][1] <= position
 
 
 class PartitionCollector:
@@ -114,7 +73,9 @@ class PartitionCollector:
         self._brokers = brokers
         self._group_id = group_id or signals.group_id
         self._named: dict[str, frozenset[str]] = {}
-        self._histories: dict[Place, _PartitionHistory] = {}
+        self._histories: dict[Place, PartitionHistory] = {}
+        self._waiting: dict[tuple[str, Place], Waiting] = {}
+        """Positions that are not their log's end, by source and place."""
 
     async def scrape(self, sources: Mapping[str, Positions], now: datetime) -> KafkaReadings:
         """Return the offsets of all partitions of these sources."""
@@ -144,7 +105,10 @@ class PartitionCollector:
             (operator, self._with_offsets(partition, starts.found, ends.found, commits.found))
             for operator, partition in listed
         ]
-        return await self._with_ages(read, sources)
+        self._note_waiting(read, sources, now)
+        await self._look_up(read, now)
+        high_watermarks = await self._read_beyond(read)
+        return [(name, self._with_record(name, p, high_watermarks, now)) for name, p in read] if self._waiting else read
 
     async def _places(
         self, sources: Mapping[str, Positions], problems: list[Problem]
@@ -185,12 +149,12 @@ class PartitionCollector:
 
     def _remember(self, places: Sequence[Place], ends: Mapping[Place, int], commits: Offsets, now: datetime) -> None:
         before = self._histories
-        self._histories = {place: before[place] if place in before else _PartitionHistory() for place in places}
+        self._histories = {place: before[place] if place in before else PartitionHistory() for place in places}
         for place, history in self._histories.items():
             if place in ends:
                 history.add_end(ends[place], now)
             if place in commits.found:
-                history.add_commit(commits.found[place], commits.metadata.get(place, ""), now)
+                history.add_commit(commits.found[place], now)
 
     def _with_offsets(
         self,
@@ -210,39 +174,110 @@ class PartitionCollector:
             log_end_offset=ends.get(place),
             committed_offset=committed,
             committed_at=None if committed is None else history.committed_at,
-            commit_metadata="" if committed is None else history.metadata,
             rewound_at=history.rewound_at,
         )
 
-    async def _with_ages(
-        self, read: Sequence[tuple[str, PartitionOffsets]], sources: Mapping[str, Positions]
-    ) -> list[tuple[str, PartitionOffsets]]:
-        """Add the append time of the record at each waiting position that is older than the kept log ends."""
-        waiting: list[tuple[int, Place, int]] = []
-        positions: dict[tuple[str, Place], int] = {}
-        for operator, partition in read:
-            place = (partition.topic, partition.partition)
-            position = sources.get(operator, {}).get((partition.metric_topic, partition.partition))
-            position = partition.committed_offset if position is None else position
-            end = partition.log_end_offset
-            if position is None or end is None or position >= end or self._histories[place].reaches_back_to(position):
+    def _note_waiting(
+        self, read: Sequence[tuple[str, PartitionOffsets]], sources: Mapping[str, Positions], now: datetime
+    ) -> None:
+        """Keep the positions that are not their log's end; one that did not move keeps what is known of it."""
+        before, self._waiting = self._waiting, {}
+        for name, p in read:
+            position = sources.get(name, {}).get((p.metric_topic, p.partition))
+            position, end = p.committed_offset if position is None else position, p.log_end_offset
+            if position is None or end is None:
                 continue
-            positions[operator, place] = position
-            before = self._histories[place].looked_up
-            if before is None or before[0] != position:
-                waiting.append((end - position, place, position))
-        chosen = {place: position for _, place, position in sorted(waiting, reverse=True)[:MAX_LOOKUPS]}
-        found = await self._brokers.appended_at(chosen, self._signals.isolation) if chosen else {}
-        for place, at in found.items():
-            if at is not None:
-                self._histories[place].looked_up = (chosen[place], at)
-        return [(v, self._aged(p, positions.get((v, (p.topic, p.partition))))) for v, p in read]
+            waiting = before.get((name, (p.topic, p.partition)))
+            if waiting is not None and waiting.position == position:
+                waiting.see(end, now)
+            elif position != end:
+                waiting = Waiting(position, now, end, now)
+            else:
+                continue
+            if position != end or waiting.is_stale:
+                self._waiting[name, (p.topic, p.partition)] = waiting
 
-    def _aged(self, partition: PartitionOffsets, position: int | None) -> PartitionOffsets:
-        looked_up = self._histories[partition.topic, partition.partition].looked_up
-        if looked_up is None or looked_up[0] != position:
-            return partition
-        return replace(partition, position_appended_at=looked_up[1])
+    async def _look_up(self, read: Sequence[tuple[str, PartitionOffsets]], now: datetime) -> None:
+        """Look for the first record at positions that are older than the kept log ends, whose age is unknown, and at those
+        that stand still: what follows them may be no records, but markers of transactions, or aborted or compacted ones."""
+        aged: list[tuple[int, Place, int]] = []
+        still: list[tuple[Place, int]] = []
+        asked: list[tuple[Waiting, Place, int]] = []
+        for name, p in read:
+            place, end, start = (p.topic, p.partition), p.log_end_offset, p.log_start_offset or 0
+            waiting = self._waiting.get((name, place))
+            if waiting is None or end is None or waiting.position >= end or waiting.is_stale:
+                continue
+            is_old = not self._histories[place].reaches_back_to(max(waiting.position, start))
+            offset = waiting.next_lookup(start, end, now, is_old=is_old)
+            if offset is None or offset >= end:
+                continue
+            asked.append((waiting, place, offset))
+            if is_old:
+                aged.append((end - offset, place, offset))
+            else:
+                still.append((place, offset))
+        # one offset of a place in a scrape: of two sources that read it, the other one's turn comes next
+        wanted = dict(still[:MAX_STILL_LOOKUPS])
+        wanted |= {place: offset for _, place, offset in sorted(aged, reverse=True)[:MAX_LOOKUPS]}
+        found = await self._brokers.first_records(wanted, self._signals.isolation) if wanted else {}
+        for waiting, place, offset in asked:
+            if place in found and wanted[place] == offset:
+                waiting.found = replace(found[place], offset=max(found[place].offset, offset))
+        await self._compare_timestamps(now)
+
+    async def _compare_timestamps(self, now: datetime) -> None:
+        """Compare timestamps of new records with the log ends, where an age depends on producers' timestamps."""
+        probes: dict[Place, int] = {}
+        for (_, place), waiting in self._waiting.items():
+            record, history = waiting.found, self._histories[place]
+            if record is None or not record.exists or record.is_append_time or history.reaches_back_to(record.offset):
+                continue
+            if (offset := history.next_probe(now)) is not None and len(probes) < MAX_LOOKUPS:
+                probes[place] = offset
+        if probes:
+            for place, record in (await self._brokers.first_records(probes, self._signals.isolation)).items():
+                self._histories[place].compare(record)
+
+    async def _read_beyond(self, read: Sequence[tuple[str, PartitionOffsets]]) -> Mapping[Place, int]:
+        """Return the log ends with records of open transactions where a position is beyond the committed ones, and mark
+        the positions that are beyond these, too."""
+        ends = {(p.topic, p.partition): p.log_end_offset for _, p in read}
+        beyond = {key: w for key, w in self._waiting.items() if not w.is_stale and w.position > (ends[key[1]] or 0)}
+        if not beyond:
+            return {}
+        found: Mapping[Place, int] = {place: ends[place] or 0 for _, place in beyond}
+        if self._signals.isolation == "read_committed":
+            try:
+                found = (await self._brokers.ends(list(found), "last", "read_uncommitted")).found
+            except BrokersAway:
+                return {}  # then it is unknown which of the two it is
+        for (_, place), waiting in beyond.items():
+            waiting.is_stale = place in found and waiting.position > found[place]
+        return found
+
+    def _with_record(
+        self, name: str, p: PartitionOffsets, high_watermarks: Mapping[Place, int], now: datetime
+    ) -> PartitionOffsets:
+        """Add what is known of the record that waits at the position."""
+        place = (p.topic, p.partition)
+        waiting, end = self._waiting.get((name, place)), p.log_end_offset
+        if waiting is None or end is None:
+            return p
+        if waiting.position > end:
+            return replace(p, high_watermark=high_watermarks.get(place))
+        if waiting.is_stale:
+            # by now the log is longer than the position, whose records it never had
+            return replace(p, committed_offset=None, committed_at=None, has_stale_position=True)
+        record, history = waiting.found, self._histories[place]
+        if record is None:
+            return p
+        known = replace(p, next_record_offset=min(record.offset, end))
+        if not record.exists or history.reaches_back_to(record.offset):
+            return known
+        appended_at = history.append_time(record, now)
+        refused_ms = record.timestamp_ms if appended_at is None else None
+        return replace(known, position_appended_at=appended_at, refused_timestamp_ms=refused_ms)
 
 
 def metric_name(topic: str) -> str:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka import KafkaProducer
 
 from runtime.addresses import Allowed
 from runtime.clock import FakeClock, SystemClock
@@ -37,10 +38,37 @@ class RealRig:
         self.away: Brokers
         self.brokers, self.away = self._opened
 
-    async def append(self, place: Place, records: int) -> datetime:
+    async def append(self, place: Place, records: int, stamped_ms: int | None = None) -> datetime:
         now = int(time.time() * 1000)  # what a producer writes, it writes in milliseconds
-        await asyncio.to_thread(self._log.append, *place, *[now] * records)
+        if stamped_ms is None:
+            await asyncio.to_thread(self._log.append, *place, *[now] * records)
+        else:
+            await asyncio.to_thread(self._append_stamped, place, records, stamped_ms)
         return datetime.fromtimestamp(now / 1000, UTC)
+
+    def _append_stamped(self, place: Place, records: int, stamped_ms: int) -> None:
+        """Write with another client: for librdkafka 0 is the present, and it refuses a negative timestamp."""
+        # brokers refuse times more than an hour ahead since Kafka 4.0
+        _configure(self._servers, self.topic, "message.timestamp.after.max.ms", str(2**63 - 1))
+        producer = KafkaProducer(bootstrap_servers=self._servers)
+        for _ in range(records):
+            producer.send(place[0], b"x", partition=place[1], timestamp_ms=stamped_ms).get(20)
+        producer.close()
+
+    async def transact(self, place: Place, records: int, *, aborts: bool = False) -> None:
+        def write() -> None:
+            producer = Producer({"bootstrap.servers": self._servers, "transactional.id": f"{self.group}-done"})
+            producer.init_transactions(20)
+            producer.begin_transaction()
+            for _ in range(records):
+                producer.produce(place[0], b"x", partition=place[1])
+            assert producer.flush(10) == 0
+            (producer.abort_transaction if aborts else producer.commit_transaction)(20)
+
+        await asyncio.to_thread(write)
+
+    async def stamp_by_broker(self) -> None:
+        await asyncio.to_thread(_configure, self._servers, self.topic, "message.timestamp.type", "LogAppendTime")
 
     async def open_transaction(self, place: Place, records: int) -> None:
         self._transaction = producer = Producer({"bootstrap.servers": self._servers, "transactional.id": self.group})
@@ -70,6 +98,14 @@ class RealRig:
         if self._transaction is not None:
             await asyncio.to_thread(self._transaction.abort_transaction, 20)
         await asyncio.gather(*(each.close() for each in self._opened))
+
+
+def _configure(servers: str, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": servers})
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    (answer,) = admin.incremental_alter_configs([wanted]).values()
+    answer.result(20)
 
 
 class TestRealKafka(BrokersSuite):

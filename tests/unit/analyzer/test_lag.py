@@ -83,11 +83,16 @@ def test_a_looked_up_append_time_beats_interpolation() -> None:
 
 
 def test_at_the_end_of_the_log_nothing_lags() -> None:
-    """A position at or behind the log's end is 0, also before any history exists."""
+    """A position at the log's end is 0, also before any history exists; so is one among records of open transactions."""
     loop = Loop()
     loop.job.run_for(2)
     observed = loop.job.observe()
-    ahead = [p.model_copy(update={"current_offset": (p.log_end_offset or 0) + 5}) for p in observed.partitions]
+    ahead = [
+        p.model_copy(
+            update={"current_offset": (p.log_end_offset or 0) + 5 * n, "high_watermark": (p.log_end_offset or 0) + 20}
+        )
+        for n, p in enumerate(observed.partitions)
+    ]
     analysis = loop.see(observed.model_copy(update={"partitions": ahead}))
     assert analysis is not None
     assert analysis.lag_records.value == 0

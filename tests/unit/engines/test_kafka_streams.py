@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from weir_contracts import PartitionReading
 
-from engines.kafka_streams.assignment import Task, assigned, partition_time, process_of, subscribed, tasks_of
+from engines.kafka_streams.assignment import Task, assigned, process_of, subscribed, tasks_of
 from engines.kafka_streams.group import DescribedGroup, DescribedMember, Membership, membership
 from engines.kafka_streams.meter import GroupMeter
 from engines.kafka_streams.readings import STREAMS, GroupReadings, scrape_of
@@ -91,27 +91,6 @@ def test_user_data_beyond_the_limit_is_not_read() -> None:
         tasks_of(b"\0" * (MAX_BYTES + 1))
     with pytest.raises(Undecodable, match="a list of 2147483647 does not fit"):
         tasks_of(b"\0\0\0\x0b\0\0\0\x0b\x7f\xff\xff\xff" + b"\0" * 100)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "milliseconds"),
-    [
-        ("AgAAAYvP5Wvn", 1_700_000_000_999),
-        ("AgAAAYvP5WvnAAAAAQAAAAVhZ2ctMQAAAAAAAAAq", 1_700_000_000_999),
-        ("AgAAAYvP5Wvn\x01garbage", 1_700_000_000_999),
-        ("Av//////////", None),
-        ("AwAAAYvP5Wvn", None),
-        ("AgAAAYvP5W==", None),
-        ("An//////////", None),
-        ("not base64 at all", None),
-        ("", None),
-        ("A" * 70_000, None),
-    ],
-)
-def test_the_partition_time_is_read_where_its_first_byte_is_known(metadata: str, milliseconds: int | None) -> None:
-    """Another tool may write its own text there: the time is then unknown, not 1970."""
-    expected = None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
-    assert partition_time(metadata) == expected
 
 
 def thread(name: str, process: UUID, *tasks: tuple[int, int], probing_ms: int = written.NEVER, **more: Any) -> Any:

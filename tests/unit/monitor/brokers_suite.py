@@ -1,12 +1,23 @@
 """Contract of a Kafka cluster's readings, run against the one in memory and a real one."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import pytest
 
 from services.monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
+from services.monitor.adapters.positions import FirstRecord
+
+ODD_TIMESTAMPS = {
+    "none": -1,
+    "zero": 0,
+    "seconds": 1_780_000_000,
+    "microseconds": 1_780_000_000_000_000,
+    "nanoseconds": 1_780_000_000_000_000_000,
+    "two days ahead of 2026": 1_798_800_000_000,
+}
+"""Timestamps of records as producers write them, by what is wrong with them."""
 
 
 class Rig(Protocol):
@@ -21,8 +32,14 @@ class Rig(Protocol):
     """One partition, a dot in its name."""
     group: str
 
-    async def append(self, place: Place, records: int) -> datetime:
-        """Write records; a time not after they were appended."""
+    async def append(self, place: Place, records: int, stamped_ms: int | None = None) -> datetime:
+        """Write records with this timestamp, None: the present time; return a time not after they were appended."""
+
+    async def transact(self, place: Place, records: int, *, aborts: bool = False) -> None:
+        """Write records in a transaction, and end it."""
+
+    async def stamp_by_broker(self) -> None:
+        """Let the broker set the timestamps of the topic."""
 
     async def open_transaction(self, place: Place, records: int) -> None:
         """Write records in a transaction that stays open until the test ends."""
@@ -43,15 +60,18 @@ async def eventually(ask: Callable[[], Awaitable[Offsets]], expected: dict[Place
     raise AssertionError(f"{answer} is not {expected}")
 
 
-async def looked_up(rig: Rig, positions: dict[Place, int], wanted: Place) -> Mapping[Place, datetime | None]:
-    """Return the append times once they include `wanted`, and None for the others, which no record follows; a new client
-    omits those it cannot look up in time."""
+async def looked_up(rig: Rig, positions: dict[Place, int]) -> Mapping[Place, FirstRecord]:
+    """Return the first record at or after each position; a new client omits those that it cannot read in time."""
     for _ in range(30):
-        found = await rig.brokers.appended_at(positions, "read_committed")
-        assert all(at is None for place, at in found.items() if place != wanted)
-        if wanted in found:
+        found = await rig.brokers.first_records(positions, "read_committed")
+        if found.keys() == positions.keys():
             return found
-    raise AssertionError(f"{wanted} was never reported")
+    raise AssertionError(f"not all of {positions} were read")
+
+
+def stamped(record: FirstRecord) -> datetime:
+    assert record.timestamp_ms is not None
+    return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
 
 
 class BrokersSuite:
@@ -96,22 +116,55 @@ class BrokersSuite:
         assert (dict(answer.found), answer.problems) == ({first: 7}, ())
         assert dict((await rig.brokers.commits([first], f"{rig.group}-nobody")).found) == {}
 
-    async def test_when_the_record_at_a_position_was_appended(self, rig: Rig) -> None:
-        """Read from the log; where nothing waits there is no such record."""
+    async def test_which_record_comes_next(self, rig: Rig) -> None:
+        """Read from the log with its timestamp; where nothing waits there is no such record, and the log's end instead."""
         first, second = (rig.topic, 0), (rig.topic, 1)
         before = await rig.append(first, 4)
         after = await rig.append(second, 1)
-        found = await looked_up(rig, {first: 2, second: 1}, first)
-        assert before <= found[first] <= after
+        found = await looked_up(rig, {first: 2, second: 1})
+        assert (found[first].offset, found[first].exists, found[first].is_append_time) == (2, True, False)
+        assert before <= stamped(found[first]) <= after
+        assert found[second] == FirstRecord(1, exists=False)
 
-    async def test_a_deleted_position_is_as_old_as_what_is_left(self, rig: Rig) -> None:
+    async def test_after_a_deleted_position_comes_what_is_left(self, rig: Rig) -> None:
         """Records deleted by retention do not wait."""
         place = (rig.topic, 0)
         await rig.append(place, 2)
         later = await rig.append(place, 2)
         await rig.delete_before(place, 2)
-        found = await looked_up(rig, {place: 1}, place)
-        assert found[place] >= later
+        found = await looked_up(rig, {place: 1})
+        assert found[place].offset == 2 and stamped(found[place]) >= later
+
+    async def test_markers_and_aborted_records_are_no_records(self, rig: Rig) -> None:
+        """A transaction ends with a marker, which has an offset; of an aborted one a committed reader gets nothing."""
+        place = (rig.topic, 1)
+        await rig.transact(place, 3)
+        await rig.transact(place, 2, aborts=True)
+        await eventually(lambda: rig.brokers.ends([place], "last", "read_committed"), {place: 7})
+        assert (await looked_up(rig, {place: 3}))[place] == FirstRecord(7, exists=False)
+        await rig.append(place, 1)
+        found = (await looked_up(rig, {place: 3}))[place]
+        assert (found.offset, found.exists) == (7, True)
+
+    @pytest.mark.parametrize("stamped_ms", ODD_TIMESTAMPS.values(), ids=ODD_TIMESTAMPS.keys())
+    async def test_a_timestamp_is_passed_on_as_it_is_stored(self, rig: Rig, stamped_ms: int) -> None:
+        """Brokers accept nearly any number from a producer; none of them may end a lookup.
+
+        Source: SPARK-56243 (apache/spark#55038), DataDog/dd-trace-dotnet#8653: readers that fail at such a record.
+        """
+        place = (rig.topic, 0)
+        await rig.append(place, 1, stamped_ms)
+        await rig.append(place, 1)
+        found = await looked_up(rig, {place: 0})
+        assert found[place] == FirstRecord(0, timestamp_ms=None if stamped_ms == -1 else stamped_ms)
+
+    async def test_a_broker_says_that_it_set_the_timestamp(self, rig: Rig) -> None:
+        """Topics with `message.timestamp.type=LogAppendTime`: whatever the producer wrote is replaced."""
+        place = (rig.topic, 0)
+        await rig.stamp_by_broker()
+        before = await rig.append(place, 1, ODD_TIMESTAMPS["zero"])
+        record = (await looked_up(rig, {place: 0}))[place]
+        assert record.is_append_time and stamped(record) >= before - timedelta(seconds=1)
 
     async def test_one_missing_partition_does_not_hide_the_others(self, rig: Rig) -> None:
         """The error names the partition and the reason."""

@@ -1,8 +1,8 @@
 """In-memory Flink cluster with one job, and in-memory Kafka cluster. They pass the same suites as the real ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from weir_contracts import Pod, Problem
 
@@ -14,6 +14,7 @@ from engines.kafka_streams.group import DescribedGroup
 from engines.scrape import Scrape
 from runtime.clock import Clock
 from services.monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
+from services.monitor.adapters.positions import FirstRecord
 
 SOURCE, MAP = "bc4197a480c92c793190a9f8c0afc54c", "a0bcbe636c3291fd3f45c25deb2b0823"
 JOB_ID = "5ccd81b6e34f5a1a600a6ab743d937c8"
@@ -22,14 +23,17 @@ _VERTICES = {SOURCE: "Source: orders", MAP: "map"}
 
 @dataclass
 class _Log:
-    """Append times of the records of one partition."""
+    """Records of one partition."""
 
-    appended: list[datetime] = field(default_factory=list)
+    stamped: list[int | None] = field(default_factory=list)
+    """Timestamps of the records in ms, by offset."""
     start: int = 0
-    markers: set[int] = field(default_factory=set)
-    """Offsets that no record has: markers of transactions."""
+    gone: set[int] = field(default_factory=set)
+    """Offsets of which a reader gets no record: markers, aborted and compacted records."""
     open_from: int | None = None
     """First offset of an open transaction; None: there is none."""
+    is_append_time: bool = False
+    """Whether the broker sets the timestamps."""
 
 
 class MemoryBrokers:
@@ -39,22 +43,45 @@ class MemoryBrokers:
         self._clock = clock
         self._logs = {(topic, n): _Log() for topic, count in topics.items() for n in range(count)}
         self._commits: dict[str, dict[Place, int]] = {}
-        self._metadata: dict[tuple[str, Place], str] = {}
         self.groups: dict[str, DescribedGroup] = {}
         self._away: str | None = None
         self.listed = 0
+        self.looked_up: list[dict[Place, int]] = []
+        """Positions of each lookup."""
 
-    def append(self, place: Place, records: int, *, in_transaction: bool = False) -> None:
-        """Write records now; with `in_transaction` they are visible to uncommitted readers only."""
+    def append(
+        self, place: Place, records: int, *, in_transaction: bool = False, stamped_ms: int | None = None
+    ) -> None:
+        """Write records now; with `in_transaction` they are visible to uncommitted readers only.
+
+        The producer stamps them with `stamped_ms`, None: with the present time, -1: not at all.
+        """
         log = self._logs[place]
         if in_transaction and log.open_from is None:
-            log.open_from = len(log.appended)
-        log.appended += [self._clock.now()] * records
+            log.open_from = len(log.stamped)
+        if stamped_ms is None or log.is_append_time:
+            stamped_ms = round(self._clock.now().timestamp() * 1000)
+        log.stamped += [None if stamped_ms == -1 else stamped_ms] * records
 
-    def transact(self, place: Place, records: int) -> None:
+    def transact(self, place: Place, records: int, *, aborts: bool = False) -> None:
         """Write the records of a transaction, and its marker."""
+        log = self._logs[place]
+        began = len(log.stamped)
         self.append(place, records + 1)
-        self._logs[place].markers.add(len(self._logs[place].appended) - 1)
+        log.gone |= set(range(began if aborts else began + records, began + records + 1))
+
+    def compact(self, place: Place, offsets: Iterable[int]) -> None:
+        """Remove records whose keys were written again."""
+        self._logs[place].gone |= set(offsets)
+
+    def truncate(self, place: Place, end: int) -> None:
+        """Cut the log off, as an unclean election of a leader does."""
+        del self._logs[place].stamped[end:]
+
+    def stamp_by_broker(self, topic: str) -> None:
+        """Set `message.timestamp.type` of a topic to LogAppendTime."""
+        for place, log in self._logs.items():
+            log.is_append_time |= place[0] == topic
 
     def delete_before(self, place: Place, offset: int) -> None:
         """Delete records as retention does."""
@@ -65,10 +92,9 @@ class MemoryBrokers:
         self._logs = {place: log for place, log in self._logs.items() if place[0] != topic}
         self._logs |= {(topic, n): _Log() for n in range(partitions)}
 
-    def commit(self, group: str, offsets: Mapping[Place, int], metadata: str = "") -> None:
+    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
         """Commit offsets of a consumer group."""
         self._commits.setdefault(group, {}).update(offsets)
-        self._metadata |= {(group, place): metadata for place in offsets}
 
     def break_down(self, reason: str = "the brokers are away") -> None:
         """Begin an outage: every call fails with `reason`."""
@@ -108,29 +134,31 @@ class MemoryBrokers:
 
     def _end(self, log: _Log, isolation: Isolation) -> int:
         hidden = isolation == "read_committed" and log.open_from is not None
-        return log.open_from if hidden and log.open_from is not None else len(log.appended)
+        return log.open_from if hidden and log.open_from is not None else len(log.stamped)
 
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
         self._check_reachable()
         committed = self._commits.get(group, {})
-        found = {place: committed[place] for place in places if place in committed}
-        return Offsets(found, (), {place: self._metadata[group, place] for place in found})
+        return Offsets({place: committed[place] for place in places if place in committed})
 
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         del raw  # members in memory have their bytes, if they have any
         self._check_reachable()
         return self.groups.get(name, DescribedGroup(name, "Dead"))
 
-    async def appended_at(
-        self, positions: Mapping[Place, int], isolation: Isolation
-    ) -> Mapping[Place, datetime | None]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
         self._check_reachable()
-        found: dict[Place, datetime | None] = {}
+        self.looked_up.append(dict(positions))
+        found: dict[Place, FirstRecord] = {}
         for place, position in positions.items():
             log = self._logs[place]
-            ahead = (n for n in range(max(position, log.start), self._end(log, isolation)) if n not in log.markers)
-            oldest = next(ahead, None)
-            found[place] = None if oldest is None else log.appended[oldest]
+            end = self._end(log, isolation)
+            ahead = (n for n in range(max(position, log.start), end) if n not in log.gone)
+            first = next(ahead, None)
+            if first is None:
+                found[place] = FirstRecord(max(end, position), exists=False)
+            else:
+                found[place] = FirstRecord(first, timestamp_ms=log.stamped[first], is_append_time=log.is_append_time)
         return found
 
 
@@ -232,7 +260,7 @@ class MemoryFlink:
                 write_records=self.emitted if vertex_id == SOURCE else 0,
                 busy_ms=float(self.emitted),
                 backpressured_ms=0.0,
-                idle_ms=1000.0,
+                idle_ms=1000.0 * (self.clock.now() - self.running_since).total_seconds(),
             )
             for vertex_id, name in _VERTICES.items()
         )

@@ -116,12 +116,11 @@ def fetched(error_code: int = 0, *partitions: tuple[int, int, str | None, int]) 
     return OffsetFetchResponse.decode(written, version=8).groups[0]
 
 
-def test_commits_have_offset_and_metadata() -> None:
+def test_commits_are_offsets_of_partitions() -> None:
     """A partition without a commit is left out; one that failed is a problem that names it."""
     found = _offsets("app", fetched(0, (0, 7, "AgAAAYvP5Wvn", 0), (1, -1, "", 0), (2, 3, None, 0), (3, -1, "", 29)))
     assert isinstance(found, Offsets)
     assert dict(found.found) == {("orders", 0): 7, ("orders", 2): 3}
-    assert dict(found.metadata) == {("orders", 0): "AgAAAYvP5Wvn"}
     (problem,) = found.problems
     assert (problem.where, "may not be read" in problem.what) == ("commit of app at orders/3", True)
     assert _offsets("app", fetched(16)) == Refused(16, "the coordinator of the group has moved")

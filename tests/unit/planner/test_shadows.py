@@ -196,6 +196,7 @@ def scrape(seconds: float, end: int) -> Observation:
             log_end_offset=end,
             current_offset=end,
             committed_offset=end - 50,
+            next_record_offset=end,
         )
         for i in range(2)
     ]
@@ -220,6 +221,7 @@ def test_raw_observations_are_simulated() -> None:
     assert [o.observed_at for o in about] == [after(5), after(10)]
     assert [p.current_offset for p in about[-1].partitions] == [pytest.approx(107_500 - 2500, abs=2)] * 2
     assert [p.committed_offset for p in about[-1].partitions] == [pytest.approx(107_500 - 2550, abs=2)] * 2
+    assert {p.next_record_offset for p in about[-1].partitions} == {None}, "looked up at the real position"
     work = next(o for o in about[-1].operators if o.operator == WORK)
     assert (work.parallelism, work.records_in) == (2, pytest.approx(10_000, rel=0.01))
     assert work.busy_ms == pytest.approx(2 * 10_000, rel=0.01)

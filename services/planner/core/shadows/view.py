@@ -300,7 +300,10 @@ def _partitions(real: Observation, reading: VirtualReading) -> list[PartitionRea
                 current_offset=position,
                 committed_offset=_committed(partition, position),
                 committed_at=None,
+                next_record_offset=None,
                 position_appended_at=None,
+                refused_timestamp_ms=None,
+                high_watermark=None,
             )
         )
     return placed

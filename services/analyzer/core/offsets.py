@@ -1,0 +1,145 @@
+"""Offsets of partitions: where a reader is, which record waits for it, and what contradicts them."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from weir_contracts import PartitionReading, Symptom
+
+from . import history, messages
+from .state import LogHistory
+from .workloads import symptom
+
+CLOCKS_DIFFER_SECONDS = 10.0
+"""Largest difference between clocks that is no contradiction."""
+_SHOWN_SECONDS = 600.0
+"""Time for which reset offsets are shown: planners' windows have forgotten them by then."""
+
+
+def own_position(p: PartitionReading) -> int | None:
+    """Return the source's position, or its commit without one; None if both are unknown."""
+    return p.current_offset if p.current_offset is not None else p.committed_offset
+
+
+def first_waiting(p: PartitionReading, position: float) -> float:
+    """Return the offset of the first record that waits for a reader at `position`, as far as it is known.
+
+    Retention may have deleted records from there on, and not every offset is a record: markers of transactions have
+    one, and so had aborted and compacted records.
+    """
+    first = max(position, p.log_start_offset or 0)
+    if p.next_record_offset is not None and position == own_position(p):
+        first = max(first, p.next_record_offset)
+    return first
+
+
+def is_beyond(p: PartitionReading, position: float) -> bool:
+    """Return whether `position` is after all records of the log, those of open transactions included."""
+    return p.log_end_offset is not None and position > max(p.log_end_offset, p.high_watermark or 0)
+
+
+def append_time(p: PartitionReading, offset: int, points: Sequence[tuple[float, int]]) -> float | None:
+    """Return when the record at `offset` was appended, by its timestamp if the log ends agree; None if unknown.
+
+    `points` are (time, log end) around that offset, oldest first.
+    """
+    after, seen = _seen_between(points, offset)
+    if p.position_appended_at is None or seen is None:
+        return history.appended_at(points, offset)
+    stamped = p.position_appended_at.timestamp()
+    is_early = after is not None and stamped < after - CLOCKS_DIFFER_SECONDS
+    if is_early or stamped > seen + CLOCKS_DIFFER_SECONDS:
+        return history.appended_at(points, offset)
+    return min(stamped, seen) if after is None else max(after, min(stamped, seen))
+
+
+def _seen_between(points: Sequence[tuple[float, int]], offset: int) -> tuple[float | None, float | None]:
+    """Return the last time before the log reached beyond `offset`, and the first time after; None where not observed."""
+    after = None
+    for at, end in points:
+        if end > offset:
+            return after, at
+        after = at
+    return after, None
+
+
+def offset_symptoms(partitions: Sequence[PartitionReading], logs: LogHistory, at: float) -> Iterator[Symptom]:
+    """Yield the symptoms of the partitions' offsets at `at`, at most one of a kind for a source."""
+    by_source: dict[str, list[PartitionReading]] = {}
+    for partition in partitions:
+        by_source.setdefault(partition.operator, []).append(partition)
+    columns = {key: i for i, key in enumerate(logs.keys)}
+    for name, own in by_source.items():
+        yield from _reset(name, own, at)
+        yield from _expired(name, own)
+        yield from _beyond(name, own)
+        yield from _refused(name, own, logs, columns)
+
+
+def _reset(name: str, partitions: Sequence[PartitionReading], at: float) -> Iterator[Symptom]:
+    reset = [p for p in partitions if p.rewound_at and at - p.rewound_at.timestamp() <= _SHOWN_SECONDS]
+    if reset:
+        sentence = messages.offsets_reset(name, reset[0].topic, reset[0].partition, len(reset))
+        yield symptom("offsets-reset", sentence, name, partitions=len(reset))
+
+
+def _expired(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Symptom]:
+    expired = [(p, lost) for p in partitions if (lost := _lost(p)) > 0]
+    if expired:
+        records = sum(lost for _, lost in expired)
+        sentence = messages.records_expired(name, expired[0][0].topic, len(expired), records)
+        yield symptom("records-expired", sentence, name, partitions=len(expired), records=records)
+
+
+def _lost(p: PartitionReading) -> int:
+    """Return how many offsets after the position retention has deleted."""
+    position, start = own_position(p), p.log_start_offset
+    if position is None or start is None:
+        return 0
+    # the last offset of an empty log may have been the marker of a transaction, which no reader gets
+    return 0 if start == p.log_end_offset and start - position == 1 else max(0, start - position)
+
+
+def _beyond(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Symptom]:
+    places = [
+        (position - p.log_end_offset, p, position, p.log_end_offset)
+        for p in partitions
+        if p.log_end_offset is not None and (position := own_position(p)) is not None and position > p.log_end_offset
+    ]
+    lost = [each for each in places if is_beyond(each[1], each[2])]
+    if lost:
+        _, p, position, end = max(lost, key=lambda each: each[0])
+        sentence = messages.position_beyond(name, p.topic, p.partition, position, end)
+        yield symptom("position-beyond-log", sentence, name, partitions=len(lost), position=position, log_end=end)
+    elif places:
+        _, p, position, end = max(places, key=lambda each: each[0])
+        sentence = messages.reads_uncommitted(name, p.topic, p.partition, position, end)
+        yield symptom("reads-uncommitted", sentence, name, partitions=len(places), position=position, log_end=end)
+
+
+def _refused(
+    name: str, partitions: Sequence[PartitionReading], logs: LogHistory, columns: dict[str, int]
+) -> Iterator[Symptom]:
+    refused = []
+    for p in partitions:
+        position, column = own_position(p), columns.get(history.key_of(p))
+        stamped_ms = p.refused_timestamp_ms
+        if position is None or column is None or (stamped_ms is None and p.position_appended_at is None):
+            continue
+        offset = int(first_waiting(p, position))
+        after, seen = _seen_between(history.tail(logs, column, offset), offset)
+        if stamped_ms is None and p.position_appended_at is not None and seen is not None:
+            stamped = p.position_appended_at.timestamp()
+            if stamped > seen + CLOCKS_DIFFER_SECONDS or (
+                after is not None and stamped < after - CLOCKS_DIFFER_SECONDS
+            ):
+                stamped_ms = round(stamped * 1000)
+        if stamped_ms is not None:
+            refused.append((p, offset, stamped_ms, seen if after is None else after))
+    if not refused:
+        return
+    p, offset, stamped_ms, seen = refused[0]
+    seen_at = None if seen is None else datetime.fromtimestamp(seen, UTC)
+    sentence = messages.timestamp_refused(
+        name, f"offset {offset:,} of {p.topic[:40]}/{p.partition}", stamped_ms, seen_at
+    )
+    yield symptom("timestamps-refused", sentence, name, partitions=len(refused), timestamp_ms=stamped_ms, seen_at=seen)
