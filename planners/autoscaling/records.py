@@ -1,20 +1,19 @@
 """Records that the autoscalers `hpa` and `keda-kafka` keep of their workloads in the plan's memory."""
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
+
+from planners.packed import packed, size, unpacked
 
 from .v2 import Event, Limits, Records, changed
 
 MAX_BYTES = 14_000
 """Size of the records, with room for a planner's other memory."""
-MIN_BYTES = 20
-"""Size of one workload with a single record."""
 FORGOTTEN_SECONDS = 600.0
 """Age from which an unanswered request no longer explains a change."""
 
@@ -45,8 +44,9 @@ class Workloads:
         """Read the records of these workloads; there are none if they are of others or unreadable."""
         workloads = cls(names)
         try:
-            kept = _Kept.model_validate(memory.get("autoscaler"))
-        except ValidationError:
+            found = memory.get("autoscaler")
+            kept = _Kept.model_validate(unpacked(found) if isinstance(found, str) else found)
+        except ValueError:  # also a ValidationError
             return workloads
         if kept.of != _digest(names) or len(kept.workloads) != len(names):
             return workloads
@@ -87,13 +87,19 @@ class Workloads:
         """Return the memory for the plan, condensed if it would be too large."""
         times = [at for records in self._records.values() for at, _ in records.recommendations]
         base = int(min(times, default=0.0))
-        fits = len(self.names) * MIN_BYTES <= MAX_BYTES
-        for limit in (1_000_000, 64, 32, 16, 8, 4, 2) if fits else ():
+        most = max(
+            (len(each.recommendations) + len(each.ups) + len(each.downs) for each in self._records.values()), default=0
+        )
+        for limit in [most, *(each for each in (64, 32, 16) if each < most)]:
             memory = self._encoded(base, limit)
-            if len(json.dumps(memory, separators=(",", ":"))) <= MAX_BYTES:
+            if size(memory) <= MAX_BYTES:
                 return {"autoscaler": memory}
+        for limit in [min(most, 16), *(each for each in (8, 4, 2) if each < most)]:
+            text = packed(self._encoded(base, limit))
+            if len(text) <= MAX_BYTES:
+                return {"autoscaler": text}
         raise TooManyWorkloads(
-            f"the records of {len(self.names)} workloads do not fit into a plan: use one workload for the application"
+            f"the records of {len(self.names):,} operators do not fit into a plan: use scope: application"
         )
 
     def _encoded(self, base: int, limit: int) -> dict[str, Any]:

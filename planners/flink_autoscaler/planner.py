@@ -27,7 +27,7 @@ from dataclasses import replace
 from math import isfinite, isinf, isnan
 from typing import Any
 
-from weir_contracts import Infeasible, Parallelism, PlanReply
+from weir_contracts import MEMORY_LIMIT_BYTES, Infeasible, Parallelism, PlanReply
 from weir_planner import MetricMissing, Request, planner
 
 from predictor import changes
@@ -290,5 +290,6 @@ def _reply(cycle: Cycle, state: State, reply: PlanReply) -> PlanReply:
     return PlanReply(
         kind="hold",
         code="too-many-operators",
-        sentence=f"the window of {count} operators does not fit a planner's memory, so nothing can be decided",
+        sentence=f"the window of {count:,} operators does not fit a planner's memory of {MEMORY_LIMIT_BYTES:,} bytes: choose "
+        "another planner, such as rate",
     )

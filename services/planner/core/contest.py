@@ -29,7 +29,7 @@ from predictor import Comparison, Outlook, TooLittle, comparison_of, within_tole
 
 from . import messages
 from .decide import NO_REPLY, assumptions_of, make_plan
-from .recommendations import condensed
+from .recommendations import condensed, max_kept
 
 MAX_RECOMMENDATIONS = 20
 MAX_MEMORIES_BYTES = 65_536
@@ -270,7 +270,7 @@ def _state(own: PlanState, candidates: Sequence[_Judged]) -> PlanState:
                 planner=each.call.planner,
                 parameters_id=parameters_id(parameters),
                 memory=memory,
-                recommendations=condensed(state.recommendations, MAX_RECOMMENDATIONS),
+                recommendations=condensed(state.recommendations, max_kept(each.plan.current, MAX_RECOMMENDATIONS)),
             )
         )
     return own.model_copy(update={"contenders": kept})

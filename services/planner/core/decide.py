@@ -26,7 +26,7 @@ from .guards.allowed import allowed
 from .guards.history import past_actions
 from .guards.proposal import MAX_UTILIZATION
 from .input_outage import prevents_scale_down, usual_arrivals
-from .recommendations import condensed, gathered
+from .recommendations import condensed, gathered, max_kept
 
 MIN_EXPIRY_SECONDS = 15.0
 MIN_STALENESS_SECONDS = 10.0
@@ -255,7 +255,8 @@ def _recommendations(
         return []
     since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
     latest = Recommendation(at=request.now, parallelism=recommended)
-    return condensed(gathered(latest, state.recommendations, since), MAX_RECOMMENDATIONS)
+    kept = gathered(latest, state.recommendations, since)
+    return condensed(kept, max_kept(recommended, MAX_RECOMMENDATIONS))
 
 
 def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:

@@ -9,9 +9,19 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from operator import attrgetter
 
-from weir_contracts import Recommendation
+from weir_contracts import Parallelism, Recommendation
 
 FOLDED = 4
+MAX_CHARACTERS = 1_000_000
+"""Of the recommendations that a plan carries for a planner: 400 of a hundred operators with usual names."""
+MIN_KEPT = 8
+"""Recommendations of the largest graph: the oldest, and the extremes of the window."""
+
+
+def max_kept(parallelism: Parallelism, most: int) -> int:
+    """Return how many recommendations a plan may carry: fewer of a large graph, whose names are repeated in each."""
+    characters = sum(len(name) + 8 for name in parallelism)
+    return max(MIN_KEPT, min(most, MAX_CHARACTERS // max(1, characters)))
 
 
 def gathered(latest: Recommendation, before: Sequence[Recommendation], since: datetime) -> list[Recommendation]:

@@ -11,7 +11,7 @@ from weir_planner.installed import UnknownPlanner, ask
 
 from services.planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, plan_offline, precheck
 from services.planner.core.guards import amend
-from services.planner.core.recommendations import condensed
+from services.planner.core.recommendations import MIN_KEPT, condensed, max_kept
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -173,18 +173,34 @@ def test_a_window_longer_than_the_stored_recommendations_is_still_covered() -> N
 
 
 @examples(25)
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=60), st.integers(0, 60))
-def test_condensing_is_lossless_or_cautious(wanted: list[tuple[int, int]], length: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=60),
+    st.integers(0, 60),
+    st.sampled_from([MIN_KEPT, 20]),
+)
+def test_condensing_is_lossless_or_cautious(wanted: list[tuple[int, int]], length: int, limit: int) -> None:
     """Any window over the condensed recommendations: same coverage, no smaller maximum, no larger minimum."""
     complete = [recommendation(at, {SOURCE: a, WORK: b}) for at, (a, b) in enumerate(wanted, -len(wanted) + 1)]
-    few = condensed(complete, 20)
-    assert len(few) <= 20
+    few = condensed(complete, limit)
+    assert len(few) <= limit
     assert (few[0].at, few[-1].at) == (complete[0].at, complete[-1].at)
     inside = [[w.parallelism for w in recommendations if w.at >= after(-length)] for recommendations in (complete, few)]
     for name in (SOURCE, WORK):
         everything, condensed_ = ([vector[name] for vector in vectors] for vectors in inside)
         assert max(condensed_) >= max(everything)
         assert min(condensed_) <= min(everything)
+
+
+def test_a_plan_carries_fewer_recommendations_of_a_large_graph() -> None:
+    """All 400 of a usual job, and a few megabytes at most of 1,000 operators with the longest names there may be."""
+    assert max_kept({f"operator-{i}": 2 for i in range(100)}, 400) == 400
+    large = {f"{i:04}{'x' * 396}": 2 for i in range(1000)}
+    kept: list[Recommendation] = []
+    for second in range(12):
+        vector = dict.fromkeys(large, 2 + second % 5)
+        kept = condensed([*kept, recommendation(second, vector)], max_kept(vector, 400))
+    assert sum(len(each.model_dump_json()) for each in kept) < 4_000_000
+    assert max(each.parallelism[next(iter(large))] for each in kept) == 6
 
 
 def test_the_planners_memory_is_stored_with_its_name() -> None:

@@ -1,8 +1,12 @@
 """The planner `flink-autoscaler` in the loop: its window in memory, what it says, and what differs between the
 original's versions."""
 
+import base64
 import json
+import zlib
+from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -36,6 +40,8 @@ from planners.flink_autoscaler.decision import (
 )
 from planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
 from planners.flink_autoscaler.ieee import divide, metric, rounded, whole
+from planners.flink_autoscaler.loop import State
+from planners.flink_autoscaler.memory import read
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -163,7 +169,7 @@ def test_a_rescale_becomes_history_once_it_is_seen() -> None:
     assert job.until("overloaded", 2400).parallelism == {SOURCE: 1, WORK: 7}
     job.restarted(7)
     assert job.cycle(4000).code == "stabilizing"
-    assert [h[1:3] for h in job.memory["history"][WORK]] == [[2, 7]]
+    assert [h[1:3] for h in job.memory["history"]["1"]] == [[2, 7]]
     assert job.memory["decided"] is None
     job.per_subtask = 170.0
     reply = job.until("ineffective", 4000)
@@ -190,7 +196,7 @@ def test_another_parallelism_without_a_new_run_begins_anew() -> None:
     job.work = 6
     assert job.cycle(2400).code == "stabilizing"
     assert job.cycle(2400).code == "stabilizing"
-    assert job.memory["history"][WORK][0][1:3] == [2, 6]
+    assert job.memory["history"]["1"][0][1:3] == [2, 6]
     began = job.seconds
     job.until("within-thresholds", 2400)
     assert job.seconds - began == 85
@@ -210,7 +216,7 @@ def test_a_guard_that_lets_less_through_is_remembered_as_that() -> None:
     job.until("overloaded", 2400)
     job.restarted(6)
     job.cycle(2400)
-    ((_, before, now, rate, expected),) = job.memory["history"][WORK]
+    ((_, before, now, rate, expected),) = job.memory["history"]["1"]
     assert (before, now, rate, expected) == (2, 6, 1000, 3000)
 
 
@@ -256,19 +262,49 @@ def source(name: str, lag: float | None = 0.0) -> SourceAnalysis:
     )
 
 
-def test_too_many_operators_are_a_hold_with_that_reason() -> None:
-    """The window of 500 operators does not fit 16 kB, however few samples it has."""
-    graph = wide(500)
+def large_job(count: int, cycles: int, capacity: Callable[[], float]) -> PlanReply:
+    """The reply for a chain of many operators with long names, after some cycles."""
+    graph = topology([f"operator-{i}: {'Join ' * 70}" for i in range(count)])
     job = Job()
-    for _ in range(4):
+    job.interval = 15
+    for _ in range(cycles):
         reply = job.cycle(
             1000.0,
             graph=graph,
             deployment=deployment(dict.fromkeys(graph.names, 2), graph),
-            operators=[operator(name, 2, 4000.0, 1000.0) for name in graph.names],
+            operators=[operator(name, 2, 1000.0 + capacity(), 1000.0 + capacity()) for name in graph.names],
+            edges=[EdgeAnalysis(source=e.source, target=e.target, selectivity=known(1.0)) for e in graph.edges],
             sources=[source(graph.names[0])],
         )
+        assert len(json.dumps(reply.memory, separators=(",", ":"))) <= MEMORY_LIMIT_BYTES
+    return reply
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.thorough)])
+def test_a_large_job_is_decided(count: int) -> None:
+    """The window of 100 and of 300 operators is kept packed, and rates stay right. As plain JSON 80 were too many."""
+    reply = large_job(count, 10, lambda: 0.0)
+    assert "packed" in reply.memory
+    assert reply.code == "within-thresholds"
+    rates = [value for name, value in reply.evidence.items() if name.startswith("true_processing_rate[operator-2:")]
+    assert rates == [pytest.approx(1000.0, rel=0.01)]
+
+
+def test_a_window_that_does_not_fit_is_a_hold_that_names_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few samples it has, as of about 400 operators."""
+    monkeypatch.setattr("planners.flink_autoscaler.memory.MAX_BYTES", 300)
+    reply = large_job(20, 10, Random(1).random)
     assert (reply.kind, reply.code) == ("hold", "too-many-operators")
+    assert "choose another planner, such as rate" in reply.sentence
+    assert len(reply.sentence) <= 160
+
+
+@pytest.mark.parametrize("memory", [{"packed": "0"}, {"packed": ""}, {"packed": "Wp^}T3IG5B"}, {"packed": 7}])
+def test_a_packed_memory_that_cannot_be_read_is_an_empty_one(memory: dict[str, Any]) -> None:
+    """Also one whose few bytes stand for gigabytes: it comes from a topic."""
+    bomb = {"packed": base64.b85encode(zlib.compress(b"[" * 6_000_000)).decode()}
+    for each in (memory, bomb):
+        assert read({"graph": "g", **each}, "g", ["a"]) == State(graph="g")
 
 
 @pytest.mark.parametrize(

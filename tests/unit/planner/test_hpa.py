@@ -258,20 +258,27 @@ def test_a_strange_memory_is_forgotten() -> None:
 
 
 def test_memory_fits_or_it_holds_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """150 operators with 40 records each fit, condensed; thousands hold with advice."""
+    """150 operators with 40 records each fit, condensed, 1,000 packed, and are read back; thousands hold with advice."""
 
-    def remembered(count: int) -> Workloads:
+    def remembered(count: int, many: int = 40) -> Workloads:
         names = [f"operator-{i}" for i in range(count)]
         workloads = Workloads(names)
         for name in names:
-            recommendations = tuple((1000.0 + i, (i * 7) % 30) for i in range(40))
+            recommendations = tuple((1000.0 + i, (i * 7) % 30) for i in range(many))
             workloads.keep(name, v2.Records(recommendations), 5, Ask(1000.0, 6))
         return workloads
 
-    assert len(json.dumps(remembered(150).memory())) < 16_000
-    with pytest.raises(TooManyWorkloads, match="use one workload for the application"):
-        remembered(800).memory()
-    monkeypatch.setattr(records, "MAX_BYTES", 100)
+    limits = v2.Limits(minimum=1, maximum=50)
+    for count, many in ((150, 40), (1000, 3)):
+        workloads = remembered(count, many)
+        memory = workloads.memory()
+        assert len(json.dumps(memory)) < 16_000
+        again = Workloads.of(memory, workloads.names)
+        largest = max(n for _, n in workloads.observed("operator-7", limits, 5, 1100.0).recommendations)
+        assert max(n for _, n in again.observed("operator-7", limits, 5, 1100.0).recommendations) == largest
+    monkeypatch.setattr(records, "MAX_BYTES", 90)
+    with pytest.raises(TooManyWorkloads, match="1,000 operators do not fit into a plan: use scope: application"):
+        workloads.memory()
     assert answer(arrivals=800).code == "too-many-operators"
     assert answer({"scope": "application"}, arrivals=800).code == "within-tolerance"
 
