@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Collection, Generator
-from typing import Any
+from collections.abc import Collection, Generator, Iterator
+from difflib import get_close_matches
+from typing import Any, get_origin
 
 import h11
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -110,12 +112,39 @@ def application(
     """Return a FastAPI application with problem documents for errors, limits of body size and response time, `tokens`
     that every path but `/health` requires (`run_service` replaces them by the settings'), and documentation at `/docs`
     that needs no internet."""
-    app = FastAPIOffline(title=title, description=description, redoc_url=None, **arguments)
+    app = FastAPIOffline(
+        title=title, description=description, redoc_url=None, dependencies=[Depends(_check_query)], **arguments
+    )
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
     app.add_middleware(Authentication)  # added last, so called first: before a byte of the body is read
     problems.install(app)
     return app
+
+
+def _query_parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Yield each parameter of the query, and whether it may be repeated."""
+    for each in dependant.query_params:
+        yield each.alias, get_origin(each.field_info.annotation) is list
+    for dependency in dependant.dependencies:
+        yield from _query_parameters(dependency)
+
+
+async def _check_query(request: Request) -> None:
+    """Refuse a parameter of the query that the route does not have, or a single one given twice: ignored, it would be
+    taken for an answer to what was asked."""
+    known = dict(_query_parameters(request.scope["route"].dependant))
+    for name in dict.fromkeys(request.query_params):
+        if name not in known:
+            close = get_close_matches(name.replace("-", "_").lower(), known, n=1, cutoff=0.6)
+            hint = f"did you mean {close[0]}?" if close else f"this route has {', '.join(known) or 'none'}"
+            raise problems.Problem(
+                422,
+                f"{name[:100]}: is not a parameter: {hint}",
+                errors=[(f"query.{name[:100]}", f"is unknown: {hint}")],
+            )
+        if len(request.query_params.getlist(name)) > 1 and not known[name]:
+            raise problems.Problem(422, f"{name}: is given twice", errors=[(f"query.{name}", "is given twice")])
 
 
 class _DeadlineProtocol(H11Protocol):

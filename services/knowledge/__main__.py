@@ -115,7 +115,7 @@ async def run(settings: KnowledgeSettings) -> int:
     resources = _resources(settings)
     streams = EventStreams(settings.event_streams)
     app.include_router(applications_router(store, clock, limits, streams))
-    app.include_router(events_router(store, streams))
+    app.include_router(events_router(store, streams, clock))
 
     async def prepare(stop: Stop) -> None:
         if not await wait_for_topics(bus, settings.partitions, stop, checks):

@@ -36,10 +36,13 @@ from .documents import (
     Explanation,
     History,
     Reader,
+    SinceInstant,
+    UntilInstant,
     refuses,
     responds,
+    time_range,
 )
-from .events_api import FEED, EventStreams, Follow, feed
+from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
 from .policies_api import parse_version
 from .scores import summarise_scores
 from .spend import spend_view
@@ -148,12 +151,21 @@ def applications_router(
     @routes.get(
         "/{namespace}/{name}/history",
         summary="Past cycles of the loop, newest first",
-        description="As many and as old as the service is set to keep; a larger `limit` gives no more.",
+        description="As many and as old as the service is set to keep; a larger `limit` or an earlier `since` gives no more.",
         **responds(History),
     )
-    async def history(application: Application, _caller: Reader, limit: HistoryLimit = 50) -> History:
+    async def history(
+        application: Application,
+        _caller: Reader,
+        limit: HistoryLimit = 50,
+        since: SinceInstant = None,
+        until: UntilInstant = None,
+    ) -> History:
+        begin, end = time_range(since, until, clock.now())
         await _state(store, application)
-        return History(items=history_at(await store.history(application), clock.now(), limits)[:limit])
+        lines = history_at(await store.history(application), clock.now(), limits)
+        inside = [each for each in lines if (begin is None or each.at >= begin) and (end is None or each.at <= end)]
+        return History(items=inside[:limit])
 
     @routes.get(
         "/{namespace}/{name}/explain",
@@ -170,13 +182,14 @@ def applications_router(
     @routes.get(
         "/{namespace}/{name}/events",
         summary="The application's event feed",
+        description=FEED_DESCRIPTION,
         response_class=StreamingResponse,
         responses=FEED,
     )
     async def application_events(
-        application: Application, request: Request, _caller: Reader, follow: Follow = True
+        application: Application, request: Request, _caller: Reader, chosen: Chosen
     ) -> StreamingResponse:
-        return feed(store, request, lambda other: other == application, streams, follow=follow)
+        return Feed(streams, chosen.lines(store, request, lambda other: other == application, clock.now()))
 
     routes.include_router(_action_router(store))
     routes.include_router(_evaluations_router(store, clock))

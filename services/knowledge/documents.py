@@ -1,16 +1,29 @@
 """Addresses, callers and responses of the API: response types that are no contracts, and the description of every
 route's responses."""
 
+from contextlib import suppress
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Query
 from pydantic import BaseModel, Field
-from weir_contracts import Analysis, LoopResult, Message, Observation, Outcome, Plan, ScalingPolicy, example
+from weir_contracts import (
+    Analysis,
+    LoopResult,
+    Message,
+    Observation,
+    Outcome,
+    Plan,
+    ScalingPolicy,
+    example,
+    parse_duration,
+)
 from weir_contracts.export import CONTRACTS
 
 from runtime import problems
 from runtime.auth import Caller, requires
+from runtime.problems import Problem
 
 from . import messages
 from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
@@ -31,6 +44,37 @@ Reader = Annotated[Caller, Depends(requires("read"))]
 Writer = Annotated[Caller, Depends(requires("write"))]
 Executor = Annotated[Caller, Depends(requires("executor"))]
 Next = Annotated[str | None, Field(description="`after` of the next page; null: this was the last one")]
+
+
+_INSTANT = "a time such as 2026-06-14T18:30:00Z, or a duration before now such as 2h"
+SinceInstant = Annotated[
+    str | None, Query(max_length=40, description=f"from when: {_INSTANT}; without it from the oldest", examples=["2h"])
+]
+UntilInstant = Annotated[
+    str | None, Query(max_length=40, description=f"until when: {_INSTANT}; without it to the newest", examples=["30m"])
+]
+
+
+def time_range(since: str | None, until: str | None, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return both ends of a time range of the query; 422 if one cannot be read, or the first is after the second."""
+    begin, end = _instant("since", since, now), _instant("until", until, now)
+    if begin is not None and end is not None and begin > end:
+        raise Problem(422, "since: is after until", errors=[("query.since", "is after until")])
+    return begin, end
+
+
+def _instant(field: str, text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    with suppress(ValueError, OverflowError):
+        return now - parse_duration(text)
+    with suppress(ValueError):
+        # A plus sign that was not encoded arrives as a space.
+        found = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        if found.tzinfo is not None:
+            return found
+    sentence = f"must be {_INSTANT}"
+    raise Problem(422, f"{field}: {sentence}", errors=[(f"query.{field}", sentence)])
 
 
 class Policies(Message):

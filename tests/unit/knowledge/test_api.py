@@ -21,7 +21,7 @@ from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_
 from services.knowledge.events_api import events_router
 from services.knowledge.policies_api import policies_router
 from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.store import StoreUnavailable
+from services.knowledge.store import FeedEvent, StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
 from tests.unit.knowledge.memory_store import MemoryStore
 
@@ -70,7 +70,7 @@ class House:
         self.app: FastAPI = api()
         self.app.include_router(policies_router(PolicyChanges(self.store, self.clock, self.catalogue, self._changed)))
         self.app.include_router(applications_router(self.store, self.clock))
-        self.app.include_router(events_router(self.store))
+        self.app.include_router(events_router(self.store, clock=self.clock))
 
     def empty(self) -> None:
         """As on the first day."""
@@ -669,6 +669,65 @@ async def test_a_feed_that_does_not_follow_ends_after_the_newest_event(house: Ho
         answer = await house.http.get(f"{path}?follow=false", headers={"Last-Event-ID": "0"})
         found = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
         assert (answer.status_code, found) == (200, kinds)
+
+
+async def test_stored_events_are_read_without_a_header(house: House) -> None:
+    """`follow=false` begins with the oldest; `since` and `until` are times or durations before now, both included."""
+    for at in (0, 60, 120):
+        # The real store gives an event the millisecond as its id.
+        house.store._events.append(FeedEvent(f"{NOON_MS + at * 1000}-0", "plan", APP, f'{{"at": {at}}}'))
+    house.clock.advance(180)
+
+    async def found(path: str = "/v1/events", **query: str) -> list[int]:
+        answer = await house.http.get(path, params={"follow": "false", **query})
+        assert answer.status_code == 200, answer.text
+        assert answer.text.count("event: end") == 1
+        return [json.loads(line[6:])["at"] for line in answer.text.splitlines() if line.startswith('data: {"at"')]
+
+    for path in ("/v1/events", f"/v1/applications/{APP}/events"):
+        assert await found(path) == [0, 60, 120]
+        assert await found(path, since="2m") == [60, 120]
+        assert await found(path, since="2026-01-01T12:00:30Z", until="1m") == [60, 120]
+        assert await found(path, until="2026-01-01T13:01:00+01:00") == [0, 60]
+        assert await found(path, since="1m", until="30s") == [120]
+        # A past end is the feed's, also of one that follows.
+        assert await found(path, since="1h", until="2m", follow="true") == [0, 60]
+    for query in ({"since": "yesterday"}, {"until": "2026-01-01T12:00:00"}, {"since": "1m", "until": "2m"}):
+        answer = await house.http.get("/v1/events", params=query)
+        assert (answer.status_code, fields(answer)) == (422, [f"query.{next(iter(query))}"])
+
+
+async def test_history_has_a_time_range(house: House) -> None:
+    """From and until when the cycles were decided; the newest first."""
+    for i in range(1, 5):
+        await house.store_events(observation(i), analysis(i), plan(i))
+    address = f"/v1/applications/{APP}/history"
+    times = [each["at"] for each in (await house.http.get(address)).json()["items"]]
+    assert len(times) == 4
+    inside = (await house.http.get(address, params={"since": times[2], "until": times[1]})).json()["items"]
+    assert [each["at"] for each in inside] == times[1:3]
+    assert fields(await house.http.get(address, params={"until": "soon"})) == ["query.until"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/v1/policies?limt=1", "limt: is not a parameter: did you mean limit?"),
+        ("/v1/applications?limit=1&limit=2", "limit: is given twice"),
+        (
+            f"/v1/applications/{APP}/what-if?paralelism=enrich=1",
+            "paralelism: is not a parameter: did you mean parallelism?",
+        ),
+        (f"/v1/applications/{APP}/plan?since=1h", "since: is not a parameter: this route has none"),
+        ("/v1/events?folow=false", "folow: is not a parameter: did you mean follow?"),
+        ("/v1/events?x=", "x: is not a parameter: this route has follow, since, until"),
+    ],
+)
+async def test_an_unknown_parameter_is_named(house: House, path: str, sentence: str) -> None:
+    """Ignored, its answer would be taken for one to what was asked; so would that to a parameter given twice."""
+    answer = await house.http.get(path)
+    assert (answer.status_code, answer.json()["detail"]) == (422, sentence)
+    assert fields(answer)[0].startswith("query.")
 
 
 @pytest.mark.parametrize("given", [b"yesterday", b"1-", b"1-2-3", "²".encode("latin-1"), b"9" * 40])
