@@ -190,6 +190,7 @@ def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
     ratios: list[float] = []
     processing: dict[str, float] = {}
     upper_bounds_only: set[str] = set()
+    idle: set[str] = set()
     for name, parallelism in request.current.items():
         operator = analysis.operator(name)
         if name in sources:
@@ -202,6 +203,9 @@ def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
             if operator is None:
                 raise MetricMissing(f"{what} is unknown: it was not analysed")
             rate = operator.true_processing_rate
+            if rate.proven is None and operator.target_input_rate.value == 0 and name not in sources:
+                idle.add(name)  # it keeps its parallelism
+                continue
             if rate.value is None and operator.min_processing_rate:
                 rate = operator.min_processing_rate
                 upper_bounds_only.add(name)
@@ -212,7 +216,7 @@ def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
                 reason = f"it was analysed at {operator.parallelism} subtasks and runs with {parallelism}"
                 raise MetricMissing(f"{what} is unknown: {reason}")
     graph = Graph(
-        instances=request.current,
+        instances={name: p for name, p in request.current.items() if name not in idle},
         rates={
             name: Rates(rate, {target: rate * share for target, share in selectivity[name].items()})
             for name, rate in processing.items()

@@ -37,6 +37,9 @@ class OperatorReading(Message):
     """Observed parallelism, in subtasks."""
     complete: bool = True
     """False while the engine lacks the counters of a subtask: the reading must not be used for estimates."""
+    finished: bool = False
+    """True: all its subtasks have ended while the job goes on, as those of a bounded source do. It processes nothing any
+    more."""
     records_in: Count | None = None
     """Records taken in since the run began. None: unknown."""
     records_out: Count | None = None

@@ -129,6 +129,7 @@ def _operator(vertex: VertexReading, name: str, flink: FlinkReadings, *, is_sour
         operator=name,
         parallelism=vertex.parallelism,
         complete=vertex.complete,
+        finished=vertex.finished,
         records_in=records_in,
         records_out=vertex.write_records,
         busy_ms=vertex.busy_ms,

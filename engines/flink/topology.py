@@ -85,6 +85,8 @@ class VertexReading:
     max_parallelism: int | None
     slot_sharing_group: str | None
     running: bool
+    finished: bool
+    """Whether all its subtasks have ended: those of a bounded source, while others of the job go on."""
     complete: bool
     read_records: int | None
     write_records: int | None
@@ -198,7 +200,8 @@ def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
         parallelism = count(raw.get("parallelism"))
         if not parallelism or parallelism > MAX_PARALLELISM:
             raise Unreadable(f"{where}.parallelism", f"expected a number from 1 to {MAX_PARALLELISM}")
-        running = (count(tasks.get("RUNNING")) or 0) + (count(tasks.get("FINISHED")) or 0)
+        finished = count(tasks.get("FINISHED")) or 0
+        running = (count(tasks.get("RUNNING")) or 0) + finished
         yield VertexReading(
             id=identifier(raw.get("id"), f"{where}.id"),
             name=text(raw.get("name"), f"{where}.name"),
@@ -206,6 +209,7 @@ def _vertices(entries: Sequence[Any]) -> Iterator[VertexReading]:
             max_parallelism=count(raw.get("maxParallelism")) or None,
             slot_sharing_group=_group(raw.get("slotSharingGroupId")),
             running=running >= parallelism if tasks else raw.get("status") == "RUNNING",
+            finished=finished >= parallelism,
             # The first response after a start has zeros that are not readings.
             complete=metrics.get("read-records-complete") is True and metrics.get("write-records-complete") is True,
             read_records=count(metrics.get("read-records")),

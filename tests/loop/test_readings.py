@@ -1,5 +1,7 @@
 """Stories of readings that are missing, partial or contradictory: the loop acts on what is known."""
 
+from typing import Any
+
 import pytest
 from weir_contracts import Observation, PartitionReading
 
@@ -65,3 +67,47 @@ def test_a_source_that_brings_nothing_adds_nothing_whatever_its_selectivity() ->
         world = World(_two_sources(1e-9), lambda t: 700.0 if t < 100 else 1500.0, planner={"name": planner}).live(200)
         assert world.moves() == [(2, 4)], planner
         assert world.worst() < 15, planner
+
+
+def _rules_finished(observation: Observation) -> Observation:
+    """The source of rules has read its 1,000 and is FINISHED."""
+    final = {
+        "finished": True,
+        "records_in": 1000,
+        "records_out": 1000,
+        "busy_ms": None,
+        "idle_ms": 0.0,
+        "pending_records": None,
+        **dict.fromkeys(("busy_share_mean", "busy_share_max", "backpressure_share_mean", "backpressure_share_max")),
+    }
+    return _of_rules(observation, final)
+
+
+def _of_rules(observation: Observation, changes: dict[str, Any]) -> Observation:
+    """Change the reading of the source of rules, and leave out its partitions."""
+    operators = [o.model_copy(update=changes if o.operator == RULES else {}) for o in observation.operators]
+    partitions = [p for p in observation.partitions if p.operator != RULES]
+    return observation.model_copy(update={"operators": operators, "partitions": partitions})
+
+
+@pytest.mark.thorough
+def test_a_finished_source_does_not_stop_the_others() -> None:
+    """A bounded source has finished, as Flink allows since 1.14, and the load of the other doubles: one step."""
+    for planner in ("rate", "ds2"):
+        world = World(_two_sources(1e-9), lambda t: 700.0 if t < 100 else 1500.0, planner={"name": planner})
+        world.edit = _rules_finished
+        world.live(200)
+        assert world.moves() == [(2, 4)], planner
+        assert world.worst() < 15, planner
+
+
+@pytest.mark.thorough
+def test_a_source_without_offsets_does_not_stop_the_others() -> None:
+    """Change data brings 5 % of the load, and reports neither partitions nor `pendingRecords`
+    (github.com/delta-io/delta/issues/2740): the job grows with the load, and shrinks with it."""
+    world = World(_two_sources(0.05), lambda t: 700.0 if t < 100 else 1500.0 if t < 240 else 500.0)
+    world.edit = lambda observation: _of_rules(observation, {"pending_records": None})
+    world.live(200)
+    assert world.moves() == [(2, 4)]
+    world.live(400)
+    assert world.p() == 2

@@ -13,6 +13,7 @@ from weir_contracts.analysis import Analysis
 from . import capacity, checkpoints, demand, groups, history, lag, propagation, restarts, selectivity, window
 from .context import AnalysisContext, OperatorContext, OperatorWindow, SourceContext
 from .forecast import application as forecast
+from .lag import SourceLag
 from .numbers import estimate, newest
 from .propagation import Graph, graph_of
 from .report import analysis_of
@@ -20,6 +21,8 @@ from .settings import AnalysisSettings
 from .state import AnalyzerState, CheckpointState, Point, Ratio, SourceState
 from .symptoms import symptoms_of
 from .window import Counts, Shares, View
+
+_FINISHED = Estimate(value=0.0, basis="all its subtasks have finished", confidence=1.0)
 
 
 def advance(
@@ -241,6 +244,9 @@ def _windows(
             taken, given = _rate(view, view.records_in), _rate(view, view.records_out)
         if taken.value is None and not graph.inputs[name]:
             taken = given  # a source may count its output only
+        if reading is not None and reading.finished:
+            taken = given = _FINISHED
+            spent = Shares(0.0, 0.0)
         windows[name] = OperatorWindow(reading, view, spent, taken, given)
     return windows
 
@@ -262,10 +268,14 @@ def _sources(
 ) -> tuple[dict[str, SourceContext], dict[str, SourceState]]:
     contexts, states = {}, {}
     for name in graph.sources:
+        reading = operators[name].reading
+        if reading is not None and reading.finished:
+            contexts[name] = SourceContext(name, _FINISHED, _FINISHED, SourceLag(*[_FINISHED] * 3), backlogged=False)
+            continue
         behind, states[name] = lag.source_lag(
             name,
             context.observation,
-            operators[name].reading,
+            reading,
             state.history,
             context.run,
             resume=state.checkpoints.offsets,
@@ -276,9 +286,12 @@ def _sources(
         arrives, trend = demand.arrival_rate(state.history, name, context.at, settings)
         taken = operators[name].input_rate
         if arrives.value is None:
-            arrives = _from_throughput(arrives, taken, behind.growth)
-        if arrives.value is None and _lacks_signals(context.observation, name):
+            arrives = demand.from_lag(arrives, taken, behind.growth)
+        if arrives.proven is None and _lacks_signals(context.observation, name):
             arrives = unknown("application.service needs its signals processed and waiting for it")
+        elif arrives.proven is None and behind.records.proven is None and not _has_offsets(state, context, name):
+            arrives = demand.from_throughput(taken, operators[name].spent)
+            behind = lag.without_positions(arrives)
         backlogged = context.run is not None and lag.is_backlogged(states[name], taken, settings)
         waiting_since = None if context.run is None else lag.waiting_since(states[name], taken, settings)
         contexts[name] = SourceContext(name, arrives, trend, behind, backlogged, waiting_since)
@@ -291,13 +304,17 @@ def _lacks_signals(observation: Observation, source: str) -> bool:
     return is_service and not any(partition.operator == source for partition in observation.partitions)
 
 
-def _from_throughput(reason: Estimate, taken: Estimate, growth: Estimate) -> Estimate:
-    """Return the arrival rate without the brokers: throughput plus growth of lag."""
-    if taken.value is None or growth.value is None:
-        return reason
-    rate = max(0.0, taken.value + growth.value)
-    basis = f"source throughput + growth of lag ({reason.basis})"
-    return estimate(rate, basis, 0.6 * min(taken.confidence, growth.confidence), taken.samples, taken.window_seconds)
+def _has_offsets(state: AnalyzerState, context: AnalysisContext, source: str) -> bool:
+    """Return whether a source reads from brokers that its offsets can be read from, if not now: a group, or one with
+    partitions whose brokers the policy names or that were read before."""
+    observation = context.observation
+    if observation.deployment is not None and observation.deployment.group is not None:
+        return True
+    if any(partition.operator == source for partition in observation.partitions):
+        return True
+    topology, kafka = observation.topology, observation.policy.spec.signals.kafka
+    reported = None if topology is None else topology.operator(source).source_partitions
+    return bool(history.columns_of(state.history.keys, source)) or (kafka is not None and reported is not None)
 
 
 def _measured(

@@ -15,7 +15,11 @@ from .history import Interval
 from .numbers import at_least, estimate, slope
 from .settings import AnalysisSettings
 from .state import LogHistory
+from .window import Shares
 
+_SATURATED_SHARE = 0.9
+_HELD_BACK_SHARE = 0.1
+"""Backpressured share from which a source does not take in what there is."""
 _STEP_SHARE = 0.3
 """Two intervals that both differ from those before by more than this share are a new level, not noise."""
 
@@ -47,6 +51,34 @@ def arrival_rate(
     if late > 1e-6:
         rate = rate.model_copy(update={"confidence": round(rate.confidence * 0.7, 3)})
     return _bound_if(reason, rate), unknown(reason) if reason else _trend(intervals)
+
+
+def from_lag(reason: Estimate, taken: Estimate, growth: Estimate) -> Estimate:
+    """Return the arrival rate without the brokers: throughput plus growth of lag; else what is known, for `reason`."""
+    if taken.value is None or growth.value is None:
+        return reason
+    rate = taken.value + growth.value
+    if rate < -_STEP_SHARE * taken.value:
+        return unknown(f"lag fell by {-growth.value:,.0f} records/s, and only {taken.value:,.0f} were taken in")
+    basis = f"source throughput + growth of lag ({reason.basis})"
+    confidence = 0.6 * min(taken.confidence, growth.confidence)
+    return estimate(max(0.0, rate), basis, confidence, taken.samples, taken.window_seconds)
+
+
+def from_throughput(taken: Estimate, spent: Shares) -> Estimate:
+    """Return the arrival rate of a source that reports neither offsets nor waiting records, such as one of files or change
+    data: what it takes in, which is a lower bound while it may be too slow."""
+    if taken.value is None:
+        return taken
+    confidence, window = 0.6 * taken.confidence, taken.window_seconds
+    busy, held_back = spent.busy, spent.backpressured
+    if busy is None or held_back is None:
+        reason = "it reports neither offsets nor waiting records, and its busy share is unknown"
+    elif busy >= _SATURATED_SHARE or held_back >= _HELD_BACK_SHARE:
+        reason = f"it reports neither offsets nor waiting records, is {busy:.0%} busy and {held_back:.0%} backpressured"
+    else:
+        return estimate(taken.value, f"throughput of a source that is {busy:.0%} busy", confidence, 1, window)
+    return at_least(taken.value, reason, confidence, taken.samples, window)
 
 
 def _bound_if(reason: str, rate: Estimate) -> Estimate:

@@ -62,6 +62,16 @@ class SourceLag:
     growth: Estimate
 
 
+def without_positions(arrives: Estimate) -> SourceLag:
+    """Return the lag of a source that reports neither offsets nor waiting records: nothing waits while its arrivals are
+    what it takes in, else that is unknown."""
+    if arrives.value is not None:
+        nothing = estimate(0.0, f"nothing waits: {arrives.basis}", arrives.confidence, arrives.samples)
+        return SourceLag(nothing, nothing, nothing)
+    bound = at_least(None if arrives.proven is None else 0.0, arrives.basis, arrives.confidence, arrives.samples)
+    return SourceLag(bound, bound, unknown(arrives.basis))
+
+
 def source_lag(
     operator: str,
     observation: Observation,
@@ -108,6 +118,8 @@ def source_lag(
         kept = since(before, at - settings.trend_window_seconds - 1, 4)
         points = thinned([*kept, (at, records.proven)], _MAX_POINTS)
         state = SourceState(tuple(points), seconds.proven, seconds.basis, missing)
+    elif state.points and at - state.points[-1][0] > _CARRY_SECONDS:
+        return SourceLag(records, seconds, unknown(records.basis)), state
     return SourceLag(records, seconds, _growth(state, settings)), state
 
 

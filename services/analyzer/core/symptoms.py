@@ -187,6 +187,8 @@ def _missing_readings(operator: OperatorContext) -> list[str]:
     reading = operator.reading
     if reading is None:
         return ["every reading is"]
+    if reading.finished:
+        return []
     if not reading.complete:
         return ["the readings of some subtasks are"]
     missing = []

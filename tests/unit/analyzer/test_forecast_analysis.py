@@ -83,7 +83,8 @@ def test_a_partition_without_an_offset_leaves_its_time_out() -> None:
 
 
 def test_a_source_without_a_log_has_its_estimated_rate() -> None:
-    """Where no log is known, throughput plus growth of lag is the demand; without either there is no forecast."""
+    """Where no log is known, throughput plus growth of lag is the demand; where it is a lower bound only, as the source is
+    held back and reports no lag, there is no forecast."""
     loop = Loop(Job(interval=10))
     for _ in range(30):
         loop.job.run_for(10)
@@ -92,7 +93,7 @@ def test_a_source_without_a_log_has_its_estimated_rate() -> None:
         operators = [source.model_copy(update={"pending_records": 0}), *others]
         loop.see(observation.model_copy(update={"operators": operators}))
     assert _expected(loop.analyses[-1]) == pytest.approx(300, rel=0.02)
-    blind = Loop(Job(interval=10))
+    blind = Loop(Job(interval=10, rate=900))
     for _ in range(30):
         assert blind.now(partitions=[]).forecasts == []
 

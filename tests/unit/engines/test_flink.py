@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engines.flink import metrics, rescale, topology
 from engines.flink.health import health_of
+from engines.flink.readings import FlinkReadings, scrape_of
 from engines.flink.rest import reason
 from engines.flink.values import Unreadable, flink_seconds
 from tests.unit.monitor.builders import recorded
@@ -100,7 +101,22 @@ def test_finished_tasks_count_as_running() -> None:
     def finished(document: Any) -> None:
         document["vertices"][0]["tasks"].update({"RUNNING": 0, "FINISHED": 1})
 
-    assert topology.job(changed("job", finished)).all_running
+    job = topology.job(changed("job", finished))
+    assert job.all_running
+    assert [vertex.finished for vertex in job.vertices] == [True, False, False, False, False]
+    assert [reading.finished for reading in scrape_of(FlinkReadings(job=job)).operators] == [True, *[False] * 4]
+
+
+def test_a_vertex_of_which_some_tasks_have_finished_goes_on() -> None:
+    """One of two subtasks of a bounded source has read its split: the other still brings records."""
+
+    def partly(document: Any) -> None:
+        document["vertices"][0].update(parallelism=2)
+        document["vertices"][0]["tasks"].update({"RUNNING": 1, "FINISHED": 1})
+
+    job = topology.job(changed("job", partly))
+    assert job.all_running
+    assert not job.vertices[0].finished
 
 
 def test_a_restarting_job_does_not_run() -> None:

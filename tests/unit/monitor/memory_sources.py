@@ -255,6 +255,7 @@ class MemoryFlink:
                 max_parallelism=120,
                 slot_sharing_group="group",
                 running=self.state == "RUNNING" and not self.deploying,
+                finished=False,
                 complete=True,
                 read_records=0 if vertex_id == SOURCE else self.emitted,
                 write_records=self.emitted if vertex_id == SOURCE else 0,
