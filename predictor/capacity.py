@@ -5,8 +5,13 @@
 more subtasks were measured to do less: on the few close p of a control loop a free κ extrapolates worse than a straight
 line. Then it replaces s, `C(p) = c·p / (1 + κ·p·(p − 1))`, and beyond some parallelism more subtasks do less.
 
+Partitions and key groups are not divided: with G of them the busiest of p subtasks has ⌈G/p⌉, so that p subtasks do what
+G/⌈G/p⌉ equally loaded ones would. C has steps: of 12 partitions, 7 to 11 subtasks do what 6 do. The curve is one of
+equally loaded subtasks; what was measured between two steps is a measurement of as many as that.
+
 Records of a hot key are processed by one subtask: with the share h of all records, the busiest subtask does 1 + h·(p − 1)
-times the mean, and saturates first. So a skew that was measured divides C(p) by as much, at every parallelism.
+times the mean, and saturates first. So a skew that was measured, beyond that of the steps, divides C(p) by as much, at
+every parallelism.
 
 Each curve has an interval at each parallelism: it widens with the points' spread, age and lack of saturation, and with
 the distance from them.
@@ -22,7 +27,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from weir_contracts import CapacityPoint, OperatorAnalysis
+from weir_contracts import CapacityPoint, OperatorAnalysis, Topology, even_subtasks, parallelism_for
 
 from .fit import DISTANCE_ERROR, NOISE, PRIOR, Measurement, Prior, fitted, sensitivity
 
@@ -60,16 +65,19 @@ class CapacityCurve(NamedTuple):
     """Standard error of the serial share's logarithm."""
     pivot: float = 0.0
     """`fit.sensitivity` at the measured parallelisms."""
-    measured: tuple[int, ...] = ()
-    """The measured parallelisms, least first."""
+    measured: tuple[float, ...] = ()
+    """The measured parallelisms as equally loaded subtasks, least first."""
     hot_share: float = 0.0
     """Share of the records that one subtask gets beyond its equal part."""
+    shares: int | None = None
+    """Number of indivisible shares of the work: partitions, tasks, key groups. None: it is divided evenly."""
 
     def rate(self, parallelism: int) -> float:
-        """Return records/s that the operator sustains at `parallelism`; grows with it up to `best`."""
-        more = parallelism - 1
-        shared = more * (self.serial_seconds + self.coherence_seconds * parallelism)
-        return parallelism / (self.per_subtask_seconds + shared) / (1 + self.hot_share * more)
+        """Return records/s that the operator sustains at `parallelism`; grows with it, in steps, up to `best`."""
+        subtasks = even_subtasks(parallelism, self.shares)
+        more = subtasks - 1
+        shared = more * (self.serial_seconds + self.coherence_seconds * subtasks)
+        return subtasks / (self.per_subtask_seconds + shared) / (1 + self.hot_share * more)
 
     def lower(self, parallelism: int) -> float:
         """Return the lower edge of the interval around `rate`."""
@@ -83,9 +91,9 @@ class CapacityCurve(NamedTuple):
         """Return the relative standard error of `rate`; 0 if the curve was not measured."""
         if not self.measured:
             return 0.0
-        share = self.serial_seconds / self.per_subtask_seconds
-        shape = self.shape_error * (sensitivity(share, parallelism) - self.pivot)
-        distance = 0.0 if parallelism in self.measured else min([abs(math.log(parallelism / p)) for p in self.measured])
+        share, subtasks = self.serial_seconds / self.per_subtask_seconds, even_subtasks(parallelism, self.shares)
+        shape = self.shape_error * (sensitivity(share, subtasks) - self.pivot)
+        distance = 0.0 if subtasks in self.measured else min([abs(math.log(subtasks / p)) for p in self.measured])
         return math.hypot(self.level_error, shape, DISTANCE_ERROR * distance)
 
     @property
@@ -96,9 +104,10 @@ class CapacityCurve(NamedTuple):
 
     @property
     def ceiling(self) -> float:
-        """Records/s that no parallelism exceeds; infinite for a linear curve."""
-        if self.best is not None:
-            return self.rate(self.best)
+        """Records/s that no parallelism exceeds; infinite for a linear curve without steps."""
+        most = self.best or self.shares
+        if most is not None:
+            return self.rate(most)
         limit = self.serial_seconds + self.hot_share * self.per_subtask_seconds
         return math.inf if limit <= 0 else 1 / limit
 
@@ -116,13 +125,18 @@ class CapacityCurve(NamedTuple):
         if left <= 1e-9:
             return None
         if hot == 0:
-            return 1 + math.ceil(missing / left - 1e-9)
+            return parallelism_for(1 + missing / left, self.shares)
         root = left * left - 4 * missing * demand * shared * hot
         if root < 0:
             return None
-        more = math.ceil(2 * missing / (left + math.sqrt(root)) - 1e-9)
+        found = parallelism_for(1 + 2 * missing / (left + math.sqrt(root)), self.shares)
         # Rounded up, it may lie beyond the larger root.
-        return 1 + more if 1 + more >= demand * (1 - 1e-9) * (own + shared * more) * (1 + hot * more) else None
+        return None if found is None or self.rate(found) < demand * (1 - 1e-9) else found
+
+    @property
+    def even(self) -> "CapacityCurve":
+        """The curve without steps: if the work were divided evenly."""
+        return self._replace(shares=None)
 
     def surely_needed(self, demand: float, limit: int, margin: float = 0.0) -> int | None:
         """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`, which may be `margin` higher;
@@ -149,57 +163,68 @@ def _best(curve: CapacityCurve) -> int:
     own, shared, hot = curve.per_subtask_seconds, curve.serial_seconds, curve.hot_share
     falls = curve.coherence_seconds + shared * hot
     exact = min(MAX_BEST, math.sqrt(max(0.0, own - shared) * (1 - hot) / falls))
-    return max(max(1, math.floor(exact)), math.ceil(exact), key=curve.rate)
+    if curve.shares is None:
+        return max(max(1, math.floor(exact)), math.ceil(exact), key=curve.rate)
+    above = parallelism_for(exact, curve.shares) or curve.shares
+    below = math.ceil(even_subtasks(max(1, above - 1), curve.shares))
+    return max(below, above, key=curve.rate)
 
 
-def curve_of(operator: OperatorAnalysis) -> CapacityCurve | None:
-    """Return the curve through what was measured of an operator; None if nothing was."""
+def curve_of(operator: OperatorAnalysis, shares: int | None = None) -> CapacityCurve | None:
+    """Return the curve through what was measured of an operator; None if nothing was. `shares` is the number of indivisible
+    shares of its work, if there are any."""
     trusted = [point for point in operator.capacities if point.confidence >= MIN_CONFIDENCE]
-    points, confidence, is_measured = _measurements(trusted), 0.0, False
+    points, confidence, is_measured = _measurements(trusted, shares), 0.0, False
     for point in trusted:
         confidence = point.confidence if point.confidence > confidence else confidence
         is_measured = is_measured or point.parallelism == operator.parallelism
     now = operator.true_processing_rate
     # An estimate may be negative or 0; such a rate says nothing of what the operator can do.
     if not is_measured and now.value is not None and now.value > 0 and now.confidence >= MIN_CONFIDENCE:
-        points.append(Measurement(operator.parallelism, now.value, 1 / now.confidence))
+        subtasks = even_subtasks(operator.parallelism, shares)
+        points.append(Measurement(subtasks, now.value, 1 / now.confidence))
         confidence = max(confidence, now.confidence)
     if not points:
         return None
-    curve = _falling(points, confidence) if len(trusted) > 1 and _falls(trusted) else None
-    return curve or curve_through(tuple(points), confidence, _hot_share(trusted))
+    curve = _falling(points, confidence) if len(trusted) > 1 and _falls(trusted, shares) else None
+    curve = curve or curve_through(tuple(points), confidence, _hot_share(trusted, shares))
+    return curve if shares is None else curve._replace(shares=shares)
 
 
-def _hot_share(points: Sequence[CapacityPoint]) -> float:
+def _hot_share(points: Sequence[CapacityPoint], shares: int | None) -> float:
     """Return the share of records that one subtask gets beyond its equal part, by least squares of the measured skews;
-    0 if no skew is more than a difference between gauges."""
+    0 if no skew is more than a difference between gauges. A skew between two steps is partly, or all, that of the step."""
     max_excess = products = squares = 0.0
     for point in points:
-        skew, more = point.skew, point.parallelism - 1
+        subtasks = even_subtasks(point.parallelism, shares)
+        skew, more = point.skew, subtasks - 1
         if skew is not None and more > 0:
-            excess, weight = skew - 1, point.confidence
+            excess, weight = skew * subtasks / point.parallelism - 1, point.confidence
             max_excess = excess if excess > max_excess else max_excess
             products += weight * more * excess
             squares += weight * more * more
     return 0.0 if max_excess < NOTABLE_SKEW else min(MAX_HOT_SHARE, max(0.0, products / squares))
 
 
-def _measurements(trusted: Sequence[CapacityPoint]) -> list[Measurement]:
+def _measurements(trusted: Sequence[CapacityPoint], shares: int | None) -> list[Measurement]:
     newest, found = max([p.measured_at for p in trusted]) if len(trusted) > 1 else None, []
     for point in trusted:
         variance = 1 / (point.confidence * (SATURATED_WEIGHT if point.saturated else 1.0))
         if newest is not None and point.measured_at < newest:
             hours = min(MAX_AGE_HOURS, (newest - point.measured_at).total_seconds() / 3600)
             variance += (HOURLY_ERROR * hours / NOISE) ** 2
-        found.append(Measurement(point.parallelism, point.records_per_second, round(variance, 3)))
+        subtasks = even_subtasks(point.parallelism, shares)
+        found.append(Measurement(subtasks, point.records_per_second, round(variance, 3)))
     return found
 
 
-def _falls(points: Sequence[CapacityPoint]) -> bool:
+def _falls(points: Sequence[CapacityPoint], shares: int | None) -> bool:
     """Whether more subtasks were measured to do clearly less than fewer, both saturated and within the last hour."""
     newest = max(p.measured_at for p in points)
     full = [
-        (p.parallelism, p.records_per_second) for p in points if p.saturated and newest - p.measured_at <= FALL_COUNTS
+        (even_subtasks(p.parallelism, shares), p.records_per_second)
+        for p in points
+        if p.saturated and newest - p.measured_at <= FALL_COUNTS
     ]
     best = 0.0
     for _, rate in sorted(full):
@@ -216,9 +241,9 @@ def curve_through(
     """Return the curve through one or more measurements, at which one subtask got `hot_share` beyond its equal part."""
     even = points
     if hot_share > 0:
-        even = tuple([each._replace(rate=each.rate * (1 + hot_share * (each.parallelism - 1))) for each in points])
+        even = tuple([each._replace(rate=each.rate * (1 + hot_share * (each.subtasks - 1))) for each in points])
     rate, share, level_error, shape_error, pivot = fitted(even, prior)
-    measured = tuple(sorted({point.parallelism for point in points}))
+    measured = tuple(sorted({point.subtasks for point in points}))
     return CapacityCurve(
         1 / rate, share / rate, confidence, len(measured), 0.0, level_error, shape_error, pivot, measured, hot_share
     )
@@ -228,7 +253,7 @@ def _falling(points: Sequence[Measurement], confidence: float) -> CapacityCurve 
     own, coherence = _weighted(points)
     if own <= 0 or coherence <= 0:
         return None
-    measured = tuple(sorted({point.parallelism for point in points}))
+    measured = tuple(sorted({point.subtasks for point in points}))
     return CapacityCurve(own, 0.0, confidence, len(measured), coherence, 2 * NOISE, 0.0, 0.0, measured)
 
 
@@ -251,19 +276,28 @@ class LowerBound(NamedTuple):
     """A lower bound of capacity, and the parallelism at which it was found."""
 
     records_per_second: float
-    """Rate of the whole operator."""
+    """Rate of the whole operator, if its load were even."""
     parallelism: int
+    shares: int | None = None
+    """As in `CapacityCurve`."""
+
+    @property
+    def line(self) -> CapacityCurve:
+        """The linear curve through the lower bound."""
+        return CapacityCurve(self.parallelism / self.records_per_second, shares=self.shares)
 
     def rate(self, parallelism: int) -> float:
         """Return a lower bound of records/s that the operator sustains at `parallelism`. Fewer subtasks do at least
         their share, because more of them share something; that more subtasks do more was not measured."""
-        return self.records_per_second * min(1.0, parallelism / self.parallelism)
+        return self.line.rate(min(parallelism, self.parallelism))
 
 
-def lower_bounds_of(operators: Iterable[OperatorAnalysis], curves: Container[str]) -> dict[str, LowerBound]:
+def lower_bounds_of(
+    operators: Iterable[OperatorAnalysis], curves: Container[str], topology: Topology
+) -> dict[str, LowerBound]:
     """Return the lower bounds of the operators without a curve, as far as they are known."""
     bounds = {
-        o.operator: LowerBound(o.min_processing_rate.value or 0.0, o.parallelism)
+        o.operator: LowerBound(o.min_processing_rate.value or 0.0, o.parallelism, topology.work_shares(o.operator))
         for o in operators
         if o.operator not in curves and o.min_processing_rate is not None
     }

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from weir_contracts import Analysis, Deployment, Operator, Outcome, Parallelism, Topology, Unknown
+from weir_contracts import Analysis, Deployment, Outcome, Parallelism, Topology, Unknown
 
 from . import messages
 from .arrivals import ArrivalPath
@@ -67,11 +67,11 @@ class Case:
         """Records/s that operators of unknown capacity carry at least: their demand, too, if they are known to suffice
         for it."""
         found, loads = {}, self.model.loads
-        bounds = lower_bounds_of(self.analysis.operators, self.model.curves)
+        bounds = lower_bounds_of(self.analysis.operators, self.model.curves, self.topology)
         for operator in self.topology.operators:
             name = operator.name
             if name in bounds:
-                rate = bounds[name].rate(_busy_subtasks(operator, self.wanted[name]))
+                rate = bounds[name].rate(self.wanted[name])
                 found[name] = max(rate, loads[name]) if name in loads and self.suffices(name) else rate
         return found
 
@@ -138,10 +138,10 @@ class Case:
         """Return the figures of the wanted parallelism; only without gaps."""
         objective = self.analysis.policy.spec.objective
         # No operator takes in more than its lower bound; but load over a lower bound is no utilization.
+        topology, wanted = self.topology, self.wanted
         lines = {
-            o.name: CapacityCurve(_busy_subtasks(o, self.wanted[o.name]) / self.lower_bounds[o.name])
-            for o in self.topology.operators
-            if o.name in self.lower_bounds
+            name: CapacityCurve(topology.even_subtasks(name, wanted[name]) / bound, shares=topology.work_shares(name))
+            for name, bound in self.lower_bounds.items()
         }
         model = self.model.under(self.paths)
         (found,) = outlooks(
@@ -157,11 +157,6 @@ class Case:
         )
         busy, where = busiest(model.max_loads(horizon_seconds), self.capacities)
         return found._replace(max_utilization=None if busy is None else round(busy, 3), bottleneck=where)
-
-
-def _busy_subtasks(operator: Operator, p: int) -> int:
-    """Return how many of `p` subtasks have something to do: those of a source without a partition are idle."""
-    return min(p, operator.source_partitions or p)
 
 
 def case_of(analysis: Analysis, parallelism: Parallelism, outcomes: Sequence[Outcome]) -> Case:
@@ -181,7 +176,7 @@ def case_of(analysis: Analysis, parallelism: Parallelism, outcomes: Sequence[Out
     silent = next((gap for gap in gaps if gap.what == "arrival rate"), None)
     if silent:
         raise NotYet(f"the arrival rate of {silent.operator} is unknown: {silent.because}")
-    if not model.curves and not lower_bounds_of(analysis.operators, model.curves):
+    if not model.curves and not lower_bounds_of(analysis.operators, model.curves, topology):
         raise NotYet("no operator's capacity is known yet: it takes a window of a warmed-up run")
     now = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
     lost = [name for name in topology.names if name not in now and name not in parallelism]

@@ -315,7 +315,7 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
         if gap.lower_bound is None and (gap.what == "arrival rate" or objective.utilization is None):
             return TooLittle("metric-missing", f"the {gap.what} of {gap.operator} is unknown ({gap.because})")
     current = deployment.observed
-    bounds = lower_bounds_of(analysis.operators, model.curves)
+    bounds = lower_bounds_of(analysis.operators, model.curves, request.topology)
     found = Comparison(
         analysis=analysis,
         topology=request.topology,

@@ -37,9 +37,9 @@ GRID = tuple(k / 4 for k in range(-12, 15))
 
 
 class Measurement(NamedTuple):
-    """Capacity at one parallelism."""
+    """Capacity of so many equally loaded subtasks."""
 
-    parallelism: int
+    subtasks: float
     rate: float
     variance: float
     """Of its relative error, over that of a usual measurement."""
@@ -58,9 +58,9 @@ class Fitted(NamedTuple):
     """Sensitivity to ln s at the measured parallelisms, where level and shape are independent."""
 
 
-def sensitivity(serial_share: float, parallelism: float) -> float:
+def sensitivity(serial_share: float, subtasks: float) -> float:
     """Return by how much ln C falls as ln s grows."""
-    shared = serial_share * (parallelism - 1)
+    shared = serial_share * (subtasks - 1)
     return shared / (1 + shared)
 
 
@@ -68,13 +68,13 @@ def fitted(points: tuple[Measurement, ...], prior: Prior = PRIOR) -> Fitted:
     """Return the fit of one or more measurements."""
     weights = [1 / point.variance for point in points]
     total = sum(weights)
-    if len({point.parallelism for point in points}) == 1:
+    if len({point.subtasks for point in points}) == 1:
         share = prior.serial_share
         level = sum(weight * math.log(p.rate) for weight, p in zip(weights, points, strict=True)) / total
-        level -= _shape(share, points[0].parallelism)
+        level -= _shape(share, points[0].subtasks)
         error = NOISE * math.sqrt(1 + 1 / total)
-        return Fitted(math.exp(level), share, error, prior.deviation, sensitivity(share, points[0].parallelism))
-    rows = [(point.parallelism, math.log(point.rate), weight) for point, weight in zip(points, weights, strict=True)]
+        return Fitted(math.exp(level), share, error, prior.deviation, sensitivity(share, points[0].subtasks))
+    rows = [(point.subtasks, math.log(point.rate), weight) for point, weight in zip(points, weights, strict=True)]
     share, deviation, squares = _posterior(rows, total, prior)
     level = sum(weight * (y - _shape(share, p)) for p, y, weight in rows) / total
     variance = (NOISE_POINTS * NOISE**2 + squares) / (NOISE_POINTS + len(points) - 1)
@@ -82,8 +82,8 @@ def fitted(points: tuple[Measurement, ...], prior: Prior = PRIOR) -> Fitted:
     return Fitted(math.exp(level), share, math.sqrt(variance * (1 + 1 / total)), deviation, pivot)
 
 
-def _shape(serial_share: float, parallelism: int) -> float:
-    return math.log(parallelism) - math.log1p(serial_share * (parallelism - 1))
+def _shape(serial_share: float, subtasks: float) -> float:
+    return math.log(subtasks) - math.log1p(serial_share * (subtasks - 1))
 
 
 @lru_cache(maxsize=64)
@@ -93,8 +93,8 @@ def _shares(prior: Prior) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=4096)  # each cycle measures the same parallelisms
-def _shapes(parallelism: int, prior: Prior) -> tuple[float, ...]:
-    return tuple([_shape(share, parallelism) for share in _shares(prior)])
+def _shapes(subtasks: float, prior: Prior) -> tuple[float, ...]:
+    return tuple([_shape(share, subtasks) for share in _shares(prior)])
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +102,7 @@ def _log_shares(prior: Prior) -> tuple[float, ...]:
     return tuple([math.log(share) for share in _shares(prior)])
 
 
-def _posterior(rows: Sequence[tuple[int, float, float]], total: float, prior: Prior) -> tuple[float, float, float]:
+def _posterior(rows: Sequence[tuple[float, float, float]], total: float, prior: Prior) -> tuple[float, float, float]:
     """Return the median of s, the deviation of ln s, and the weighted squares that remain."""
     usual, half_freedom = NOISE_POINTS * NOISE**2, (NOISE_POINTS + len(rows) - 1) / 2
     weights = [weight for _, _, weight in rows]

@@ -71,14 +71,9 @@ class Model:
         return replace(self, arrivals={**self.arrivals, **starts}, paths=changing)
 
     def capacities(self, parallelism: Mapping[str, int]) -> dict[str, float]:
-        """Return records/s that each operator with a curve sustains; a source uses at most one subtask for each
-        partition."""
-        found = {}
-        for name, curve, partitions in self._curves:
-            p = parallelism.get(name)
-            if p is not None:
-                found[name] = curve.rate(p if partitions is None else min(p, partitions))
-        return found
+        """Return records/s that each operator with a curve sustains."""
+        curves = self.curves
+        return {n: curves[n].rate(parallelism[n]) for n in self.topology.names if n in curves and n in parallelism}
 
     @cached_property
     def loads(self) -> Mapping[str, float]:
@@ -108,11 +103,6 @@ class Model:
         """Return records/s of each source at one time from now."""
         paths = self.paths
         return {s: paths[s].rate_at(seconds) if s in paths else rate for s, rate in self.arrivals.items()}
-
-    @cached_property
-    def _curves(self) -> list[tuple[str, CapacityCurve, int | None]]:
-        operators = self.topology.operators
-        return [(o.name, self.curves[o.name], o.source_partitions) for o in operators if o.name in self.curves]
 
     @cached_property
     def fed(self) -> Mapping[str, Fed]:

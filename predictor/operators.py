@@ -10,7 +10,8 @@ from .case import Case
 from .flow import loads_of
 
 SKEWED = 1.5
-"""Busiest subtask's busy share over the mean, from which more subtasks may not help: the analyzer's symptom `skewed`.
+"""Busiest subtask's busy share over the mean, beyond its larger part of partitions or key groups, from which more subtasks
+may not help: the analyzer's symptom `skewed`.
 """
 
 
@@ -30,7 +31,9 @@ def _operator(case: Case, name: str, reaching: float | None) -> WhatIfOperator:
         input_rate=None if reaching is None else round(reaching, 2),
         capacity=None if capacity is None else round(capacity, 2),
         utilization=None if reaching is None or capacity is None else round(min(1.0, reaching / capacity), 4),
-        min_parallelism=None if curve is None or arriving is None else curve.needed(arriving),
+        min_parallelism=None
+        if curve is None or arriving is None
+        else curve.needed(arriving) or curve.even.needed(arriving),
         seen_at=_measured_at(case.analysis.operator(name)),
         confidence=None if curve is None else curve.confidence,
     )
@@ -62,7 +65,9 @@ def notes_of(case: Case, operators: list[WhatIfOperator]) -> list[str]:
             notes.append(f"{name} gains nothing from {p} over {useful}")
         found = case.analysis.operator(name)
         skew = found.skew.value if found else None
-        if skew is not None and skew >= SKEWED:
+        if found is None or skew is None:
+            continue
+        if skew * case.topology.even_subtasks(name, found.parallelism) >= SKEWED * found.parallelism:
             notes.append(messages.skewed(name, skew))
     if case.changed and not case.restart.measured:
         notes.append(f"no rescale was measured yet: {case.restart.seconds:.0f} s are assumed for its restart")

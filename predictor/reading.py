@@ -62,7 +62,8 @@ def model_of(analysis: Analysis, topology: Topology) -> tuple[Model, list[Gap]]:
             gaps.append(Gap(name, "lag", lag.basis, lag.lower_bound))
         arrivals[name] = max(0.0, rate.proven)
         backlogs[name] = Backlog(max(0.0, lag.proven or 0.0), source.lag_seconds.proven)
-    curves = {o.operator: curve for o in analysis.operators if (curve := curve_of(o)) is not None}
+    found = {o.operator: curve_of(o, topology.work_shares(o.operator)) for o in analysis.operators}
+    curves = {name: curve for name, curve in found.items() if curve is not None}
     flow = flow_of(topology, ratios_of(analysis))
     for name in topology.names:
         if name not in curves:

@@ -22,9 +22,12 @@ def capacity(operator: OperatorSpec, parallelism: int) -> float:
 def hottest_share(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float:
     """Return the share of an operator's records that its busiest subtask gets; 1/p where they are spread evenly.
 
-    With keys: a subtask has up to ⌈G/p⌉ of the key groups (as many as the max parallelism); few keys are distributed
-    unevenly by chance; and all records of a hot key go to one subtask.
+    A subtask of a source has each p-th partition. With keys: a subtask has up to ⌈G/p⌉ of the key groups (as many as the
+    max parallelism); few keys are distributed unevenly by chance; and all records of a hot key go to one subtask.
     """
+    if operator.source is not None:
+        weights = operator.source.weights or (1.0,) * operator.source.partitions
+        return max(sum(weights[first::parallelism]) for first in range(min(parallelism, len(weights)))) / sum(weights)
     if not keyed:
         return 1 / parallelism
     groups = operator.max_parallelism

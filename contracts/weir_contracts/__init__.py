@@ -63,6 +63,8 @@ from .deployment import Run as Run
 from .deployment import Slots as Slots
 from .deployment import Topology as Topology
 from .deployment import WorkloadStatus as WorkloadStatus
+from .deployment import even_subtasks as even_subtasks
+from .deployment import parallelism_for as parallelism_for
 from .document import InvalidDocument as InvalidDocument
 from .document import example as example
 from .document import printable as printable

@@ -20,6 +20,26 @@ if TYPE_CHECKING:
     from .limits import Bounds
 
 
+def even_subtasks(parallelism: int, shares: int | None) -> float:
+    """Return the number of equally loaded subtasks that do as much as `parallelism`.
+
+    Work that comes in indivisible shares is not divided evenly: the busiest of p subtasks has ⌈shares / p⌉ of them, and
+    saturates first. None: the work is divided evenly.
+    """
+    if shares is None or parallelism <= 0:
+        return parallelism
+    return shares / -(-shares // parallelism)
+
+
+def parallelism_for(subtasks: float, shares: int | None) -> int | None:
+    """Return the smallest parallelism that does as much as `subtasks` equally loaded ones; None if they are more than the
+    indivisible shares."""
+    if shares is None:
+        return math.ceil(subtasks - 1e-9)
+    largest_share = math.floor(shares / max(1.0, subtasks) + 1e-9)
+    return None if largest_share < 1 else -(-shares // largest_share)
+
+
 class OperatorLimits(NamedTuple):
     """Minimum and maximum parallelism of an operator: 1 ≤ min ≤ max ≤ max_allowed ≤ key groups."""
 
@@ -137,29 +157,36 @@ class Topology(Message):
             found[name] = OperatorLimits(low, useful, high)
         return found
 
+    def work_shares(self, name: str) -> int | None:
+        """Return the number of indivisible shares of an operator's work: partitions or tasks of a source, key groups of a
+        keyed operator. None: it is divided evenly, or that is unknown."""
+        operator = self._by_name.get(name)
+        if operator is None:
+            return None
+        return operator.source_partitions or (operator.max_parallelism if name in self._keyed else None)
+
+    def even_subtasks(self, name: str, p: int) -> float:
+        """Return the number of equally loaded subtasks of an operator that do as much as `p`."""
+        return even_subtasks(p, self.work_shares(name))
+
     def smallest_useful(self, name: str, p: int) -> int:
         """Return the smallest parallelism of an operator that is as good as `p`.
 
         A source has at most as many busy subtasks as partitions. Partitions and key groups are not divided: of
         parallelisms with the same largest share the smallest will do (with G of them, q with ⌈G/q⌉ = ⌈G/p⌉).
         """
-        operator = self._by_name[name]
-        groups = operator.max_parallelism
-        units = operator.source_partitions or (groups if name in self._keyed else None)
-        if units is None:
+        groups, shares = self._by_name[name].max_parallelism, self.work_shares(name)
+        if shares is None:
             return p if groups is None else min(p, groups)
-        return math.ceil(units / math.ceil(units / min(p, units)))
+        return math.ceil(even_subtasks(p, shares))
 
     def next_useful(self, name: str, p: int) -> int:
-        """Return the smallest parallelism of a source, at least `p`, at which no smaller one is as good.
-
-        With T partitions or tasks, n subtasks process as many as T / ceil(T / n) do, since none is divided.
-        """
-        units = self._by_name[name].source_partitions
-        if units is None or p <= 0 or self.smallest_useful(name, p) == p:
-            return p
-        largest_share = math.ceil(units / p)
-        return math.ceil(units / max(1, largest_share - 1))
+        """Return `p` if no smaller parallelism of the operator is as good, else the next one that does more, or the one
+        beyond which none does."""
+        shares, useful = self.work_shares(name), self.smallest_useful(name, p)
+        if shares is None or useful >= p:
+            return useful
+        return -(-shares // max(1, -(-shares // p) - 1))
 
     def inputs(self, name: str) -> list[str]:
         """Return the direct upstream operators of `name`, each once."""

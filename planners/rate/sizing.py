@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pydantic import AliasChoices, Field
-from weir_contracts import Infeasible, Parallelism, Topology
+from weir_contracts import Infeasible, Parallelism, even_subtasks
 
 from predictor import Assumptions, CapacityCurve, Comparison
 
@@ -37,7 +37,7 @@ class Demand:
     min: int
     max: int
     useful: int
-    """`max`, but no parallelism that does less than a smaller one."""
+    """`max`, but no parallelism that does no more than a smaller one."""
     best: int | None
     """Parallelism beyond which more subtasks do less; None: there is none, or it is unknown."""
     curve: CapacityCurve | None
@@ -49,9 +49,6 @@ class Demand:
     """Whether that is the objective, which is to hold under higher arrivals, too; else the room is enough for them."""
     catching_up: float
     """Records of the backlog and of a restart."""
-    tasks: Topology | None = None
-    """Graph of a consumer group, whose tasks are not divided: a size between two useful ones does as much as the lower
-    one."""
 
     def is_above(self, utilization: float) -> bool:
         """Return whether the present parallelism is known to be busier than that."""
@@ -92,8 +89,6 @@ class Demand:
             needed = curve.needed(rate if rate > upper else upper)
             by_load = useful if needed is None or needed > useful else needed
             size = by_capacity if by_capacity > by_load else by_load
-            if self.tasks:
-                size = min(useful, self.tasks.next_useful(self.operator, size))
             found.append((size if size > low else low, CAPACITY if by_capacity > by_load else LOAD))
         return found
 
@@ -108,14 +103,14 @@ def demands_of(comparison: Comparison) -> list[Demand]:
     waiting, restart_seconds = comparison.waiting, comparison.restart.seconds
     utilization = comparison.target_utilization
     is_bound = comparison.objective.utilization is not None
-    tasks = None if comparison.analysis.policy.group_id is None else comparison.topology
     found = []
     for name, (low, high, _) in comparison.limits.items():
         now, curve, load = current[name], curves.get(name), loads.get(name)
         best = None if curve is None else curve.best
-        useful = high if best is None else min(high, max(best, now))
+        useful = max(low, comparison.topology.smallest_useful(name, high))
+        useful = useful if best is None else min(useful, max(best, now))
         catching_up = waiting.get(name, 0.0) + (load or 0.0) * restart_seconds
-        found.append(Demand(name, now, low, high, useful, best, curve, load, utilization, is_bound, catching_up, tasks))
+        found.append(Demand(name, now, low, high, useful, best, curve, load, utilization, is_bound, catching_up))
     return found
 
 
@@ -164,7 +159,8 @@ def shrunk(
         name, now, curve = each.operator, each.now, each.curve
         if curve is None and name in comparison.lower_bounds:
             # A lower bound suffices for fewer subtasks, and is no reason for more.
-            curve = CapacityCurve(now / comparison.lower_bounds[name])
+            shares, bound = comparison.topology.work_shares(name), comparison.lower_bounds[name]
+            curve = CapacityCurve(even_subtasks(now, shares) / bound, shares=shares)
         if curve is None or each.load is None:
             found[name] = min(_grown(comparison, each), now)
             continue
@@ -172,8 +168,6 @@ def shrunk(
         if is_steady:
             needed = curve.needed(rate)
             size, decided_by = max(each.min, now if needed is None else needed), LOAD
-            if each.tasks:
-                size = each.tasks.next_useful(name, size)
         else:
             ((size, decided_by),) = each.fittings(curve, [rate], growth * each.load, arrival_margin)
         found[name] = min(size, now)
@@ -184,8 +178,10 @@ def shrunk(
 def _grown(comparison: Comparison, demand: Demand) -> int:
     """Return the size under unknown demand: the present one, or a useful step more if the operator is visibly
     saturated."""
-    now = demand.now
-    return min(demand.max, now + max(1, now // 2)) if demand.operator in comparison.suspects else now
+    now, name = demand.now, demand.operator
+    if name not in comparison.suspects:
+        return now
+    return max(now, min(demand.useful, comparison.topology.next_useful(name, now + max(1, now // 2))))
 
 
 def infeasible(demands: Sequence[Demand], drain_seconds: float, growth: float) -> list[Infeasible]:
@@ -199,7 +195,7 @@ def infeasible(demands: Sequence[Demand], drain_seconds: float, growth: float) -
         rate = each.lasting(growth) + each.catching_up / drain_seconds
         if curve.rate(useful) > 1.001 * rate:
             continue  # not even close
-        needed = curve.needed(rate)
+        needed = curve.needed(rate) or curve.even.needed(rate)
         if needed is None:
             reason = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"
             code, wanted, limit = "capacity-ceiling", round(rate, 1), round(curve.ceiling, 1)

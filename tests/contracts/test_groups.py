@@ -4,7 +4,9 @@ import re
 from typing import Any
 
 import pytest
-from weir_contracts import InvalidPolicy, Observation, example, parse_policy
+from hypothesis import given
+from hypothesis import strategies as st
+from weir_contracts import InvalidPolicy, Observation, even_subtasks, example, parallelism_for, parse_policy
 
 STREAMS = {"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}
 KAFKA = {"kafka": {"bootstrapServers": "kafka:9092"}}
@@ -106,3 +108,16 @@ def test_tasks_limit_the_useful_number_of_threads() -> None:
     assert graph is not None
     ten = graph.model_copy(update={"operators": [graph.operators[0].model_copy(update={"source_partitions": 10})]})
     assert [ten.smallest_useful("orders", n) for n in (1, 2, 3, 4, 5, 6, 9, 10, 11)] == [1, 2, 3, 4, 5, 5, 5, 10, 10]
+    assert [ten.next_useful("orders", n) for n in (1, 2, 3, 4, 5, 6, 9, 10, 11)] == [1, 2, 3, 4, 5, 10, 10, 10, 10]
+
+
+@given(st.integers(1, 200), st.integers(1, 250))
+def test_shares_of_work_are_dealt_out_one_by_one(shares: int, parallelism: int) -> None:
+    """As many subtasks do what equally loaded ones would, of which each has as much as the busiest of them: it is counted
+    with partitions that are dealt out. The smallest parallelism for as much is found by trying each."""
+    busiest = {p: max(len(range(first, shares, p)) for first in range(p)) for p in range(1, parallelism + 1)}
+    assert even_subtasks(parallelism, shares) == pytest.approx(shares / busiest[parallelism])
+    assert parallelism_for(shares / busiest[parallelism], shares) == min(
+        p for p in busiest if busiest[p] == busiest[parallelism]
+    )
+    assert parallelism_for(shares + 0.5, shares) is None

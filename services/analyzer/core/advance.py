@@ -186,7 +186,7 @@ def _derived(
     sources, source_states = _sources(graph, operators, state, context, settings)
     tasks = groups.tasks_of(context.observation)
     measured = {name: _measured(name, graph, operators, sources, settings, tasks=tasks) for name in graph.names}
-    curves = dict(state.capacities)
+    curves, topology = dict(state.capacities), context.observation.topology
     moving = groups.moves(context.observation.deployment)
     for name, operator in operators.items():
         view = operator.view
@@ -198,6 +198,7 @@ def _derived(
                 at=context.at,
                 job_id=state.job_id,
                 settings=settings,
+                shares=topology.work_shares(name) if topology else None,
             )
     curves = capacity.kept(curves)
     ratios, edges = _selectivities(graph, state, context, settings)

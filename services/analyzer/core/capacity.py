@@ -5,12 +5,11 @@ is saturated what it takes in is its capacity itself, skew, contention and all; 
 Capacity here is what the operator can *sustain*: with an uneven load the busiest subtask saturates first.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, unknown
+from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, even_subtasks, unknown
 
 from .numbers import estimate, interpolate, newest
 from .settings import AnalysisSettings
@@ -83,7 +82,7 @@ def skew_of_tasks(reading: OperatorReading | None, tasks: int) -> Estimate:
     """Tasks of the busiest thread over the mean: with T tasks, n threads do as much as T / ceil(T / n) of them would."""
     if reading is None:
         return unknown("no thread is known")
-    ratio = reading.parallelism * math.ceil(tasks / reading.parallelism) / tasks
+    ratio = reading.parallelism / even_subtasks(reading.parallelism, tasks)
     return estimate(ratio, f"{tasks} tasks on {reading.parallelism} threads, most over mean", 0.9, tasks)
 
 
@@ -233,8 +232,9 @@ def learn(
     at: float,
     job_id: str,
     settings: AnalysisSettings,
+    shares: int | None = None,
 ) -> tuple[Point, ...]:
-    """Take a measurement into the curve of an operator."""
+    """Take a measurement into the curve of an operator, whose work has so many indivisible `shares`, if any."""
     value, confidence = now.whole.value, now.whole.confidence
     if value is None or value <= 0 or confidence < _MIN_CONFIDENCE:
         return points
@@ -250,7 +250,7 @@ def learn(
         return _kept([*others, _blended(old._replace(skew=skew), fresh, settings)._replace(taken=max_taken)])
     if not _believed(old, fresh, now.throughput, settings):
         return _kept([*others, old._replace(off_since=at if old.off_since is None else old.off_since)])
-    if not (_fits_others(fresh, others) and not _fits_others(old, others)):
+    if not (_fits_others(fresh, others, shares) and not _fits_others(old, others, shares)):
         # the cost of a record changed, at every parallelism alike
         factor = fresh.rate / old.rate
         others = [_costing(p, factor) for p in others]
@@ -266,7 +266,7 @@ def _costing(point: Point, factor: float) -> Point:
     )
 
 
-def _fits_others(point: Point, others: Sequence[Point]) -> bool:
+def _fits_others(point: Point, others: Sequence[Point], shares: int | None) -> bool:
     """Return whether other parallelisms predict a rate: between theirs, or beyond them in proportion.
 
     Beyond them contention widens the tolerance in one direction only: more subtasks do less each, fewer do more.
@@ -274,14 +274,18 @@ def _fits_others(point: Point, others: Sequence[Point]) -> bool:
     if not others:
         return False
     low, high = 1 - _OFF_SHARE, 1 + _OFF_SHARE
-    if others[0].parallelism < point.parallelism < others[-1].parallelism:
-        expected = interpolate(point.parallelism, [(float(p.parallelism), p.rate) for p in others])
+    here, rates = (
+        even_subtasks(point.parallelism, shares),
+        {even_subtasks(p.parallelism, shares): p.rate for p in others},
+    )
+    if min(rates) < here < max(rates):
+        expected = interpolate(here, list(rates.items()))
     else:
-        nearest = min(others, key=lambda p: abs(p.parallelism - point.parallelism))
-        expected = nearest.rate * point.parallelism / nearest.parallelism
-        fewer, more = sorted((point.parallelism, nearest.parallelism))
+        nearest = min(rates, key=lambda subtasks: abs(subtasks - here))
+        expected = rates[nearest] * here / nearest
+        fewer, more = sorted((here, nearest))
         contended = 1 + _USUAL_CONTENTION * (more / fewer - 1)
-        low, high = (low / contended, high) if point.parallelism == more else (low, high * contended)
+        low, high = (low / contended, high) if here == more else (low, high * contended)
     return low * expected <= point.rate <= high * expected
 
 

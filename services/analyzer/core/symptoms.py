@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weir_contracts import Symptom
+from weir_contracts import Symptom, even_subtasks
 
 from . import messages
 from .context import AnalysisContext, OperatorContext, SourceContext
@@ -122,20 +122,26 @@ def _operator(
 ) -> Iterator[Symptom]:
     name, ratio, reading = operator.name, operator.measured.skew.value, operator.reading
     busiest = (reading.busy_share_max if reading else None) or 0.0
-    if ratio is not None and reading is not None and ratio >= _SKEW_RATIO and busiest >= 0.5:
+    topology = context.observation.topology
+    shares = topology.work_shares(name) if topology else None
+    # A larger part of the partitions or key groups is no skew of the data: enough subtasks end it.
+    steps = operator.parallelism / even_subtasks(operator.parallelism, shares)
+    if ratio is not None and reading is not None and ratio >= _SKEW_RATIO * steps and busiest >= 0.5:
         numbers = {"skew": ratio, "busy_share_max": busiest, "busy_share_mean": reading.busy_share_mean}
         yield symptom("skewed", messages.skewed(name, busiest, ratio), name, **numbers)
     if name == context.bottleneck and not operator.is_source:
-        yield from _downstream_bound(operator, curves.get(name, ()))
+        yield from _downstream_bound(operator, curves.get(name, ()), shares)
 
 
-def _downstream_bound(operator: OperatorContext, curve: Sequence[Point]) -> Iterator[Symptom]:
-    name, spent = operator.name, operator.spent
+def _downstream_bound(operator: OperatorContext, curve: Sequence[Point], shares: int | None) -> Iterator[Symptom]:
+    name, spent, now = operator.name, operator.spent, even_subtasks(operator.parallelism, shares)
     if operator.measured.saturated and spent.busy is not None and spent.busy < 0.5:
         numbers = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
         yield symptom("downstream-bound", messages.waits_outside(name, spent.busy), name, **numbers)
     here = next((p for p in curve if p.parallelism == operator.parallelism and p.saturated), None)
-    fewer = [p for p in curve if p.saturated and p.parallelism * 1.5 <= operator.parallelism and p.confidence >= 0.3]
+    fewer = [
+        p for p in curve if p.saturated and even_subtasks(p.parallelism, shares) * 1.5 <= now and p.confidence >= 0.3
+    ]
     if here is None or not fewer:
         return
     best = max(fewer, key=lambda p: p.rate)

@@ -160,7 +160,8 @@ def _unmeasured(comparison: Comparison, vector: Parallelism) -> str | None:
         now, load = comparison.current[name], comparison.model.loads.get(name)
         if p >= now or (name in comparison.model.curves and load is not None):
             continue
-        sustained = comparison.lower_bounds.get(name, 0.0) * p / now
+        even = comparison.topology.even_subtasks
+        sustained = comparison.lower_bounds.get(name, 0.0) * even(name, p) / even(name, now)
         if load is None or load > comparison.max_utilization * sustained:
             return name
     return None

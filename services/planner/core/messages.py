@@ -282,6 +282,10 @@ def not_useful(name: str, parallelism: int, useful: int) -> str:
     return f"{_short(name)} gains nothing from {parallelism} over {useful}"
 
 
+def next_useful(name: str, parallelism: int, now: int, following: int) -> str:
+    return f"{not_useful(name, parallelism, now)}; {following} is the next that does more"
+
+
 def hot_key(name: str, skew: float, even: int, *, is_source: bool) -> str:
     what = "partition" if is_source else "key"
     return (

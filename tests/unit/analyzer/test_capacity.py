@@ -52,6 +52,15 @@ def _measured_at(loop: Loop, **changes: Any) -> Analysis:
     return last
 
 
+def test_a_rate_between_two_steps_is_no_other_cost_of_a_record() -> None:
+    """With 12 partitions 11 subtasks do the 600 records/s that 6 do. An old reading of 900 at 11 is wrong then, and what
+    was measured at 6 and 12 stays."""
+    points = [Point(p, rate, 0.9, True, 5, 0.0, "a") for p, rate in ((6, 600.0), (11, 900.0), (12, 1200.0))]
+    now = _measured(600, saturated=True, throughput=600)
+    found = capacity.learn(tuple(points), 11, now, at=60, job_id="a", settings=SETTINGS, shares=12)
+    assert [(p.parallelism, p.rate) for p in found] == [(6, 600.0), (11, 600.0), (12, 1200.0)]
+
+
 def test_per_operator_and_per_subtask() -> None:
     """Four subtasks of 600 records/s, a quarter busy: 2,400 in all."""
     loop = Loop(Job(rate=600, stages=[Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=4)]))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Observation, Symptom, derive_id
+from weir_contracts import Analysis, Observation, Symptom, Topology, derive_id
 
 from tests.unit.analyzer.story import Job, Loop, Stage, policy
 
@@ -165,6 +165,25 @@ def test_skew_is_shown_where_it_matters() -> None:
         assert last.has("skewed") == (share > 0.5)
     assert last is not None
     assert _symptom(last, "skewed").operator == "enrich"
+
+
+def test_a_step_is_no_skew() -> None:
+    """At 11 of 12 key groups the busiest subtask has two and the others have one: more subtasks end that."""
+    stages = [Stage("Source: orders", 50_000), Stage("enrich", 600, parallelism=11)]
+    loop = Loop(Job(stages=stages))
+    loop.job.run_for(2)
+    fresh = loop.job.observe()
+    readings = [
+        r.model_copy(update={"busy_share_mean": 0.5, "busy_share_max": 0.9}) if r.operator == "enrich" else r
+        for r in fresh.operators
+    ]
+    assert fresh.topology is not None
+    operators = [o.model_copy(update={"max_parallelism": 12}) for o in fresh.topology.operators]
+    edges = [e.model_copy(update={"ship_strategy": "HASH"}) for e in fresh.topology.edges]
+    stepped = Topology(operators=operators, edges=edges)
+    seen = loop.see(fresh.model_copy(update={"operators": readings, "topology": stepped}))
+    assert seen is not None
+    assert not seen.has("skewed")
 
 
 def test_more_subtasks_that_bring_nothing_mean_a_limit_outside() -> None:

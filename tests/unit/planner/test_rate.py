@@ -124,14 +124,14 @@ def test_a_bound_never_adds_a_subtask() -> None:
 
 
 def test_fewer_subtasks_in_the_same_slots_are_not_worth_a_restart() -> None:
-    """The source needs 8 subtasks, and its slots are shared: 2 instead of 8 of work would free none."""
-    source = operator(SOURCE, 8, 8000.0, 6300.0)
+    """The source needs 6 subtasks, and its slots are shared: 2 instead of 6 of work would free none."""
+    source = operator(SOURCE, 6, 8000.0, 6300.0)
     reply = answer(
         arrivals=6300.0,
         per_subtask=5000.0,
-        work=8,
-        operators=[source, operator(WORK, 8, 40_000.0, 6300.0)],
-        deployment=deployment({SOURCE: 8, WORK: 8}),
+        work=6,
+        operators=[source, operator(WORK, 6, 40_000.0, 6300.0)],
+        deployment=deployment({SOURCE: 6, WORK: 6}),
     )
     assert (reply.kind, reply.code) == ("hold", "no-slot-freed")
 

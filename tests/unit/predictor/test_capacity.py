@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from weir_contracts import MAX_NUMBER, MIN_NUMBER, CapacityPoint
 
 from predictor.capacity import CapacityCurve, curve_of
+from simulator import OperatorSpec
+from simulator.capacity import hottest_share, sustained
 from tests.effort import examples
 from tests.unit.planner.build import WORK, after, operator, point
 
@@ -76,6 +78,90 @@ def test_gauges_that_differ_a_little_are_no_hot_key() -> None:
     """4 %: the curve is that of an even load."""
     seen = point(2, 890).model_copy(update={"skew": 1.04})
     assert curve_of(operator(WORK, 2, None, None, capacities=[seen])) == curve_of_one(890)
+
+
+def test_partitions_are_steps_of_the_curve() -> None:
+    """Of 12 partitions the busiest of 7 to 11 subtasks has two, as the busiest of 6: they do what 6 do. More than 12 do
+    what 12 do, and no parallelism does more."""
+    curve = curve_of(operator(WORK, 6, None, None, capacities=[point(6, 600)]), 12)
+    assert curve is not None
+    assert [curve.rate(p) for p in (6, 7, 11)] == [pytest.approx(600)] * 3
+    assert curve.rate(12) == curve.rate(13) == curve.ceiling > 1000
+    assert [curve.needed(demand) for demand in (90.0, 440.0, 600.0, 601.0, 2000.0)] == [1, 6, 6, 12, None]
+
+
+def test_key_groups_are_steps_of_the_curve() -> None:
+    """128 key groups on 50 subtasks: the busiest has 3, as of 43, so that 50 do what 42.7 even ones would."""
+    curve = curve_of(operator(WORK, 64, None, None, capacities=[point(64, 6400), point(32, 3200)]), 128)
+    assert curve is not None
+    assert curve.rate(50) == curve.rate(43) == pytest.approx(100 * 128 / 3, rel=0.05)
+    assert curve.needed(4800) == 64
+
+
+@pytest.mark.parametrize("skew", [None, 8 / 6])
+def test_what_was_measured_between_two_steps_is_the_rate_of_the_lower_one(skew: float | None) -> None:
+    """8 of 12 did 600 records/s: so will 6, and 12 nearly twice as many. The skew of 8 that the gauges show is the step,
+    and counts once."""
+    seen = point(8, 600).model_copy(update={"skew": skew})
+    curve = curve_of(operator(WORK, 8, None, None, capacities=[seen]), 12)
+    assert curve is not None
+    assert curve.hot_share == 0
+    assert curve.rate(6) == curve.rate(8) == pytest.approx(600)
+    assert 1000 < curve.rate(12) < 1200
+
+
+@pytest.mark.parametrize("hot", [0.0, 0.05])
+def test_a_hot_key_on_top_of_the_steps(hot: float) -> None:
+    """The busiest of 8 subtasks has 2 of 12 key groups and the hot key: the curve through its rate and its skew is that
+    of an operator of which the busiest subtask does so much, at every parallelism."""
+    made = OperatorSpec(name=WORK, service_seconds=0.01, hot_key_share=hot, max_parallelism=12)
+
+    def sustained_at(p: int) -> float:
+        return sustained(made, p, keyed=True)
+
+    skew = 8 * hottest_share(made, 8, keyed=True)
+    seen = [point(p, sustained_at(p)) for p in (2, 6)] + [point(8, sustained_at(8)).model_copy(update={"skew": skew})]
+    curve = curve_of(operator(WORK, 8, None, None, capacities=seen), 12)
+    assert curve is not None
+    assert curve.hot_share == pytest.approx(hot, abs=1e-6)
+    assert [curve.rate(p) for p in (3, 5, 11, 12)] == [pytest.approx(sustained_at(p), rel=0.07) for p in (3, 5, 11, 12)]
+
+
+def test_between_two_steps_there_is_no_fall() -> None:
+    """9 of 12 did a little less than 6, which are as good: that is no reason to believe that more do less."""
+    curve = curve_of(operator(WORK, 9, None, None, capacities=[point(6, 600), point(9, 520)]), 12)
+    assert curve is not None
+    assert curve.best is None
+    assert curve.rate(12) > 1.7 * curve.rate(6)
+
+
+@given(
+    st.floats(1e-4, 1.0),
+    st.floats(0, 0.9),
+    st.just(0.0) | st.floats(1e-3, 0.95),
+    st.just(0.0) | st.floats(1e-5, 0.1),
+    st.integers(1, 64),
+    st.floats(0.1, 1e5),
+)
+@examples(200)
+def test_with_steps_the_needed_parallelism_is_the_smallest_that_does_it(  # noqa: PLR0917 - as many as hypothesis draws
+    own: float, serial: float, hot: float, coherence: float, shares: int, demand: float
+) -> None:
+    """With any contention, any hot key and any number of partitions, also where more subtasks do less: found by trying
+    each, as are the best and the ceiling."""
+    if coherence:
+        curve = CapacityCurve(own, coherence_seconds=coherence * own, shares=shares)
+    else:
+        curve = CapacityCurve(own, serial * own, hot_share=hot, shares=shares)
+    rates = {p: curve.rate(p) for p in range(1, shares + 3)}
+    assert curve.ceiling == pytest.approx(max(rates.values()), rel=1e-6)
+    does = [p for p, rate in rates.items() if rate >= demand * (1 + 1e-6)]
+    needed = curve.needed(demand)
+    if does:
+        assert needed is not None
+        assert needed <= does[0]
+    if needed is not None:
+        assert curve.rate(needed) >= demand * (1 - 1e-6)
 
 
 def curve_of_one(rate: float) -> CapacityCurve:

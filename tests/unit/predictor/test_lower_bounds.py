@@ -191,6 +191,9 @@ def test_the_planner_counts_on_the_same() -> None:
     found = at_rest()
     case = comparison_of(Request.of(request(found)), Assumptions())
     assert isinstance(case, Comparison)
-    bounds = lower_bounds_of(found.operators, case.model.curves)
+    bounds = lower_bounds_of(found.operators, case.model.curves, topology())
     assert {name: bound.records_per_second for name, bound in bounds.items()} == case.lower_bounds == {SOURCE: 16_000.0}
-    assert lower_bounds_of([operator(WORK, 2, 1000.0, 1.0, min_processing_rate=known(20.0))], {WORK: None}) == {}
+    assert (
+        lower_bounds_of([operator(WORK, 2, 1000.0, 1.0, min_processing_rate=known(20.0))], {WORK: None}, topology())
+        == {}
+    )

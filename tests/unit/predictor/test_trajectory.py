@@ -108,7 +108,9 @@ def test_a_rate_on_its_way_to_nothing_gives_no_endless_lag() -> None:
 def test_subtasks_without_a_partition_do_nothing() -> None:
     """A source of 4 partitions is as quick with 4 subtasks as with 12."""
     graph = topology(partitions=4)
-    narrow = Model(graph, flow_of(graph, {}), {SOURCE: CapacityCurve(0.01)}, {SOURCE: 800.0}, {SOURCE: Backlog(0)})
+    narrow = Model(
+        graph, flow_of(graph, {}), {SOURCE: CapacityCurve(0.01, shares=4)}, {SOURCE: 800.0}, {SOURCE: Backlog(0)}
+    )
     assert narrow.capacities({SOURCE: 12, WORK: 1}) == narrow.capacities({SOURCE: 4, WORK: 1}) == {SOURCE: 400.0}
 
 

@@ -97,7 +97,7 @@ def test_capacity_is_the_predictors() -> None:
     ]
     operator = template.model_copy(update={"capacities": falling})
     analysis = STEADY.analysis.model_copy(update={"operators": [operator]})
-    plan_request, curve = STEADY.model_copy(update={"analysis": analysis}), curve_of(operator)
+    plan_request, curve = STEADY.model_copy(update={"analysis": analysis}), curve_of(operator, 120)
     assert curve is not None and curve.best is not None
     assert [plan_request.capacity("enrich", p) for p in (1, 2, 8, 100)] == [curve.rate(p) for p in (1, 2, 8, 100)]
     assert plan_request.capacity("enrich") == curve.rate(STEADY.current["enrich"])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import Simulation, chain, diamond, two_sources
-from simulator.capacity import capacity, hottest_share, sustained
-from simulator.spec import Application, OperatorSpec, parse
+from simulator.capacity import OfflineOptimum, capacity, hottest_share, sustained
+from simulator.spec import Application, OperatorSpec, SourceSpec, parse
 from tests.effort import examples
 
 
@@ -54,6 +54,17 @@ def test_a_hot_key_bounds_what_more_subtasks_can_do() -> None:
     operator = OperatorSpec(name="enrich", service_seconds=0.002, hot_key_share=0.3)
     assert hottest_share(operator, 4, keyed=True) == pytest.approx(0.3 + 0.7 / 4)
     assert sustained(operator, 120, keyed=True) < 500 / 0.3
+
+
+def test_the_offline_optimum_knows_the_steps_of_a_source() -> None:
+    """10 ms a record and 12 partitions: 8 subtasks do no more than 6, 600 records/s, as the simulation of 650 shows."""
+    source = SourceSpec(topic="orders", partitions=12)
+    job = Application(operators=(OperatorSpec(name="in", service_seconds=0.01, source=source),)).on(slots=12)
+    optimum = OfflineOptimum(job, 16)
+    assert [optimum.parallelism(rate)["in"] for rate in (590.0, 610.0, 1190.0)] == [6, 12, 12]
+    assert not optimum.carries(1210.0)
+    assert running(job.started_with(8), 650.0, 120).backlog > 1000
+    assert running(job.started_with(8), 590.0, 120).backlog < 1000
 
 
 def test_few_keys_fall_unevenly() -> None:

@@ -1,6 +1,6 @@
 """Guards on the effect of a change: growth that cannot help, shrinking that would hurt, changes too small to matter."""
 
-import math
+from weir_contracts import parallelism_for
 
 from services.planner.core import messages
 
@@ -8,7 +8,8 @@ from .proposal import MAX_UTILIZATION, SATURATED, Context, Proposal
 from .sizes import TARGET_UTILIZATION
 
 HOT = 2.0
-"""Busiest subtask over the mean above which key groups do not explain the skew: a single key or partition is hot."""
+"""Busiest subtask over the mean, beyond its larger share of partitions or key groups, above which a single key or
+partition is hot."""
 HELD_BACK = 0.2
 """Backpressured share from which an operator waits for a downstream one."""
 
@@ -51,13 +52,16 @@ def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
     unknown."""
     context = proposal.context
     load, wanted = context.load(name), proposal.wanted[name]
-    if load is not None and load * context.current[name] / wanted <= limit:
+    even, shares = context.topology.even_subtasks, context.topology.work_shares(name)
+    if load is not None and load * even(name, context.current[name]) / even(name, wanted) <= limit:
         return None  # fewer subtasks do at least as much each: no curve is needed
     curve, demand = context.curve(name), context.demand(name)
     if curve is not None and demand is not None:
         return curve.needed(demand / limit) or context.current[name]
     busy, found = context.busy.get(name), context.operators.get(name)
-    return None if busy is None or found is None else max(1, math.ceil(busy * found.parallelism / limit - 1e-9))
+    if busy is None or found is None:
+        return None
+    return parallelism_for(max(1.0, busy * found.parallelism / limit), shares) or context.current[name]
 
 
 def hot_key(proposal: Proposal) -> Proposal:
@@ -67,7 +71,9 @@ def hot_key(proposal: Proposal) -> Proposal:
     for name in proposal.moves[0] if skewed else []:
         found = context.operators.get(name)
         skew = found.skew.value if found else None
-        if name not in skewed or skew is None or skew < HOT:
+        if name not in skewed or skew is None or found is None:
+            continue
+        if skew * context.topology.even_subtasks(name, found.parallelism) < HOT * found.parallelism:
             continue
         wanted, even = proposal.wanted[name], _even_need(name, context)
         if wanted > even:
@@ -84,7 +90,8 @@ def _even_need(name: str, context: Context) -> int:
     if not taken or not busy or demand is None:
         return now
     limit = context.spec.objective.utilization or TARGET_UTILIZATION
-    return max(now, math.ceil(found.parallelism * demand * busy / taken / limit - 1e-9))
+    subtasks, shares = found.parallelism * demand * busy / taken / limit, context.topology.work_shares(name)
+    return max(now, parallelism_for(subtasks, shares) or context.request.limits[name].max)
 
 
 def downstream_bound(proposal: Proposal) -> Proposal:

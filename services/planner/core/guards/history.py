@@ -107,8 +107,9 @@ def ineffective_growth(proposal: Proposal) -> Proposal:
         then, here = _measured(name, before, context), _measured(name, after, context)
         if then is None or here is None or here.measured_at <= grown.at or then.measured_at < grown.at - REMEMBERED:
             continue
-        expected = then.records_per_second * (after / before - 1)
-        if here.records_per_second - then.records_per_second >= MIN_GAIN * expected:
+        even = context.topology.even_subtasks
+        expected = then.records_per_second * (even(name, after) / even(name, before) - 1)
+        if expected <= 0 or here.records_per_second - then.records_per_second >= MIN_GAIN * expected:
             continue
         reason = messages.ineffective(
             name,

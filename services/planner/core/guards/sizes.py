@@ -2,6 +2,8 @@
 
 import math
 
+from weir_contracts import even_subtasks, parallelism_for
+
 from services.planner.core import messages
 
 from .allowed import clamped, subtasks
@@ -23,7 +25,11 @@ def bounds(proposal: Proposal) -> Proposal:
 
 
 def useful_parallelism(proposal: Proposal) -> Proposal:
-    """Lower each changed operator to the smallest parallelism with the same largest share of key groups or partitions."""
+    """Lower each changed operator to the smallest parallelism with the same largest share of key groups or partitions.
+
+    A growth that would so do nothing is refused, or raised to the next parallelism that does more where the load needs
+    it; a policy whose largest step is shorter gets there in several.
+    """
     context, vector = proposal.context, dict(proposal.wanted)
     if migrates(context):
         return proposal  # an instance more moves tasks sooner
@@ -31,14 +37,40 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
     minimum = min((total.min if total else None) or 0, subtasks(vector))
     reasons = []
     for name, p in proposal.wanted.items():
-        if p == context.current.get(name):
+        now = context.current.get(name, p)
+        if p == now:
             continue  # the planner left it alone, even if it is unbalanced
         # The smallest allowed counts, useful or not.
         useful = max(context.topology.smallest_useful(name, p), min(context.request.limits[name].min, p))
-        if useful != p and subtasks(vector) - p + useful >= minimum:
+        if useful <= now < p:
+            useful, reason = _next_gain(name, p, context)
+            if useful != p:
+                vector[name] = useful
+                reasons.append(reason)
+        elif useful != p and subtasks(vector) - p + useful >= minimum:
             vector[name] = useful
             reasons.append(messages.not_useful(name, p, useful))
     return proposal.changed("useful-parallelism", messages.each(reasons), vector)
+
+
+def _next_gain(name: str, p: int, context: Context) -> tuple[int, str]:
+    """Return what becomes of a growth to `p` that does no more than the present parallelism, and why."""
+    now = context.current[name]
+    following = context.topology.next_useful(name, p)
+    reason = messages.not_useful(name, p, now)
+    if following > context.request.limits[name].max or not _lacks(name, context):
+        return now, reason
+    if following > _max_step_up(now, context):
+        return p, reason
+    return following, messages.next_useful(name, p, now, following)
+
+
+def _lacks(name: str, context: Context) -> bool:
+    """Return whether an operator's load needs more than it has, or that is unknown and it is close to its limit."""
+    curve, demand = context.curve(name), context.demand(name)
+    if curve is None or demand is None:
+        return context.needs_more(name)
+    return demand > (context.spec.objective.utilization or 1.0) * curve.rate(context.current[name])
 
 
 def saturated_stays(proposal: Proposal) -> Proposal:
@@ -94,26 +126,30 @@ def sustained_rate(proposal: Proposal) -> Proposal:
         if demand is None or sustained is None:
             vector[name], limited[name] = now, None
             continue
-        needed = math.ceil(demand / (MAX_SUSTAINED_RATIO * sustained) - 1e-9) if sustained > 0 else now
+        topology, needed = context.topology, now
+        if sustained > 0:
+            needed = parallelism_for(demand / (MAX_SUSTAINED_RATIO * sustained), topology.work_shares(name)) or now
         if wanted[name] < needed:
-            step = context.topology.smallest_useful(name, max(1, now - min_step))
+            step = topology.smallest_useful(name, max(1, now - min_step))
             vector[name] = min(now, max(wanted[name], min(needed, step)))
-            limited[name] = demand / wanted[name], sustained
+            limited[name] = demand / topology.even_subtasks(name, wanted[name]), sustained
     return proposal.changed("sustained-rate", messages.above_sustained(wanted, limited), vector)
 
 
 def _sustained(name: str, context: Context) -> float | None:
-    """Return the highest observed records/s per subtask: of points measured under saturation, of the highest input of
-    the others, and of the current input."""
-    found = context.operators.get(name)
+    """Return the highest observed records/s of the busiest subtask: of points measured under saturation, of the highest
+    input of the others, and of the current input."""
+    found, shares = context.operators.get(name), context.topology.work_shares(name)
     if found is None:
         return None
-    rates = [] if found.input_rate.value is None else [found.input_rate.value / found.parallelism]
+    now = even_subtasks(found.parallelism, shares)
+    rates = [] if found.input_rate.value is None else [found.input_rate.value / now]
     for point in found.capacities:
+        subtasks = even_subtasks(point.parallelism, shares)
         if point.saturated:
-            rates.append(point.records_per_second / point.parallelism)
+            rates.append(point.records_per_second / subtasks)
         if point.max_input_rate is not None:
-            rates.append(point.max_input_rate / point.parallelism)
+            rates.append(point.max_input_rate / subtasks)
     return max(rates, default=None)
 
 
@@ -127,13 +163,9 @@ def step_limits(proposal: Proposal) -> Proposal:
     """Limit each operator to the policy's step per action, by number and by ratio."""
     context, vector = proposal.context, dict(proposal.wanted)
     up, down = proposal.moves
-    upwards, downwards, step = context.spec.behavior.scale_up, context.spec.behavior.scale_down, _min_step(context)
+    downwards, step = context.spec.behavior.scale_down, _min_step(context)
     for name in up:
-        now = context.current[name]
-        by_step = now + upwards.max_step if upwards.max_step else math.inf
-        by_factor = now * upwards.max_factor if upwards.max_factor else math.inf  # rounded down below
-        # A ratio below 2 would otherwise never let a single subtask grow.
-        vector[name] = int(min(vector[name], max(min(by_step, by_factor), now + step)))
+        vector[name] = int(min(vector[name], _max_step_up(context.current[name], context)))
     for name in down:
         now = context.current[name]
         by_step = now - downwards.max_step if downwards.max_step else 1
@@ -144,6 +176,15 @@ def step_limits(proposal: Proposal) -> Proposal:
     if context.request.policy.group_id is None:
         return proposal
     return _one_step_in(_one_step_out(proposal, step), step)
+
+
+def _max_step_up(now: int, context: Context) -> float:
+    """Return the largest parallelism that the policy's step allows from `now`."""
+    upwards = context.spec.behavior.scale_up
+    by_step = now + upwards.max_step if upwards.max_step else math.inf
+    by_factor = now * upwards.max_factor if upwards.max_factor else math.inf
+    # A ratio below 2 would otherwise never let a single subtask grow.
+    return max(min(by_step, by_factor), now + _min_step(context))
 
 
 def migrates(context: Context) -> bool:

@@ -52,12 +52,7 @@ class Real:
             load = arrivals_at(self.model.flow, name, arrivals)
             if curve is not None and load is not None:
                 low, high, _ = self.request.limits[name]
-                p = min(high, max(low, curve.needed(load / target) or high))
-                # A parallelism with the same shares as a smaller one is not useful, and the smaller one does not
-                # suffice.
-                while p < high and self.request.topology.smallest_useful(name, p) < p:
-                    p += 1
-                found[name] = p
+                found[name] = min(high, max(low, curve.needed(load / target) or high))
         return found
 
 
@@ -72,10 +67,10 @@ def real_of(request: PlanRequest) -> Real | None:
     model, gaps = read.model
     if any(gap.what in ("arrival rate", "lag") for gap in gaps):
         return None
-    bounds = lower_bounds_of(read.analysis.operators, model.curves)
+    bounds = lower_bounds_of(read.analysis.operators, model.curves, read.topology)
     return Real(
         request=read,
         model=model,
-        lower_bounds={n: CapacityCurve(bound.parallelism / bound.records_per_second) for n, bound in bounds.items()},
+        lower_bounds={name: bound.line for name, bound in bounds.items()},
         restart=restart_of(read.analysis, read.deployment, read.outcomes),
     )
