@@ -95,8 +95,11 @@ def test_a_growth_from_between_two_steps_never_becomes_a_shrink() -> None:
 
 
 def test_a_saturated_operator_of_unknown_capacity_grows_over_the_step() -> None:
-    """Nothing says what 6 of 12 can do, and they are busy all the time: one more would do nothing."""
+    """Nothing says what 6 of 12 can do, and they are busy all the time: one more would do nothing. Of 8 the busiest is full
+    where the mean is 75 % busy. What is nearly idle stays."""
     assert size(passed(7, at(6, 640, rate=None, busy=1.0))) == 12
+    assert size(passed(9, at(8, 640, rate=None, busy=0.75))) == 12
+    assert size(passed(7, at(6, 640, rate=None, busy=0.02))) is None
 
 
 def test_a_shrink_counts_the_step() -> None:

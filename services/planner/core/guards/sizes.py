@@ -7,7 +7,7 @@ from weir_contracts import even_subtasks, parallelism_for
 from services.planner.core import messages
 
 from .allowed import clamped, subtasks
-from .proposal import Context, Proposal
+from .proposal import SATURATED, Context, Proposal
 
 TARGET_UTILIZATION = 0.8
 """Utilization that planners size for where the policy's objective is a time."""
@@ -66,10 +66,14 @@ def _next_gain(name: str, p: int, context: Context) -> tuple[int, str]:
 
 
 def _lacks(name: str, context: Context) -> bool:
-    """Return whether an operator's load needs more than it has, or that is unknown and it is close to its limit."""
-    curve, demand = context.curve(name), context.demand(name)
+    """Return whether an operator's load is known to need more than it has, or its busiest subtask is saturated; if the busy
+    share is unknown, too, whether a backlog waits."""
+    curve, demand, busy = context.curve(name), context.demand(name), context.busy.get(name)
     if curve is None or demand is None:
-        return context.needs_more(name)
+        now = context.current[name]
+        return (
+            context.has_backlog if busy is None else busy * now >= SATURATED * context.topology.even_subtasks(name, now)
+        )
     return demand > (context.spec.objective.utilization or 1.0) * curve.rate(context.current[name])
 
 
