@@ -37,6 +37,7 @@ RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
     "knowledge": {
         ("weir.dev", "scalingpolicies"): ("list", "watch"),
         ("weir.dev", "scalingpolicies/status"): ("patch",),
+        ("", "events"): ("create",),
     },
 }
 """Verbs that each service account needs in a namespace that it scales, or whose policies are resources, by API group and

@@ -149,6 +149,8 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
         rows.add_row("silent", Text(", ".join(item["silent"]), "bold red"))
     for problem in item.get("problems", []):
         rows.add_row("problem", Text(problem, "yellow"))
+    if item.get("obstacle"):
+        rows.add_row("not scaled", Text(f"{item['obstacle_code']}: {item['obstacle']}", "bold red"))
     rows.add_row("decision", str(item.get("decision") or "–"))
     rows.add_row("slot-hours", str(item.get("spend_sentence") or "unknown"))
     rows.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")

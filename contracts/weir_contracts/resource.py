@@ -30,7 +30,8 @@ class Condition(Document):
 
     type: str
     """`Accepted`: the policy of this resource is the one in force. `Observed`: all services sent messages lately.
-    `ObjectiveMet`: lag is within `maxLag`."""
+    `Scalable`: nothing is known that keeps the target from being scaled. `Ready`: these three hold. `ObjectiveMet`: lag is
+    within `maxLag`."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: str
@@ -76,6 +77,12 @@ def definition(schema_of: Any) -> Schema:
         ("Planned", "integer", ".status.plannedSubtasks", "Subtasks that the last plan wants"),
         ("Decision", "string", ".status.decisionCode", "Code of the last decision"),
         ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status', "Whether the policy is in force"),
+        (
+            "Ready",
+            "string",
+            '.status.conditions[?(@.type=="Ready")].status',
+            "Whether it is in force, seen and scalable",
+        ),
         ("Age", "date", ".metadata.creationTimestamp", "Age of the resource"),
     ]
     version = {
@@ -92,7 +99,7 @@ def definition(schema_of: Any) -> Schema:
                     "kind": {"type": "string"},
                     "metadata": {"type": "object"},
                     "spec": structural(spec["properties"]["spec"], spec),
-                    "status": structural(status, status),
+                    "status": _with_map_of_conditions(structural(status, status)),
                 },
             }
         },
@@ -108,6 +115,13 @@ def definition(schema_of: Any) -> Schema:
         "metadata": {"name": f"{PLURAL}.{GROUP}"},
         "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
     }
+
+
+def _with_map_of_conditions(status: Schema) -> Schema:
+    """Return the status's schema with conditions by type: two writers of different ones do not replace each other's."""
+    by_type = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    properties = status["properties"]
+    return {**status, "properties": {**properties, "conditions": {**properties["conditions"], **by_type}}}
 
 
 def structural(node: Mapping[str, Any], root: Mapping[str, Any]) -> Schema:

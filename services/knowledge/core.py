@@ -10,6 +10,7 @@ from pydantic import Field
 from weir_contracts import (
     ActionState,
     Analysis,
+    Deployment,
     Estimate,
     LoopResult,
     Message,
@@ -53,7 +54,7 @@ class Reading(Message):
     observed_at: Timestamp
     status: str
     message: str = ""
-    observed: Parallelism = Field(default_factory=dict)
+    observed: dict[str, int] = Field(default_factory=dict)
     problems: list[str] = Field(default_factory=list)
 
 
@@ -191,7 +192,7 @@ def _reading(observation: Observation) -> Reading:
         observed_at=observation.observed_at,
         status=observation.status,
         message=observation.message,
-        observed=observation.deployment.observed if observation.deployment else {},
+        observed=_running(observation.deployment) if observation.deployment else {},
         problems=_problems(observation),
     )
 
@@ -273,12 +274,16 @@ class Summary(Message):
     bottleneck: str | None = None
     planned: Parallelism | None = None
     requested: Parallelism | None = None
-    observed: Parallelism | None = None
+    observed: dict[str, int] | None = None
+    """Subtasks that run; 0 of workloads without a ready replica."""
     decision: str | None = None
     decision_code: str | None = None
     decided_at: Timestamp | None = None
     action: str | None = None
     action_phase: str | None = None
+    obstacle: str | None = None
+    """Why the application cannot be scaled now. None: no reason is known."""
+    obstacle_code: str | None = None
     ages_seconds: Ages = Field(default_factory=Ages)
     silent: list[Stage] = Field(default_factory=list)
     """Stages whose last message is older than three intervals (at least 15 s)."""
@@ -295,8 +300,40 @@ def _lower_bounds(analysis: Analysis) -> dict[str, float]:
     return {name: bound for name, bound in found.items() if bound is not None}
 
 
-SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan")
+SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan", "outcome")
 """Kinds of messages that a summary is built from."""
+_PASSING = frozenset({"other-deployment", "unreachable", "rollout", "rollback-unreachable"})
+_LASTING = frozenset({"contested", "unsupported", "paused-workload", "other-autoscaler", "selector", "forbidden"}) | {
+    *("namespace-forbidden", "out-of-reach", "rejected", "rollback-rejected")
+}
+"""Codes of outcomes of a target that is not scaled: until the next plan, and until another outcome."""
+
+
+def _obstacle(newest: Newest) -> tuple[str, str] | tuple[None, None]:
+    """Return code and sentence of what keeps the application from being scaled: the target as it was last observed, or
+    the executor's last word."""
+    observation, plan, outcome = newest.observation, newest.plan, newest.outcome
+    if observation is not None:
+        deployment = observation.deployment
+        missing = [each.what for each in observation.problems if each.where.startswith("target.")]
+        if observation.status in ("not_found", "unreachable"):
+            return observation.status.replace("_", "-"), observation.message or "the target was not observed"
+        if deployment is not None and deployment.health == "ended":
+            return "ended", observation.message or f"the target is {deployment.state}"
+        if missing and not (deployment is not None and deployment.workloads):
+            return "not-found", missing[0]
+    if outcome is not None and (
+        outcome.code in _LASTING or (outcome.code in _PASSING and plan is not None and plan.kind != "hold")
+    ):
+        return outcome.code, outcome.sentence
+    return None, None
+
+
+def _running(deployment: Deployment) -> dict[str, int]:
+    """Return the subtasks that run. A deployment's `observed` is 1 or more, also of workloads without a ready replica."""
+    ready = {each.name: each.ready for each in deployment.workloads}
+    none = bool(ready) and not any(count != 0 for count in ready.values())
+    return {name: 0 if none or ready.get(name) == 0 else p for name, p in deployment.observed.items()}
 
 
 def summarise(
@@ -315,6 +352,7 @@ def summarise(
     limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
     deployment = observation.deployment if observation else None
     spend = spend_view(newest.spend)
+    code, obstacle = _obstacle(newest)
     return Summary(
         application=newest.application,
         mode=mode,
@@ -327,12 +365,14 @@ def summarise(
         bottleneck=analysis.bottleneck if analysis else None,
         planned=(plan.approved or plan.current or None) if plan else None,
         requested=deployment.requested if deployment else None,
-        observed=deployment.observed if deployment else None,
+        observed=_running(deployment) if deployment else None,
         decision=plan.sentence if plan else None,
         decision_code=plan.code if plan else None,
         decided_at=plan.created_at if plan else None,
         action=action.sentence if action else None,
         action_phase=action.phase if action else None,
+        obstacle=obstacle,
+        obstacle_code=code,
         ages_seconds=Ages.model_validate(ages),
         silent=[name for name, age in ages.items() if age is None or age > limit],
         problems=_problems(observation) if observation else [],

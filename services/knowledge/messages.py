@@ -71,6 +71,16 @@ def not_in_force(reason: str, kept_generation: int | None) -> str:
     return f"{reason}{kept}"
 
 
+NOT_OBSERVED = "the target was not observed yet"
+READY = "the policy is in force, its application is observed, and nothing keeps Weir from scaling it"
+
+
+def no_obstacle(mode: str | None) -> str:
+    return "nothing is known that keeps Weir from scaling the target" + (
+        "" if mode == "act" else f"; mode {mode} requests nothing"
+    )
+
+
 def silent(stages: Sequence[str]) -> str:
     return f"no message lately from: {', '.join(stages)}" if stages else "all services send messages"
 

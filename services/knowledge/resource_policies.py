@@ -8,6 +8,7 @@ read (an interrupted watch, a missing right or definition) delete nothing.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -22,7 +23,7 @@ from runtime.problems import Problem
 
 from .core import Summary
 from .policy_changes import PolicyChanges
-from .resource_status import Refusal, Resource, differs, status_of
+from .resource_status import Refusal, Resource, ResourceEvent, differs, status_of
 
 CHECK_SECONDS = 1.0
 COMPARE_SECONDS = 60.0
@@ -31,6 +32,10 @@ RETRY_SECONDS = 30.0
 """Between two attempts to store the same refused document."""
 STATUS_SECONDS = 5.0
 """Between two looks at an application for its status."""
+REPEAT_SECONDS = 600.0
+"""Between two events of refusals with the same code."""
+EVENTS_OF = timedelta(hours=1)
+"""Age up to which an outcome is recorded: Kubernetes keeps events for an hour."""
 FIGURES_SECONDS = 30.0
 """Between two writes of a status in which only figures changed."""
 _NEVER = float("-inf")
@@ -50,6 +55,9 @@ class Resources(Protocol):
         """Write fields of a resource's status, and remove those that are None; `ApiFailed` if the resource was deleted or
         the API server refuses."""
 
+    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
+        """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
+
 
 @dataclass
 class _Attempt:
@@ -61,6 +69,9 @@ class _Attempt:
     """Time of the last attempt to store it."""
     looked_at: float = _NEVER
     written_at: float = _NEVER
+    recorded: ResourceEvent | None = None
+    """The last event."""
+    recorded_at: float = _NEVER
 
     def is_due(self, resource: Resource, now: float) -> bool:
         """Return whether the resource is to be stored: it changed, or was refused a while ago."""
@@ -177,6 +188,7 @@ class ResourcePolicies:
         stored = await self.changes.store.policy(resource.application)
         policy = stored if stored is not None and stored.metadata.owner == "resource" else None
         summary = None if policy is None else await self.summary_of(resource.application)
+        await self._record(attempt, now)
         status = status_of(resource, attempt.refusal, policy, summary, self.changes.clock.now())
         if not differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
             return
@@ -185,3 +197,24 @@ class ResourcePolicies:
         namespace, _, name = resource.application.partition("/")
         await self.resources.write_status(namespace, name, {**removed, **status})
         attempt.written_at = now
+
+    async def _record(self, attempt: _Attempt, now: float) -> None:
+        """Record what was refused or done last, once. A refusal that repeats with each plan is recorded seldom."""
+        resource, last = attempt.resource, attempt.recorded
+        newest = await self.changes.store.newest(resource.application, ["outcome"])
+        outcome = None if newest is None else newest.outcome
+        if attempt.refusal is not None:
+            event = ResourceEvent.of_refusal(resource, attempt.refusal)
+        elif outcome is not None and self.changes.clock.now() - outcome.at < EVENTS_OF:
+            event = ResourceEvent.of_outcome(outcome)
+        else:
+            return
+        is_recent = now - attempt.recorded_at < REPEAT_SECONDS
+        if last is not None and (event.key == last.key or (is_recent and event.repeats(last))):
+            return
+        attempt.recorded, attempt.recorded_at = event, now
+        namespace, _, name = resource.application.partition("/")
+        try:
+            await self.resources.record(namespace, name, resource.uid, event, self.changes.clock.now())
+        except ApiFailed as error:
+            _log.warning("event-not-recorded", application=resource.application, reason=error.what)

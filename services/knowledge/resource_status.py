@@ -1,11 +1,11 @@
 """ScalingPolicy resources as they were read, and the status that they get."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from weir_contracts import ScalingPolicy
+from weir_contracts import Outcome, ScalingPolicy
 from weir_contracts.resource import Condition, PolicyStatus
 
 from engines.kubernetes.values import count, instant, mapping, name, sequence
@@ -59,9 +59,10 @@ def status_of(
     this name wrote, and `summary` its application's; None: there is none."""
     judged = [_accepted(refusal, policy)]
     if policy is not None and summary is not None:
-        judged.append(_observed(summary))
-        if (bound := policy.spec.objective.max_lag) is not None:
-            judged.append(_objective_met(summary, bound.total_seconds()))
+        judged += [_observed(summary), _scalable(summary)]
+    judged.append(_ready(judged))
+    if policy is not None and summary is not None and (bound := policy.spec.objective.max_lag) is not None:
+        judged.append(_objective_met(summary, bound.total_seconds()))
     before = {each.get("type"): each for each in map(mapping, sequence(resource.status.get("conditions")))}
     conditions = []
     for type_, holds, reason, sentence in judged:
@@ -99,6 +100,26 @@ def _observed(summary: Summary) -> _Judged:
     return "Observed", not silent, "Silent" if silent else "Current", messages.silent(silent)
 
 
+def _scalable(summary: Summary) -> _Judged:
+    if summary.obstacle_code is not None:
+        return "Scalable", False, _camel_case(summary.obstacle_code), summary.obstacle or ""
+    if summary.status is None:
+        return "Scalable", None, "NotObserved", messages.NOT_OBSERVED
+    return "Scalable", True, "NoObstacle", messages.no_obstacle(summary.mode)
+
+
+def _ready(judged: Sequence[_Judged]) -> _Judged:
+    """Return the condition of the whole: reason and sentence of the first condition that does not hold."""
+    odd = sorted((each for each in judged if not each[1]), key=lambda each: each[1] is None)
+    if odd:
+        return "Ready", *odd[0][1:]
+    return "Ready", True if len(judged) > 1 else None, "Ready", messages.READY
+
+
+def _camel_case(code: str) -> str:
+    return "".join(part.capitalize() for part in code.split("-"))
+
+
 def _objective_met(summary: Summary, bound_seconds: float) -> _Judged:
     is_met = None if summary.lag_seconds is None else summary.lag_seconds <= bound_seconds
     if summary.lower_bounds.get("lag_seconds", 0.0) > bound_seconds:
@@ -123,3 +144,29 @@ def differs(wanted: Mapping[str, Any], present: Mapping[str, Any], *, in_figures
     """Return whether a status is to be written over the present one; `in_figures`: also if only figures differ."""
     compared = wanted.keys() | present.keys()
     return any(wanted.get(name) != present.get(name) for name in (compared if in_figures else compared - FIGURES))
+
+
+@dataclass(frozen=True)
+class ResourceEvent:
+    """Event of a resource, as `kubectl describe` shows it. The same key is the same event."""
+
+    key: str
+    reason: str
+    message: str
+    is_warning: bool
+
+    def repeats(self, last: "ResourceEvent") -> bool:
+        """Return whether it is a warning of the same code as the last event."""
+        code = self.message.partition(":")[0]
+        return self.is_warning and (self.reason, code) == (last.reason, last.message.partition(":")[0])
+
+    @classmethod
+    def of_refusal(cls, resource: Resource, refusal: Refusal) -> "ResourceEvent":
+        """Return the event of a document that is not in force."""
+        return cls(f"{resource.generation}-{refusal.reason.lower()}", "NotAccepted", refusal.sentence, is_warning=True)
+
+    @classmethod
+    def of_outcome(cls, outcome: Outcome) -> "ResourceEvent":
+        """Return the event of a refused plan, or of a transition of an action."""
+        is_warning = outcome.phase in ("refused", "failed", "rolling-back", "rolled-back")
+        return cls(outcome.id.hex, _camel_case(outcome.phase), f"{outcome.code}: {outcome.sentence}", is_warning)

@@ -11,12 +11,14 @@ from weir_contracts import example
 from engines.kubernetes.api import ApiFailed, Call
 from engines.kubernetes.watches import Pauses
 from services.knowledge.adapters.kubernetes import KubernetesResources
+from services.knowledge.core import State
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.rigs import api
 from tests.kubernetes.workers import define
 from tests.unit.deploy.manifests import FOLDER, named
-from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted
+from tests.unit.knowledge.builders import documents, outcome, plan
+from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted, condition
 
 TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 QUICK = Pauses(first_seconds=0.05, max_seconds=0.5, denied_seconds=0.5)
@@ -109,15 +111,37 @@ async def test_kubectl_shows_and_waits_for_a_policy(world: ApiWorld, house: Hous
     await house.until(lambda status, _: accepted(status) == "True")
     table = await asyncio.to_thread(world.kubectl, "get", "scalingpolicies")
     head, row = (line.split() for line in table.splitlines())
-    assert head == ["NAME", "MODE", "LAG", "SUBTASKS", "PLANNED", "DECISION", "ACCEPTED", "AGE"]
-    assert row[:2] + row[-2:-1] == ["orders", "act", "True"]
+    assert head == ["NAME", "MODE", "LAG", "SUBTASKS", "PLANNED", "DECISION", "ACCEPTED", "READY", "AGE"]
+    assert row[:2] + row[-3:-2] == ["orders", "act", "True"]
     await asyncio.to_thread(world.kubectl, "wait", "--for=condition=Accepted", "wsp/orders", "--timeout=10s")
+
+
+async def refuse(house: House, code: str, sentence: str) -> None:
+    """Store the refusal of a plan as the application's newest outcome."""
+    refused = outcome(plan(1, 4), "refused", code=code, sentence=sentence)
+    refused = refused.model_copy(update={"application": house.app, "at": house.clock.now()})
+    await house.store.save([State(application=house.app)], [], newest={house.app: documents(refused)})
+
+
+async def test_describe_shows_what_keeps_the_target_from_being_scaled(world: ApiWorld, house: House) -> None:
+    """As a condition and as an event: nobody has to look into Weir's own log."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    await refuse(house, "other-autoscaler", "HorizontalPodAutoscaler orders scales Deployment orders, too")
+    status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "False")
+    assert condition(status, "Scalable")["reason"] == "OtherAutoscaler"
+    shown = await asyncio.to_thread(world.kubectl, "describe", "scalingpolicy", "orders")
+    event = next(line for line in shown.partition("Events:")[2].splitlines() if "Refused" in line)
+    assert event.split()[0] == "Warning"
+    assert "other-autoscaler: HorizontalPodAutoscaler orders scales Deployment orders, too" in event
 
 
 async def test_no_right_of_knowledge_is_superfluous(world: ApiWorld, house: House) -> None:
     """Its requests by the audit log are all that its role grants; it may not change a resource itself."""
     await world.apply(house.document())
     await house.until(lambda status, _: accepted(status) == "True")
+    await refuse(house, "forbidden", "may not update deployments/scale of orders")
+    await house.until(lambda status, _: condition(status, "Ready").get("status") == "False")
     granted = {
         (resource, verb)
         for rule in named(TARGET, "Role", "weir-knowledge")["rules"]

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from weir_contracts import VERSION
 from weir_contracts.resource import GROUP, KIND, PLURAL
 
-from engines.kubernetes.api import MERGE_PATCH, Call, KubernetesApi
+from engines.kubernetes.api import MERGE_PATCH, ApiFailed, Call, KubernetesApi
 from engines.kubernetes.discovery import Kind
 from engines.kubernetes.values import mapping
 from engines.kubernetes.watches import Pauses, Watch
+from services.knowledge.resource_status import ResourceEvent
 
+_EVENTS = Kind("", "v1", "Event", "events", is_scalable=False)
 _RESOURCES = Kind(GROUP, VERSION, KIND, PLURAL, is_scalable=False)
 _SYNC_SECONDS = 5.0
+MAX_MESSAGE = 1000
 
 
 class KubernetesResources:
@@ -46,3 +50,24 @@ class KubernetesResources:
         call = Call("patch", f"{PLURAL}/status", namespace, name)
         path = _RESOURCES.path(namespace, name, "status")
         await self._api.send("PATCH", call, path, {"status": status}, content_type=MERGE_PATCH)
+
+    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
+        """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
+        called, time = f"{name[:200]}.{event.key}", at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        of = {"apiVersion": _RESOURCES.api_version, "kind": KIND, "namespace": namespace, "name": name, "uid": uid}
+        body = {
+            "metadata": {"name": called, "namespace": namespace},
+            "involvedObject": of,
+            "type": "Warning" if event.is_warning else "Normal",
+            "reason": event.reason,
+            "message": event.message[:MAX_MESSAGE],
+            "count": 1,
+            "firstTimestamp": time,
+            "lastTimestamp": time,
+            "source": {"component": "weir"},
+        }
+        try:
+            await self._api.send("POST", Call("create", "events", namespace, called), _EVENTS.path(namespace), body)
+        except ApiFailed as error:
+            if error.status != 409:  # the process before has recorded it
+                raise

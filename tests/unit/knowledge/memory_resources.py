@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import count
 from typing import Any
 
 from engines.kubernetes.api import ApiFailed, Call
+from services.knowledge.resource_status import ResourceEvent
 
 
 class MemoryResources:
@@ -18,6 +20,7 @@ class MemoryResources:
         self.unwritable: set[str] = set()
         """Names whose status the API server refuses."""
         self.writes = 0
+        self.events: dict[tuple[str, str, str], ResourceEvent] = {}
         self._uids = count(1)
 
     async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
@@ -34,6 +37,10 @@ class MemoryResources:
         merged = {**document.get("status", {}), **copy.deepcopy(dict(status))}
         document["status"] = {key: value for key, value in merged.items() if value is not None}
         self.writes += 1
+
+    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
+        self._fail("create", namespace)
+        self.events.setdefault((namespace, name, event.key), event)
 
     async def close(self) -> None:
         return

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import structlog
-from weir_contracts import parse_policy
+from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
 from weir_contracts.base import Estimate
 
 from services.knowledge.core import HistoryLimits, State, remember
 from services.knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
-from tests.unit.knowledge.builders import analysis, documents, observation, plan
+from tests.unit.knowledge.builders import analysis, documents, observation, outcome, plan
 from tests.unit.knowledge.memory_resources import MemoryResources
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 
@@ -151,6 +151,107 @@ async def test_a_status_shows_lag_decision_and_objective(house: House, world: Me
     house.clock.advance(3600)
     status = await house.until(lambda status, _: condition(status, "Observed").get("status") == "False")
     assert condition(status, "Observed")["message"] == "no message lately from: monitor, analyzer, planner"
+
+
+async def _store(house: House, *messages: Any) -> None:
+    """Store messages as the newest ones."""
+    state = await house.store.state(house.app) or State(application=house.app)
+    for message in messages:
+        state = remember(state, message, HistoryLimits())
+    await house.store.save([state], [], newest={house.app: documents(*messages)})
+
+
+async def test_a_refusal_of_the_executor_is_in_the_conditions_and_an_event(house: House, world: MemoryWorld) -> None:
+    """A right that lacks, in each plan's refusal: one event in ten minutes. An action that succeeds ends it."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    await _hear(house, 1, lag_seconds=1.0)
+    status = await house.until(lambda status, _: condition(status, "Ready").get("status") == "True")
+    assert condition(status, "Scalable")["status"] == "True"
+    sentence = "may not update deployments/scale of orders in namespace shop (403)"
+    for cycle in (2, 3, 4):
+        await _hear(house, cycle, lag_seconds=99.0)
+        await _store(house, outcome(plan(cycle, 4), "refused", code="forbidden", sentence=sentence))
+        status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "False")
+    assert (condition(status, "Scalable")["reason"], condition(status, "Scalable")["message"]) == (
+        "Forbidden",
+        sentence,
+    )
+    assert (condition(status, "Ready")["status"], condition(status, "Ready")["message"]) == ("False", sentence)
+    (event,) = world.resources.events.values()
+    assert (event.is_warning, event.reason, event.message) == (True, "Refused", f"forbidden: {sentence}")
+    await _store(house, outcome(plan(5, 4), "verified"))
+    await house.until(lambda status, _: condition(status, "Ready").get("status") == "True")
+    assert [each.reason for each in world.resources.events.values()] == ["Refused", "Verified"]
+
+
+async def test_a_plan_that_was_merely_late_is_no_obstacle(house: House, world: MemoryWorld) -> None:
+    """Its refusal says nothing of the target."""
+    await world.apply(house.document(mode="act"))
+    await _hear(house, 1, lag_seconds=1.0)
+    await _store(house, outcome(plan(1, 4), "refused", code="expired", sentence="the plan has expired"))
+    status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "True")
+    assert condition(status, "Ready")["status"] == "True"
+
+
+def _scaled_to_zero() -> Deployment:
+    workload = WorkloadStatus(kind="Deployment", name="work", namespace="shop", uid="u", wanted=0, current=0, ready=0)
+    return Deployment(
+        engine="service",
+        health="ended",
+        job_id="u",
+        job_name="work",
+        graph_hash="0",
+        state="ScaledToZero",
+        observed={"work": 1},
+        replicas=0,
+        workloads=[workload],
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason", "word", "subtasks"),
+    [
+        ({"status": "not_found", "message": "Deployment orders does not exist in namespace shop"}, "NotFound", "does not exist", None),
+        ({"status": "not_found", "message": "the kind Job of batch/v1 has no scale subresource"}, "NotFound", "kind Job", None),
+        (
+            {"status": "not_running", "message": "work: spec.replicas is 0", "deployment": _scaled_to_zero()},
+            "Ended",
+            "spec.replicas is 0",
+            0,
+        ),
+        (
+            {"problems": [Problem(where="target.kubernetes", what="StatefulSet tm does not exist in namespace shop")]},
+            "NotFound",
+            "StatefulSet tm does not exist",
+            None,
+        ),
+    ],
+)  # fmt: skip
+async def test_a_target_that_cannot_be_scaled_is_in_the_conditions(
+    house: House, world: MemoryWorld, seen: dict[str, Any], reason: str, word: str, subtasks: int | None
+) -> None:
+    """Before any plan is refused; 0 replicas are 0 subtasks."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    await _hear(house, 1, lag_seconds=1.0)
+    await _store(house, observation(2, **seen))
+    status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "False")
+    assert condition(status, "Scalable")["reason"] == reason
+    assert word in condition(status, "Scalable")["message"]
+    assert condition(status, "Ready")["status"] == "False"
+    house.clock.advance(FIGURES_SECONDS)
+    await house.policies.check()
+    assert (await world.get("orders"))["status"].get("subtasks") == subtasks
+
+
+async def test_a_document_that_is_refused_is_an_event(house: House, world: MemoryWorld) -> None:
+    """`kubectl describe` shows it below the conditions."""
+    await world.apply(house.document(objective={"maxLag": "30s", "utilization": 0.7}))
+    await house.until(lambda status, _: accepted(status) == "False")
+    (event,) = world.resources.events.values()
+    assert (event.reason, event.is_warning) == ("NotAccepted", True)
+    assert "give exactly one of" in event.message
 
 
 async def test_a_resource_that_is_deleted_while_its_status_is_written_is_no_failure(
