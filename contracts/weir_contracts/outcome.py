@@ -153,7 +153,12 @@ class Outcome(_Transition):
     instance_restarted_at: Timestamp | None = None
     """Time at which the target accepted the application's last restart of an instance. None: none, or unknown."""
     contested_since: Timestamp | None = None
-    """Time since which the engine has requirements that Weir did not write. None: it has Weir's."""
+    """Time since which the engine has requirements that Weir did not write: of the last such write that was seen. None:
+    it has Weir's."""
+    contested_requested: Parallelism | None = None
+    """Those requirements. None: it has Weir's, or they are unknown."""
+    contests: Count = 0
+    """Number of times in a row that another client wrote after Weir, without an action that succeeded in between."""
     epoch: Count | None = None
     """Number of times that another executor had taken the application over. None: written by an earlier version of
     Weir."""

@@ -174,14 +174,18 @@ def _contested(there: Deployment, context: Context) -> Refusal | None:
     writers = context.snapshot.writers
     if there.requested is None or not ours or _is_ours(there.requested, ours, writers):
         return None
-    since, policy = context.history.contested_since, context.policy.policy
-    touched_at = policy.metadata.updated_at if policy else None
+    history, policy = context.history, context.policy.policy
+    since, touched_at = history.contested_since, policy.metadata.updated_at if policy else None
     if since is not None and touched_at is not None and touched_at > since:
-        return None  # writing (or pausing and resuming) the policy hands the requirements back to Weir
-    return Refusal(
-        "contested",
-        messages.contested_until_reset(ours[0], there.requested, messages.writer(writers, ours[0], there.requested)),
-    )
+        return None  # changing (or pausing and resuming) the policy hands the requirements back to Weir
+    known = history.contested_requested
+    began = context.now if since is None or known not in (None, there.requested) else since
+    hold_seconds = context.rules.contested_seconds(history.contests)
+    until = None if hold_seconds is None else began + timedelta(seconds=hold_seconds)
+    if until is not None and context.now >= until:
+        return None
+    by = messages.writer(writers, ours[0], there.requested)
+    return Refusal("contested", messages.contested_until(ours[0], there.requested, by, until))
 
 
 def _is_ours(requested: Parallelism, ours: list[Parallelism], writers: Mapping[str, str] | None) -> bool:

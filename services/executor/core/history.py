@@ -46,6 +46,10 @@ class ActionHistory:
     instance_restarted_at: datetime | None = None
     """When the target accepted the last restart of an instance."""
     contested_since: datetime | None = None
+    contested_requested: Parallelism | None = None
+    """Requirements of another client, since `contested_since`."""
+    contests: int = 0
+    """Times in a row that another client wrote after Weir."""
     answered: tuple[UUID, ...] = ()
     """Ids of the plans that were answered last."""
     newest: OutcomeOrder | None = None
@@ -109,6 +113,8 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
         restarts_seconds=tuple(outcome.restarts_seconds),
         instance_restarted_at=outcome.instance_restarted_at,
         contested_since=outcome.contested_since or (outcome.at if outcome.code == "contested" else None),
+        contested_requested=outcome.contested_requested,
+        contests=outcome.contests,
         answered=answered,
         newest=outcome.order,
         epoch=max(history.epoch, outcome.epoch or 0),
@@ -132,7 +138,7 @@ def record_transition(
         restarts_seconds=_restarts(history, action),
         original=_original(history, action),
         instance_restarted_at=_instance_restarted_at(history, step),
-        contested_since=_contested_since(history, action.phase, action.code, now),
+        **_contest(history, action.phase, action.code, snapshot, now),
     )
     outcome = Outcome(
         id=derive_id(action.id, f"{action.version}:{action.phase}:{action.attempt_id}:{history.epoch}"),
@@ -159,7 +165,7 @@ def record_refusal(
     history: ActionHistory, plan: Plan, refusal: Refusal, snapshot: Snapshot | None, now: datetime
 ) -> Transition:
     """Return the outcome of a refused plan, which repeats the state of the application's last outcome."""
-    after = replace(history, contested_since=_contested_since(history, "refused", refusal.code, now))
+    after = replace(history, **_contest(history, "refused", refusal.code, snapshot, now))
     outcome = Outcome(
         id=derive_id(plan.id, "refused"),
         application=plan.application,
@@ -188,6 +194,8 @@ def _carried(history: ActionHistory) -> dict[str, Any]:
         "original": history.original,
         "instance_restarted_at": history.instance_restarted_at,
         "contested_since": history.contested_since,
+        "contested_requested": history.contested_requested,
+        "contests": history.contests,
         "epoch": history.epoch,
         "sequence": history.sequence,
     }
@@ -200,11 +208,19 @@ def _original(history: ActionHistory, action: ActionState | None) -> Parallelism
     return rollback_target(action)
 
 
-def _contested_since(history: ActionHistory, phase: str, code: str, now: datetime) -> datetime | None:
-    """Return since when another client controls the requirements; None once an action of Weir begins."""
-    if code == "contested":
-        return history.contested_since or now
-    return None if phase == "applying" else history.contested_since
+def _contest(history: ActionHistory, phase: str, code: str, snapshot: Snapshot | None, now: datetime) -> dict[str, Any]:
+    """Return since when another client controls the requirements, with which, and how often in a row; none once an action
+    of Weir begins."""
+    if code != "contested":
+        ends = {"contested_since": None, "contested_requested": None} if phase == "applying" else {}
+        return {**ends, **({"contests": 0} if phase == "verified" else {})}
+    deployment = None if snapshot is None else snapshot.deployment
+    there = history.contested_requested if deployment is None else deployment.requested
+    known = history.contested_requested
+    if history.contested_since is not None and (known is None or known == there):
+        return {"contested_requested": there}
+    contests = history.contests + (history.contested_since is None)
+    return {"contested_since": now, "contested_requested": there, "contests": contests}
 
 
 def _instance_restarted_at(history: ActionHistory, step: Step) -> datetime | None:

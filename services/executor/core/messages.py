@@ -121,11 +121,12 @@ def writer(writers: Mapping[str, str] | None, ours: Parallelism, there: Parallel
     return next((by for name, by in (writers or {}).items() if by and there.get(name) != ours.get(name)), "")
 
 
-def contested_until_reset(ours: Parallelism, there: Parallelism, by: str = "") -> str:
-    return (
-        f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements ({changes(ours, there)}): held until they "
-        "are restored, or the policy is applied, or paused and resumed"
-    )
+def contested_until(ours: Parallelism, there: Parallelism, by: str, until: datetime | None) -> str:
+    """Say who set the requirements, and until when Weir holds. None: until a user acts."""
+    what = f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements ({changes(ours, there)}): held until "
+    if until is None:
+        return f"{what}they are restored, or the policy is changed, or paused and resumed"
+    return f"{what}{until:%H:%M:%S} if no client writes again; pause and resume ends it at once"
 
 
 def contested_now(there: str, by: str = "") -> str:

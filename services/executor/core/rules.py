@@ -57,6 +57,13 @@ class RuleSettings(BaseModel):
         le=604800,
         description="maximum quarantine of a parallelism; this long after its end earlier rollbacks no longer count, in seconds",
     )
+    contested_hold_seconds: float = Field(
+        600.0,
+        ge=0,
+        le=86400,
+        description="time without a further write of another client after which requirements that it set are changed again, doubling "
+        "while it writes after Weir each time, at most a day, in seconds; 0: only after a change, or pause and resume, of the policy",
+    )
     max_actions: int = Field(
         10, ge=1, le=10000, description="applications that restart at once for an action, over all replicas"
     )
@@ -106,3 +113,9 @@ class Rules(RuleSettings):
     """Minimum time between two restarts of instances of one application."""
     min_utilization: float = 0.5
     """Operators below this utilization are not compared, since their capacity is extrapolated."""
+
+    def contested_seconds(self, contests: int) -> float | None:
+        """Return for how long the requirements of another client are kept after its last write; None: without limit."""
+        if self.contested_hold_seconds == 0:
+            return None
+        return min(86_400.0, self.contested_hold_seconds * 2.0 ** min(20, max(0, contests - 1)))

@@ -368,6 +368,15 @@ def test_the_streams_policy_fits_its_workload() -> None:
     assert name["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
+@pytest.mark.parametrize("overlay", [REACTIVE, STREAMS])
+def test_a_workload_that_weir_scales_carries_no_replicas(overlay: str) -> None:
+    """Else each `kubectl apply -k` would set its number again, and Weir would hold (`contested`)."""
+    config = next(each for each in of_kind(overlay, "ConfigMap") if each["metadata"]["name"].startswith("policy-"))
+    target = parse_policy(yaml.safe_load(config["data"]["policy.yaml"])).spec.target.kubernetes
+    assert target is not None
+    assert [ref.name for ref in target.refs if "replicas" in named(overlay, ref.kind, ref.name)["spec"]] == []
+
+
 def test_every_object_has_a_namespace_of_its_overlay() -> None:
     """So that deleting the overlay leaves nothing."""
     for overlay in OVERLAYS:

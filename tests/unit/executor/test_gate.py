@@ -244,6 +244,53 @@ class TestContested:
         assert admit(the_plan, context(history=base, snapshot=there, policy=before)).code == "contested"
         assert admit(the_plan, context(history=base, snapshot=there, policy=later)).phase == "intended"
 
+    @pytest.mark.parametrize(
+        ("contests", "hold_seconds", "admitted_after_seconds"),
+        [(1, 600.0, 600), (2, 600.0, 1200), (3, 600.0, 2400), (9, 600.0, 86_400), (1, 0.0, None)],
+    )
+    def test_weir_takes_up_again_once_no_client_writes(
+        self, contests: int, hold_seconds: float, admitted_after_seconds: int | None
+    ) -> None:
+        """After a time that doubles with each time that the other client wrote after Weir; 0 leaves it to the user."""
+        done = action("verified", version=9)
+        base = ActionHistory(
+            action=done,
+            last_written=WANTED,
+            original=BEFORE,
+            contested_since=after(0),
+            contested_requested=FOREIGN,
+            contests=contests,
+        )
+        there, rules = snapshot(FOREIGN), Rules(contested_hold_seconds=hold_seconds)
+        seconds = 100_000 if admitted_after_seconds is None else admitted_after_seconds
+
+        def decide(at: float) -> Any:
+            made = plan(number=2, at=after(at), deployment=snapshot(FOREIGN).deployment.ref())
+            return admit(made, context(history=base, snapshot=there, rules=rules, now=after(at + 1)))
+
+        early = decide(seconds - 2)
+        assert early.code == "contested"
+        assert len(early.sentence) <= 160
+        if admitted_after_seconds is None:
+            assert "paused and resumed" in early.sentence
+            assert decide(seconds).code == "contested"
+        else:
+            assert f"held until {after(seconds):%H:%M:%S} if no client writes again" in early.sentence
+            assert decide(seconds).phase == "intended"
+
+    def test_a_further_write_of_another_value_begins_the_time_again(self) -> None:
+        """Ten minutes after the first one, and a second after the other."""
+        base = ActionHistory(
+            action=action("verified", version=9),
+            last_written=WANTED,
+            original=BEFORE,
+            contested_since=after(-600),
+            contested_requested={**FOREIGN, "sink": 5},
+            contests=1,
+        )
+        refused = admit(self.plan_for(FOREIGN), context(history=base, snapshot=snapshot(FOREIGN)))
+        assert refused.code == "contested"
+
 
 def test_a_quarantined_vector_is_refused_until_its_time() -> None:
     """The vector was rolled back a minute ago."""

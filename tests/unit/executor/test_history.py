@@ -151,7 +151,23 @@ def test_the_start_of_a_contest_is_kept() -> None:
     history = record_refusal(history, plan(number=2), contested, None, after(9)).history
     assert history.contested_since == after(1)
     applying = next_step(action(), observed(answer=Recorded()), after(10), RULES)
-    assert publish(history, applying)[0].contested_since is None
+    begun = publish(history, applying)[0]
+    assert (begun.contested_since, begun.contests) == (None, 1)
+    again = record_refusal(begun, plan(number=3), contested, None, after(20)).history
+    assert (again.contested_since, again.contests) == (after(20), 2)
+
+
+def test_another_value_of_another_client_begins_the_contest_again() -> None:
+    """It is one contest, of which the last write counts; an action that succeeds ends it."""
+    contested = Refusal("contested", "another client")
+    first, second = snapshot({"orders": 1, "enrich": 7, "sink": 7}), snapshot({"orders": 1, "enrich": 8, "sink": 8})
+    history = record_refusal(ActionHistory(), plan(), contested, first, after(1)).history
+    history = record_refusal(history, plan(number=2), contested, first, after(9)).history
+    assert (history.contested_since, history.contests) == (after(1), 1)
+    history = record_refusal(history, plan(number=3), contested, second, after(20)).history
+    assert (history.contested_since, history.contests) == (after(20), 1)
+    verified = Step(action("verified", version=9), Event("healthy", "…"))
+    assert publish(history, verified)[0].contests == 0
 
 
 @given(st.integers(min_value=1, max_value=60))

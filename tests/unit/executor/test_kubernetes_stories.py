@@ -314,6 +314,24 @@ async def test_a_tool_that_writes_the_former_value_back(house: KubernetesHouse) 
     assert house.kubernetes.writes == [("orders", 4)]
 
 
+async def test_weir_takes_up_again_once_nobody_has_written_for_a_while(house: KubernetesHouse) -> None:
+    """A manifest with `replicas` is applied once more during an action; no user has to pause and resume."""
+    await house.wants(4)
+    await house.until(lambda: house.phases()[-1:] == ["verifying"])
+    house.kubernetes.change("Deployment", "orders", manager="kubectl-client-side-apply", replicas=1)
+    await house.until(house.ended("failed"))
+    began = house.clock.now()
+    while house.last()[1] == "contested":
+        assert house.size() == 1
+        house.clock.advance(60)
+        known = len(house.published())
+        await house.wants(4)
+        await house.until(lambda known=known: len(house.published()) > known)  # type: ignore[misc]
+    assert 600 <= (house.clock.now() - began).total_seconds() < 720
+    await house.until(house.ended("verified"))
+    assert house.size() == 4
+
+
 async def test_a_workload_that_is_created_again(house: KubernetesHouse) -> None:
     """It has another uid, so the action ends, and its plan is for another deployment."""
     await house.wants(4)

@@ -228,7 +228,7 @@ def _scaled_to_zero() -> Deployment:
         ),
     ],
 )  # fmt: skip
-async def test_a_target_that_cannot_be_scaled_is_in_the_conditions(
+async def test_a_target_that_cannot_be_scaled_is_in_the_conditions(  # noqa: PLR0917
     house: House, world: MemoryWorld, seen: dict[str, Any], reason: str, word: str, subtasks: int | None
 ) -> None:
     """Before any plan is refused; 0 replicas are 0 subtasks."""
