@@ -2,19 +2,21 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.live import Live
+from typer.core import TyperCommand, TyperGroup
 
 from runtime.clock import SystemClock
 
 from . import output as tables
 from .apply import apply
-from .client import LOCAL, Application, Client, Server, TokenFile, application_id, connect
+from .client import LOCAL, Application, Client, Server, TokenFile, application_id, complete_application, connect
 from .doctor import doctor
 from .errors import EXIT_CODES, CommandError, Unreachable
 from .judge import judge
@@ -29,10 +31,37 @@ from .terminal import discard_output, prepare_output, say, show_table, terminal
 from .trial.command import trial
 from .what_if import what_if_figure, what_if_panel
 
+
 # Contracts, planners and the simulator are imported by the commands that need them: most only speak HTTP.
-app = typer.Typer(
+def _flags_without_type(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; help shows no type of those that take no value."""
+    for each in parameters:
+        if getattr(each, "is_flag", False) and each.metavar is None:
+            each.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
+        return super().command(name, cls=_Command, **options)
+
+
+app = _App(
+    cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Weir, an autoscaler for stream processing.",
 )
@@ -59,7 +88,10 @@ app.command()(apply)
 @app.command()
 def get(
     application: Annotated[
-        str | None, typer.Argument(help="namespace/name, or `policies`; default: all applications.")
+        str | None,
+        typer.Argument(
+            help="namespace/name, or `policies`; default: all applications.", autocompletion=complete_application
+        ),
     ] = None,
     policy: Annotated[
         bool,
@@ -161,7 +193,7 @@ def what_if(
     parallelism: Annotated[
         list[str] | None,
         typer.Option(
-            "--parallelism", "-p", help="operator=number, repeatable; other operators keep their parallelism."
+            "--parallelism", "-p", help="operator=number, repeatable or with commas; others keep their parallelism."
         ),
     ] = None,
     load: Annotated[
@@ -170,7 +202,7 @@ def what_if(
     horizon: Annotated[str, typer.Option(help="Horizon of the prediction, 10s to 1d.")] = "10m",
     at: Annotated[
         str,
-        typer.Option(help='Begin later, such as "in 30m": the load is then the forecast, times the factor of --load.'),
+        typer.Option(help="Begin later, such as 30m: the load is then the forecast, times the factor of --load."),
     ] = "now",
     plot: Annotated[Path | None, typer.Option(help="Write a figure to this file (.svg).")] = None,
     server: Server = LOCAL,
@@ -225,7 +257,7 @@ def watch(
 
 app.command()(plan)
 
-planner_app = typer.Typer(no_args_is_help=True, help="Write, register, check and compare planners.")
+planner_app = _App(cls=_Group, no_args_is_help=True, help="Write, register, check and compare planners.")
 planner_app.command()(compare)
 planner_app.command(name="new")(new_command)
 planner_app.command()(register)

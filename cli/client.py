@@ -1,6 +1,7 @@
 """The knowledge service's public API, as the command line uses it."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -32,7 +33,57 @@ _FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
 LOCAL = "http://127.0.0.1:8080"
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_SERVER", help="Address of the knowledge service.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
-Application = Annotated[str, typer.Argument(help="namespace/name; a name alone is in the namespace default.")]
+COMPLETION_SECONDS = 1.0
+"""For a name to be completed; a shell waits meanwhile."""
+
+
+def complete_application(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the applications that a shell may complete; none, without a word, if no server answers in time."""
+    return _names(
+        context, incomplete, "/v1/applications?limit=1000", lambda found: [e["application"] for e in found["items"]]
+    )
+
+
+def complete_planner(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the planners that the planner service lists, likewise."""
+    return _names(context, incomplete, "/v1/planners", lambda found: [e["name"] for e in found["planners"]])
+
+
+def _names(context: typer.Context, incomplete: str, path: str, names: Callable[[Any], list[str]]) -> list[str]:
+    try:
+        made = connect(context.params["server"], context.params.get("token_file"), seconds=COMPLETION_SECONDS)
+        found = names(made.get(path))
+    except (CommandError, LookupError, TypeError):
+        return []
+    # A shell would run or misread what it completes.
+    return [each for each in found if each.startswith(incomplete) and _COMPLETED.fullmatch(each)]
+
+
+_COMPLETED = re.compile(r"[A-Za-z0-9._/-]+")
+Application = Annotated[
+    str,
+    typer.Argument(
+        help="namespace/name; a name alone is in the namespace default.", autocompletion=complete_application
+    ),
+]
+
+
+def seconds(option: str) -> Callable[[str], float]:
+    """Return a parser of an option in seconds: a number, or a duration with a unit."""
+
+    def parsed(text: str) -> float:
+        from weir_contracts import parse_duration
+
+        try:
+            return float(text)
+        except ValueError:
+            pass
+        try:
+            return parse_duration(text).total_seconds()
+        except ValueError as error:
+            raise InvalidInput(f"{option}: {error}") from None
+
+    return parsed
 
 
 def application_id(text: str) -> str:
@@ -56,7 +107,7 @@ def duration(option: str, text: str, low: str, high: str) -> timedelta:
     return found
 
 
-def connect(server: str, token_file: Path | None, option: str = "--server") -> "Client":
+def connect(server: str, token_file: Path | None, option: str = "--server", *, seconds: float = 10.0) -> "Client":
     """Return a client of the server, with the token from the file or WEIR_TOKEN. `option` named the server."""
     if not server.startswith(("http://", "https://")):
         raise InvalidInput(f"{option}: {server!r} has no scheme: write http://{server}")
@@ -67,7 +118,7 @@ def connect(server: str, token_file: Path | None, option: str = "--server") -> "
         except OSError as error:
             raise InvalidInput(f"--token-file: {token_file}: {error.strerror}") from None
     try:
-        return Client(server, token, option=option)
+        return Client(server, token, option=option, seconds=seconds)
     except httpx.InvalidURL as error:
         raise InvalidInput(f"{option}: {server!r}: {error}") from None
 
@@ -82,10 +133,16 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         *,
         option: str = "--server",
+        seconds: float = 10.0,
     ) -> None:
+        """`seconds` bounds each wait for the server."""
         self._server = server.rstrip("/")
         self._option = option
-        self._http = client(self._server, SecretStr(token) if token else None, transport=transport)
+        self._http = client(self._server, SecretStr(token) if token else None, seconds, transport=transport)
+
+    def get(self, path: str) -> Any:
+        """Return the document at a path."""
+        return self._json("GET", path)
 
     def policies(self) -> list[dict[str, Any]]:
         return self._pages("/v1/policies")

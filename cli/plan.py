@@ -9,7 +9,7 @@ import typer
 from runtime.clock import SystemClock
 
 from . import output as tables
-from .client import LOCAL, Server, TokenFile, application_id, connect
+from .client import LOCAL, Server, TokenFile, application_id, complete_application, connect
 from .errors import InvalidInput
 from .output import Format, Output, show
 
@@ -22,7 +22,12 @@ _HISTORY = timedelta(minutes=30)
 
 def plan(
     application: Annotated[
-        str | None, typer.Argument(help="namespace/name; a name alone is in the namespace default.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="namespace/name; a name alone is in the namespace default.",
+            show_default=False,
+            autocompletion=complete_application,
+        ),
     ] = None,
     request: Annotated[
         Path | None,

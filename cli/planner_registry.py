@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from .client import TokenFile, connect
+from .client import TokenFile, complete_planner, connect
 from .errors import CommandError, InvalidInput
 from .output import Format, Json, Output, show
 from .terminal import Listing
@@ -86,7 +86,7 @@ def list_planners(
 
 
 def remove(
-    name: Annotated[str, typer.Argument(help="Name of the registered planner.")],
+    name: Annotated[str, typer.Argument(help="Name of the registered planner.", autocompletion=complete_planner)],
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
@@ -102,7 +102,8 @@ def check(
     planner: Annotated[
         str | None,
         typer.Argument(
-            help="URL, requested from here, or name of a registered planner, requested by the planner service."
+            help="URL, requested from here, or name of a registered planner, requested by the planner service.",
+            autocompletion=complete_planner,
         ),
     ] = None,
     kta: Kta = False,

@@ -7,6 +7,7 @@ import copy
 import io
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ MAX_COLUMNS = 10_000
 MIN_CELL_COLUMNS = 10
 """A cell that may be cut or wrapped is at least this wide, if its text is. A line that is wider for it is wrapped by the
 terminal."""
+FIRST_PROGRESS_SECONDS = 2.0
 _SPELLED = {
     "→": "->", "–": "-", "—": "-", "…": "...", "×": "x", "÷": "/", "·": "-", "━": "=", "─": "-", "│": "|", "ß": "ss",
     "≥": ">=", "≤": "<=", "±": "+-",
@@ -149,3 +151,28 @@ def show_table(table: Table, *, wide: bool) -> None:
         unlimited = console.options.update(width=MAX_COLUMNS)
         console.width = max(console.width, Measurement.get(console, unlimited, table).maximum)
     console.print(table)
+
+
+class Progress:
+    """How far a long work is, as a line on standard error that is written over and removed at its end. Without a
+    terminal, and for a short work, nothing is printed."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._shown = what, False
+        self._due = time.monotonic() + FIRST_PROGRESS_SECONDS
+
+    def show(self, done: str) -> None:
+        """Say what is done, at most twice a second."""
+        if time.monotonic() < self._due or not sys.stderr.isatty():
+            return
+        self._due, self._shown = time.monotonic() + 0.5, True
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"\r\x1b[K{visible(self._what)}: {done}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()

@@ -11,7 +11,9 @@ from .model import MIN_RATE
 MAX_FACTOR = 1000.0
 MAX_RATE = 1e9
 MAX_PARALLELISM = 32_768
-_FACTOR = re.compile(r"[x×]([0-9]{1,9}(?:\.[0-9]{1,9})?)")
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_FACTOR = re.compile(rf"[x×]({_NUMBER})|({_NUMBER})[x×]")
+_PART = re.compile(r"[^=]+=[0-9]{1,6}\s*")
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)/s")
 
 
@@ -47,12 +49,12 @@ class Load:
 
 
 def parse_load(text: str) -> Load:
-    """Return a load: `x2` is twice the present one, `1200/s` records per second, `forecast` what is to come. Raises
+    """Return a load: `x2` or `2x` is twice the present one, `1200/s` records per second, `forecast` what is to come. Raises
     `InvalidQuestion`."""
     if text == "forecast":
         return Load(factor=1.0, is_forecast=True)
     if match := _FACTOR.fullmatch(text):
-        factor = float(match[1])
+        factor = float(match[1] or match[2])
         if 0 < factor <= MAX_FACTOR:
             return Load(factor=factor)
     elif match := _RATE.fullmatch(text):
@@ -66,23 +68,20 @@ def parse_load(text: str) -> Load:
 
 
 def parse_at(text: str) -> float:
-    """Return the seconds of `now` or `in 2h`. Raises `InvalidQuestion`."""
+    """Return the seconds of `now`, `in 2h` or `2h`. Raises `InvalidQuestion`."""
     if text == "now":
         return 0.0
-    begin, _, wait = text.partition(" ")
     try:
-        if begin == "in":
-            return parse_duration(wait).total_seconds()
-        problem = "write in 2h, or now"
+        return parse_duration(text.removeprefix("in ")).total_seconds()
     except ValueError as error:
-        problem = str(error)
-    raise InvalidQuestion("at", f"{text[:40]!r} is no time from now: {problem}")
+        raise InvalidQuestion("at", f"{text[:40]!r} is no time from now: write 2h, or now ({error})") from None
 
 
 def parse_parallelism(texts: Sequence[str]) -> Parallelism:
-    """Return the parallelism of texts such as `enrich=6`; names may contain `=`. Raises `InvalidQuestion`."""
+    """Return the parallelism of texts such as `enrich=6` or `parse=2,enrich=6`; names may contain `=`, and commas in
+    brackets. Raises `InvalidQuestion`."""
     found: Parallelism = {}
-    for text in texts:
+    for text in (part for each in texts for part in _parts(each)):
         name, equals, number = text.rpartition("=")
         if not equals or not name or not re.fullmatch(r"[0-9]{1,6}", number):
             raise InvalidQuestion("parallelism", f"{text[:100]!r} is no operator=number")
@@ -92,3 +91,11 @@ def parse_parallelism(texts: Sequence[str]) -> Parallelism:
             raise InvalidQuestion("parallelism", f"{name[:100]} is named twice")
         found[name] = int(number)
     return found
+
+
+def _parts(text: str) -> list[str]:
+    """Return the texts between commas, if each names an operator and its parallelism; else the text is one name."""
+    parts = text.split(",")
+    if all(_PART.fullmatch(each) and each.count("(") == each.count(")") for each in parts):
+        return [each.strip() for each in parts]
+    return [text]

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,16 +11,20 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from cli.client import LOCAL, Server, TokenFile, application_id, connect, duration
+from cli.client import LOCAL, Server, TokenFile, application_id, complete_application, connect, seconds
+from cli.client import duration as parse_duration
 from cli.errors import InvalidInput
 from cli.output import Format, show
-from cli.terminal import terminal
+from cli.terminal import Progress, terminal
 from runtime.clock import SystemClock
+from runtime.event_feed import Event
 
 from . import recorded as history
 from .chart import LABEL, WIDTH, charts, check_place, save
 
 if TYPE_CHECKING:
+    from weir_contracts import PlanReply, PlanRequest
+
     from replay.options import Replay, ReplayOptions
     from replay.run import Result
     from replay.score import Score
@@ -38,7 +42,10 @@ def replay(
     ] = None,
     recorded: Annotated[
         str | None,
-        typer.Option(help="namespace/name: instead of a trace, decide again what was decided for this application."),
+        typer.Option(
+            help="namespace/name: instead of a trace, decide again what was decided for this application.",
+            autocompletion=complete_application,
+        ),
     ] = None,
     since: Annotated[str | None, typer.Option(help="With --recorded: how far back, 1m to 31d; by default 24h.")] = None,
     file: Annotated[
@@ -58,14 +65,21 @@ def replay(
     interval: Annotated[
         float | None,
         typer.Option(
+            parser=seconds("--interval"),
+            metavar="DURATION",
             help="Seconds between two scrapes; by default the policy's, else 10 to 60, by the length of the replay and the "
-            "recording (see simulator/README.md)."
+            "recording (see simulator/README.md).",
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
     peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,
     duration: Annotated[
-        float | None, typer.Option(help="Simulated seconds; by default a recording's first day, else 20 minutes.")
+        float | None,
+        typer.Option(
+            parser=seconds("--duration"),
+            metavar="DURATION",
+            help="Simulated time, in seconds or such as 1h; by default a recording's first day, else 20 minutes.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise in the readings.")] = 0,
     noise: Annotated[float, typer.Option(help="Noise of each reading of a Flink job, as a share of it.")] = 0.02,
@@ -91,8 +105,11 @@ def replay(
     if not 0 <= noise <= 1:
         raise InvalidInput(f"--noise: must lie between 0 and 1, is {noise:g}")
     # These imports take a second, and no other command needs them.
+    from weir_planner.installed import ask
+
     from replay.options import InvalidReplay, ReplayOptions, prepare
     from replay.run import run, run_panels
+    from simulator.observe import START
 
     options = ReplayOptions(
         trace=trace,
@@ -110,7 +127,16 @@ def replay(
         prepared = prepare(options)
     except InvalidReplay as error:
         raise InvalidInput(str(error)) from None
-    result = run(prepared, seed=seed, noise=noise)
+    progress, hours = Progress(f"replaying {trace}"), prepared.duration_seconds / 3600
+
+    def asked(request: "PlanRequest", name: str) -> "PlanReply":
+        progress.show(f"{(request.now - START).total_seconds() / 3600:,.1f} of {hours:,.1f} h")
+        return ask(request, name)
+
+    try:
+        result = run(prepared, seed=seed, noise=noise, asks=asked)
+    finally:
+        progress.end()
     objective = prepared.policy.spec.objective.bound_seconds
     if output == "json":
         sys.stdout.write(json.dumps(_document(options, prepared, result), indent=2) + "\n")
@@ -144,12 +170,22 @@ def _replay_recorded(
             name, events = history.application_of(events)
     else:
         assert name is not None  # noqa: S101 - the caller checks
-        begin = SystemClock().now() - duration("--since", since or "24h", "1m", "31d")
+        begin = SystemClock().now() - parse_duration("--since", since or "24h", "1m", "31d")
         events = history.stored_events(connect(server, token_file), name)
     if export is not None:
         events = history.exported(events, export)
-    found = history.replayed(events, name, begin, changed)
+    progress = Progress(f"replaying the history of {name}")
+    try:
+        found = history.replayed(_counted(events, progress), name, begin, changed)
+    finally:
+        progress.end()
     show(history.document(found, begin), form, lambda: history.comparison_panel(found, begin))
+
+
+def _counted(events: Iterator[Event], progress: Progress) -> Iterator[Event]:
+    for count, event in enumerate(events, 1):
+        progress.show(f"{count:,} messages")
+        yield event
 
 
 def _document(options: "ReplayOptions", prepared: "Replay", result: "Result") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cli.client import seconds
 from cli.terminal import terminal
 
 
@@ -12,7 +13,14 @@ def trial(
     workload: Annotated[
         str, typer.Option(help="flink: a Flink job. kafka-streams: instances of a Kafka Streams application.")
     ] = "flink",
-    duration: Annotated[float | None, typer.Option(help="Seconds to run; default: until Ctrl-C.")] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds("--duration"),
+            metavar="DURATION",
+            help="Time to run, in seconds or such as 10m; default: until Ctrl-C.",
+        ),
+    ] = None,
     trace: Annotated[
         str, typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
     ] = "step",

@@ -9,6 +9,7 @@ from unittest import mock
 
 import httpx
 import pytest
+import structlog.testing
 import yaml
 
 from cli.client import Client
@@ -68,6 +69,7 @@ def knowledge() -> Iterator[Knowledge]:
     server = Knowledge()
     made = Client("http://knowledge", None, httpx.MockTransport(server))
     with (
+        structlog.testing.capture_logs(),  # the service's, which would go to the command's output
         mock.patch("cli.apply.connect", lambda *_: made),
         mock.patch("cli.__main__.connect", lambda *_: made),
         mock.patch("cli.apply.POLL_SECONDS", 0.001),

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from cli.__main__ import main
 from cli.client import Client, application_id
+from cli.client import seconds as parse_seconds
 from cli.errors import InvalidInput, Refused
 from cli.output import applications_table
 from runtime.event_feed import Event
@@ -445,6 +446,62 @@ def test_a_setting_that_is_not_a_number_is_reported_before_a_trial_starts() -> N
     done = weir("trial", WEIR_MIN_MEMORY_MB="x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("weir: WEIR_MIN_MEMORY_MB: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["explain", "shop/"], ["shop/orders", "shop/payments"]),
+        (["get", ""], ["a/b", "shop/orders", "shop/payments"]),
+        (["planner", "remove", "m"], ["mine"]),
+        (["get", "-o", "w"], ["wide"]),
+    ],
+)
+def test_a_shell_completes_names(server: _Server, words: list[str], found: list[str]) -> None:
+    """Of applications and planners, from the server; a name that a shell would run is left out."""
+    names = ["a/b", "shop/orders", "shop/payments", "shop/$(reboot)"]
+    server.answers["GET", "/v1/applications"] = (200, {"items": [{"application": each} for each in names]})
+    server.answers["GET", "/v1/planners"] = (200, {"planners": [{"name": "mine"}, {"name": "rate"}]})
+    done = _completed(words, server.url)
+    assert done.stdout.split() == found
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "nonsense", ""])
+def test_completion_is_silent_without_a_server(address: str) -> None:
+    """Nothing on either output, so that the user's line stays as it is."""
+    done = _completed(["get", "shop"], address)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def _completed(words: list[str], address: str) -> Done:
+    environment = {
+        "_WEIR_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["weir", *words]),
+        "COMP_CWORD": str(len(words)),
+        "WEIR_SERVER": address,
+        "WEIR_PLANNER_SERVER": address,
+    }
+    return weir(**environment)
+
+
+def test_help_shows_no_type_of_a_flag() -> None:
+    """`--policy <bool>` would ask for a value."""
+    for command in ("get", "apply", "doctor"):
+        assert "<bool>" not in weir(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("600", 600.0), ("10m", 600.0), ("1 hour", None), ("", None), ("1h30m", 5400.0)],
+)
+def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: float | None) -> None:
+    """As the trial and the replay take it; anything else is one line."""
+    parse = parse_seconds("--duration")
+    if seconds is None:
+        with pytest.raises(InvalidInput, match="--duration: must be a duration with a unit"):
+            parse(text)
+    else:
+        assert parse(text) == seconds
 
 
 def test_an_application_without_a_namespace_is_in_default() -> None:

@@ -231,3 +231,15 @@ def test_a_closed_pipe_is_quiet(fleet: str) -> None:
     done = _run("get", "--server", fleet, to=writer)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_long_replay_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal's standard error, written over and removed at the end; none of it into a pipe."""
+    monkeypatch.setattr("cli.terminal.FIRST_PROGRESS_SECONDS", 0.0)
+    replayed = ("replay", "--trace", "step", "--duration", "5m")
+    shown = on_terminal(120, *replayed)
+    assert shown.code == 0, shown.raw
+    assert "replaying step: 0.0 of 0.1 h" in shown.raw
+    last = shown.raw.rindex("replaying step")
+    assert "\r\x1b[K" in shown.raw[last:]
+    assert "replaying" not in weir(*replayed).stderr

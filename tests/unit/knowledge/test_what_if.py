@@ -69,7 +69,7 @@ async def test_without_a_question_it_predicts_the_present(http: httpx.AsyncClien
         ({"horizon": "600"}, "query.horizon", "duration with a unit"),
         ({"horizon": "9s"}, "query.horizon", "between 10s and 1d"),
         ({"horizon": "2d"}, "query.horizon", "between 10s and 1d"),
-        ({"at": "2h"}, "query.at", "write in 2h, or now"),
+        ({"at": "soon"}, "query.at", "write 2h, or now"),
         ({"at": "in 30m", "load": "1200/s"}, "query.load", "later than now the load is the forecast"),
         ({"load": "x" + "1" * 100}, "query.load", "at most 40 characters"),
     ],

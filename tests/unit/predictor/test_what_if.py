@@ -272,14 +272,18 @@ def test_what_is_no_load(text: str) -> None:
 
 def test_what_is_a_load() -> None:
     """Factors and rates, with fractions."""
-    assert parse_load("x2") == parse_load("×2.0") == Load(factor=2.0)
+    assert parse_load("x2") == parse_load("×2.0") == parse_load("2x") == Load(factor=2.0)
     assert parse_load("1200.5/s") == Load(records_per_second=1200.5)
 
 
 def test_parallelism_as_it_is_written() -> None:
     """Names of engines hold spaces, commas and signs of equality."""
     assert parse_parallelism(["enrich=6", "Window(a=5, b) -> Map=2"]) == {"enrich": 6, "Window(a=5, b) -> Map": 2}
+    assert parse_parallelism(["parse=2,enrich=6", "a, b=3"]) == {"parse": 2, "enrich": 6, "a, b": 3}
+    assert parse_parallelism(["Window(a=1, b=2) -> Map=2"]) == {"Window(a=1, b=2) -> Map": 2}
     for wrong in (
+        ["enrich=2,enrich=3"],
+        ["enrich=2,parse"],
         ["enrich"],
         ["=3"],
         ["enrich=0"],

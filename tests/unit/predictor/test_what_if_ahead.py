@@ -93,7 +93,13 @@ def test_what_the_forecast_cannot_answer() -> None:
     assert f"{SOURCE}: its upper edge is unknown: too few past peaks were judged" in unbounded.explained
 
 
-@pytest.mark.parametrize("text", ["in", "2h", "in 2", "in -2h", "IN 2h", "in 2h ", "tomorrow", "in  2h", "in 9" * 20])
+def test_a_time_needs_no_preposition() -> None:
+    """`2h` can only mean in 2 hours."""
+    assert parse_at("2h") == parse_at("in 2h") == 7200
+    assert parse_at("now") == 0
+
+
+@pytest.mark.parametrize("text", ["in", "2", "in 2", "in -2h", "IN 2h", "in 2h ", "tomorrow", "in  2h", "in 9" * 20])
 def test_an_invalid_time(text: str) -> None:
     """A duration with a unit from now."""
     with pytest.raises(InvalidQuestion, match="is no time from now") as wrong:
