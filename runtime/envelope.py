@@ -22,6 +22,8 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_MESSAGE_BYTES = 8_000_000
 """No message of the loop is larger; more is a mistake or an attack."""
+UNSIGNED_HEADER = "weir_unsigned"
+"""Names the setting of the keys by which a record is not signed (`signed_bus`)."""
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _COMPACTED = frozenset(topic.name for topic in TOPICS if topic.is_compacted)
 
@@ -89,6 +91,8 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
         raise Undecodable(record, "has no value", code="no-value")
     if len(record.value) > MAX_MESSAGE_BYTES:
         raise Undecodable(record, f"is {len(record.value)} bytes, more than {MAX_MESSAGE_BYTES}", code="too-large")
+    if setting := record.headers.get(UNSIGNED_HEADER):
+        raise Undecodable(record, f"is not signed with a key of {setting}: another program wrote it", code="unsigned")
     type = record.headers.get("ce_type", "")
     if is_newer(type, f"dev.{record.topic}"):
         reason = f"is {type}, from a newer Weir than this, which reads {record.topic}: upgrade readers before writers"

@@ -16,11 +16,15 @@ from weir_contracts.document import sentence_of
 
 from .addresses import USUAL_TARGETS, Allowed
 from .auth import Tokens, read_tokens
+from .bus import Bus
+from .clock import Clock
+from .kafka_bus import KafkaBus
 from .kafka_security import read_security
 from .listener_tls import ListenerTls
 from .log import masked, without_credentials
 from .origins import is_loopback
 from .reach import Reach
+from .signed_bus import SignedBus, read_signing_keys
 
 S = TypeVar("S", bound="ServiceSettings")
 A = TypeVar("A")
@@ -51,6 +55,9 @@ class ServiceSettings(BaseSettings):
     """brokers of the loop as host:port, comma-separated"""
     kafka_credentials_file: Path | None = shared("kafka_credentials_file", default=None)
     """JSON file with TLS and SASL settings for the brokers of the loop"""
+    signing_keys_file: Path | None = shared("signing_keys_file", default=None)
+    """file with secret keys of 32 characters or more, one a line, the same for all services but the analyzer: policies, plans and
+    outcomes are signed with the first, and refused unless signed with one of them; without it nothing is signed"""
     partitions: int = shared("partitions", default=4, ge=1, le=512)
     """partitions of every topic of the loop, and maximum number of replicas of a service that share its work"""
     http_host: str = shared("http_host", default="127.0.0.1", min_length=1)
@@ -102,6 +109,7 @@ class ServiceSettings(BaseSettings):
     @model_validator(mode="after")
     def _readable_kafka_credentials(self) -> Self:
         _ = self.kafka_security
+        read_signing_keys(self.signing_keys_file)
         return self
 
     @property
@@ -109,6 +117,14 @@ class ServiceSettings(BaseSettings):
         """TLS and SASL settings of librdkafka for the brokers of the loop; `ValueError` that names the setting if they
         cannot be read."""
         return read_security(self.kafka_credentials_file)
+
+    def bus(self, clock: Clock | None = None) -> Bus:
+        """Return the bus of the loop, with signatures where there are keys."""
+        bus, keys = (
+            KafkaBus(self.kafka_bootstrap_servers, self.kafka_security, clock=clock),
+            read_signing_keys(self.signing_keys_file),
+        )
+        return SignedBus(bus, keys) if keys else bus
 
     def listener_tls(self) -> ListenerTls | None:
         """Return the TLS context of the listener; None without a certificate. `ValueError` that names the setting if the

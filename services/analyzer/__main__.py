@@ -8,7 +8,6 @@ import sys
 from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application
-from runtime.kafka_bus import KafkaBus
 from runtime.kafka_lease import TOPIC, KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.service import run_service, wait_for_topics
@@ -23,7 +22,7 @@ from .settings import AnalyzerSettings
 async def start(settings: AnalyzerSettings) -> int:
     """Compose and run until stopped or refused; returns the exit code."""
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security)
+    bus = settings.bus(clock)
     stream = SparkStream(settings, Brokers(settings.kafka_bootstrap_servers, settings.kafka_security), clock)
     who = f"{platform.node()}, process {os.getpid()}"
     lease = KafkaLease(settings.kafka_bootstrap_servers, clock, settings.terms(), who, security=settings.kafka_security)

@@ -8,7 +8,6 @@ from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application
 from runtime.http_client import async_client
-from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
@@ -27,7 +26,7 @@ from .settings import Settings
 async def start(settings: Settings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security)
+    bus = settings.bus(clock)
     flink = FlinkDriver(
         clock,
         settings.flink_credentials,

@@ -15,7 +15,6 @@ from runtime import health
 from runtime.clock import SystemClock
 from runtime.dead_letters import DeadLetters
 from runtime.http import application
-from runtime.kafka_bus import KafkaBus
 from runtime.kafka_lease import TOPIC as LEASES
 from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
@@ -68,7 +67,7 @@ def api() -> FastAPI:
 
 async def run(settings: KnowledgeSettings) -> int:
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security, clock=clock)
+    bus = settings.bus(clock)
     store = RedisStore(
         settings.redis_url,
         settings.events_kept,

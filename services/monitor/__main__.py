@@ -8,7 +8,6 @@ from engines.kubernetes.cluster import KubernetesWorkloads
 from runtime import health
 from runtime.clock import SystemClock
 from runtime.http import application
-from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
@@ -21,7 +20,7 @@ from .settings import MonitorSettings
 async def run(settings: MonitorSettings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security, clock=clock)
+    bus = settings.bus(clock)
     collectors = Collectors(
         clock,
         settings.call_timeout_seconds,

@@ -6,7 +6,6 @@ import sys
 from runtime import health
 from runtime.clock import SystemClock
 from runtime.http import application
-from runtime.kafka_bus import KafkaBus
 from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
@@ -26,7 +25,7 @@ from .workers import WorkerProcess, Workers
 
 async def run(settings: PlannerSettings) -> int:
     clock = SystemClock()
-    bus = KafkaBus(settings.kafka_bootstrap_servers, settings.kafka_security, clock=clock)
+    bus = settings.bus(clock)
     workers = Workers(settings.workers)
     cache = RequestCache(settings.observations_kept, settings.history_kept)
     client = PlannerClient(
