@@ -101,6 +101,7 @@ from .outcome import Outcome as Outcome
 from .outcome import OutcomeOrder as OutcomeOrder
 from .outcome import Phase as Phase
 from .outcome import QuarantinedVector as QuarantinedVector
+from .outcome import following as following
 from .outcome import precedes as precedes
 from .plan_state import MEMORY_LIMIT_BYTES as MEMORY_LIMIT_BYTES
 from .plan_state import ContenderState as ContenderState

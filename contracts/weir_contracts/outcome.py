@@ -28,6 +28,9 @@ final."""
 MAX_RESTARTS = 5
 FORGOTTEN_AFTER = timedelta(days=7)
 """Minimum retention of an application's newest outcome in its topic."""
+MAX_ORDER = 2**53
+"""Maximum of the numbers that order outcomes and actions. None is ever reached by counting: at it a number stays, so
+that a record with the maximum cannot prevent all further ones."""
 TERMINAL: frozenset[str] = frozenset({"verified", "rolled-back", "superseded", "refused", "failed"})
 
 
@@ -83,7 +86,7 @@ class ActionState(_Transition):
     """Id of the action, derived from the plan's id: a plan is executed once."""
     attempt_id: UUID
     """Id of the executor process that wrote this version. After a conflict it shows a process its own earlier write."""
-    version: Annotated[int, Field(ge=1)]
+    version: Annotated[int, Field(ge=1, le=MAX_ORDER)]
     """Version of the state, one more with each write; a write must name the version it replaces (compare-and-swap)."""
     cluster: Annotated[str | None, Field(max_length=2100)] = None
     """Address of the cluster on which the action restarts a job. None: written by an earlier version of Weir."""
@@ -159,10 +162,10 @@ class Outcome(_Transition):
     """Those requirements. None: it has Weir's, or they are unknown."""
     contests: Count = 0
     """Number of times in a row that another client wrote after Weir, without an action that succeeded in between."""
-    epoch: Count | None = None
+    epoch: Annotated[int | None, Field(default=None, ge=0, le=MAX_ORDER)] = None
     """Number of times that another executor had taken the application over. None: written by an earlier version of
     Weir."""
-    sequence: Count | None = None
+    sequence: Annotated[int | None, Field(default=None, ge=0, le=MAX_ORDER)] = None
     """Number of earlier outcomes of the application that its executor had read. None: unknown."""
 
     @property
@@ -176,6 +179,11 @@ class Outcome(_Transition):
         if self.epoch is None or self.sequence is None:
             return None, self.at, self.id.int
         return (self.epoch, self.sequence), self.at, self.id.int
+
+
+def following(number: int, count: int = 1) -> int:
+    """Return the number `count` after this one, at most `MAX_ORDER`."""
+    return min(number + count, MAX_ORDER)
 
 
 OutcomeOrder = tuple[tuple[int, int] | None, datetime, int]

@@ -20,6 +20,8 @@ from runtime.reach import Reach
 from . import telemetry
 from .analyses import LatestAnalyses
 from .applications import Application, Applications
+from .core import messages
+from .core.bounds import out_of_bounds
 from .core.capacity import judge
 from .core.gate import Context, admit, is_for_us, precheck
 from .core.history import Transition, recall, record_refusal, record_transition, taken_over
@@ -30,6 +32,7 @@ from .core.observed import (
     PolicyReading,
     Record,
     Refusal,
+    Request,
     Snapshot,
     Step,
     TargetChanged,
@@ -89,6 +92,7 @@ class ActionRunner:
         self._attempt_id = attempt_id
         self._analyses = analyses
         self._applications = applications
+        self._policies = policies
         self._pace = pace
         self._outcomes = OutcomePublisher(bus, ownership, pace.retrying)
         self._actions = ActionStore(knowledge, ownership)
@@ -162,7 +166,7 @@ class ActionRunner:
         if last is not None and not last.terminal:
             await self._apply(app, supersede(last, self._clock.now()), snapshot)
         app.previous = app.history.action
-        app.subject = policy.subject
+        app.subject, app.admitted = policy.subject, intent.id
         app.planned_version, app.traceparent = policy.metadata.version, traceparent
         app.checkpoint_triggered_at, app.resumed = None, False
         await self._apply(app, Step(intent, Event("admitted", intent.sentence)), snapshot)
@@ -232,6 +236,8 @@ class ActionRunner:
             step = late_rollback(action, observed, self._clock.now(), self._attempt_id, self._rules)
             if step is not None:
                 app.previous = action
+                if app.admitted == action.id:
+                    app.admitted = step.action.id
                 await self._apply(app, step, observed.snapshot)
                 return 0.0
         return self._pause(app)
@@ -300,12 +306,24 @@ class ActionRunner:
         action = app.history.action
         if action is None:
             return None
+        if isinstance(instruction, Request) and app.admitted != action.id:
+            refusal = self._beyond_today(app, instruction, snapshot)
+            if refusal is not None:
+                return refusal
         if not isinstance(instruction, Record):
             return await self._targets.carry_out(app, action, instruction, snapshot.version)
         answer = await self._actions.record(app, action)
         if isinstance(answer, Unanswered):
             app.log.warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
+
+    def _beyond_today(self, app: Application, request: Request, snapshot: Snapshot) -> Refusal | None:
+        """Return why a request of an action that another process began is not sent: it is outside the limits of the policy
+        in force, whatever the topic says was decided."""
+        policy, there = self._policies.get(app.id), snapshot.deployment
+        if policy is None or there is None or set(there.observed) != set(request.parallelism):
+            return Refusal("policy-changed", messages.POLICY_DELETED) if policy is None else None
+        return out_of_bounds(request.parallelism, there, policy.spec, snapshot.topology)
 
     async def drain(self) -> None:
         """Wait for the pending writes to knowledge."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import structlog
 from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
@@ -26,6 +27,9 @@ class Application:
     history: ActionHistory = field(default_factory=ActionHistory)
     subject: Subject | None = None
     """Target of the action in flight, kept even if the policy is deleted."""
+    admitted: UUID | None = None
+    """Id of the action that this process admitted, and so checked itself. An action of another process is known from the
+    topic alone."""
     planned_version: int | None = None
     previous: ActionState | None = None
     """The action before the current one."""

@@ -36,6 +36,8 @@ _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process t
 CONCURRENT_GATES = 32
 ANALYSES_SINCE = timedelta(minutes=5)
 """Maximum age of analyses that are read at a takeover; older ones are irrelevant."""
+MAX_CLOCK_DIFFERENCE = timedelta(hours=1)
+"""Of the clocks of two machines that run executors."""
 RETRY_SECONDS = 1.0
 END_SECONDS = 3.0
 
@@ -72,7 +74,7 @@ class Executor:
         self._outcomes = GlobalTable[Outcome](
             bus,
             OUTCOMES.name,
-            lambda r: decode(r, Outcome).message,
+            self._outcome,
             on_change=self._newest_outcomes.note,
             on_unreadable=self._dead_letters.undecodable,
         )
@@ -279,6 +281,15 @@ class Executor:
             await reader.close()
         return None
 
+    def _outcome(self, record: Record) -> Outcome:
+        """Return the outcome of a record. `Undecodable` also for one of a time to come: beyond the retention the time
+        orders outcomes, so it would be the newest for good."""
+        outcome, now = decode(record, Outcome).message, self._clock.now()
+        if outcome.at > now + MAX_CLOCK_DIFFERENCE:
+            reason = f"is {outcome.at:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC here"
+            raise Undecodable(record, reason, "at", code="implausible")
+        return outcome
+
     def _fold(self, histories: dict[tuple[str, int], ActionHistory], record: Record) -> None:
         if record.key is None:
             return
@@ -287,7 +298,7 @@ class Executor:
             histories.pop(place, None)
             return
         try:
-            outcome = decode(record, Outcome).message
+            outcome = self._outcome(record)
         except Undecodable as error:
             self._log.warning("outcome-skipped", place=record.place, reason=error.reason, field=error.field)
             return

@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Analysis, Deployment, InstanceRef, Parallelism, Plan, ScalingPolicy, derive_id
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Deployment,
+    InstanceRef,
+    Parallelism,
+    Plan,
+    ScalingPolicy,
+    derive_id,
+    following,
+)
 
 from . import messages
 from .bounds import out_of_bounds
@@ -216,7 +226,7 @@ def _intend(
     before = deployment.observed
     last = context.history.action
     # Ending an action that is still watched takes one version.
-    version = 1 if last is None else last.version + (1 if last.terminal else 2)
+    version = 1 if last is None else following(last.version, 1 if last.terminal else 2)
     return ActionState(
         id=derive_id(plan.id, "action"),
         application=plan.application,

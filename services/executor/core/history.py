@@ -19,6 +19,7 @@ from weir_contracts import (
     Plan,
     QuarantinedVector,
     derive_id,
+    following,
     precedes,
 )
 
@@ -62,7 +63,7 @@ class ActionHistory:
         """Sequence number of the next outcome."""
         if self.newest is None:
             return 0
-        return 1 if self.newest[0] is None else self.newest[0][1] + 1
+        return 1 if self.newest[0] is None else following(self.newest[0][1])
 
     def ours(self, job_id: str) -> list[Parallelism]:
         """Return the requirements that Weir set for this job, newest first; empty if it wrote none."""
@@ -123,7 +124,7 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
 
 def taken_over(history: ActionHistory) -> ActionHistory:
     """Return the history with the next epoch, so that this process's outcomes are newer than all earlier owners'."""
-    return replace(history, epoch=history.epoch + 1)
+    return replace(history, epoch=following(history.epoch))
 
 
 def record_transition(

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from weir_contracts import TERMINAL, ActionState, Phase
+from weir_contracts import TERMINAL, ActionState, Phase, following
 
 from .messages import short
 
@@ -142,7 +142,7 @@ def move(action: ActionState, event: Event, now: datetime) -> ActionState:
         raise IllegalMove(f"{action.application}: {event.name!r} in phase {action.phase!r}")
     fields = {
         "phase": phase,
-        "version": action.version + 1,
+        "version": following(action.version),
         "checked_at": now,
         "finished_at": now if phase in TERMINAL else None,
         "deadline_at": None if phase in TERMINAL else action.deadline_at,

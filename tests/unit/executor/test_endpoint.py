@@ -333,14 +333,26 @@ class HostileServer:
         (HostileServer(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"), "compressed"),
         (HostileServer(b"SSH-2.0-OpenSSH\r\n"), "GET of the endpoint failed"),
         (HostileServer(b"HTTP/1.1 200 OK\r\n\r\n<html>"), "it is not JSON"),
-        (HostileServer(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 900_000), "it is not JSON"),
+        (HostileServer(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000), "it is not JSON"),
+        (HostileServer(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 900_000), "more than 200000 elements"),
         (HostileServer(b"HTTP/1.1 500 Oops\r\n\r\nsecret"), "answered GET with 500 Internal Server Error"),
         (
             HostileServer(b"HTTP/1.1 307 To\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"),
             "redirects GET (307), which is not followed",
         ),
     ],
-    ids=["drips", "drips a head", "endless", "compressed", "no HTTP", "no JSON", "deep JSON", "500", "redirect"],
+    ids=[
+        "drips",
+        "drips a head",
+        "endless",
+        "compressed",
+        "no HTTP",
+        "no JSON",
+        "deep JSON",
+        "elements",
+        "500",
+        "redirect",
+    ],
 )
 async def test_a_hostile_answer_costs_bounded_time_and_bytes(server: HostileServer, reason: str) -> None:
     """Over a real connection; no text of it is repeated."""

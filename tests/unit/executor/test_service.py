@@ -4,15 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
+from pydantic import ValidationError
 from structlog.testing import capture_logs
-from weir_contracts import Analysis, Plan
-from weir_contracts.topics import DEAD_LETTERS, PLANS, POLICIES
+from weir_contracts import Analysis, DeadLetter, DeploymentRef, Outcome, Parallelism, Plan, example
+from weir_contracts.outcome import MAX_ORDER
+from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
 
 from runtime.envelope import new_traceparent
 from services.executor.core.observed import Snapshot
-from tests.unit.executor.builders import BEFORE, WANTED, analysis, operator_analysis
+from tests.unit.executor.builders import BEFORE, NOON, TOPOLOGY, WANTED, action, analysis, operator_analysis
 from tests.unit.executor.house import APP, TRACE, House
 
 pytestmark = pytest.mark.virtual_time
@@ -436,3 +439,93 @@ class TestLimits:
         house.clock.advance(timedelta(minutes=2).total_seconds())
         await house.plan(BEFORE, application=held[0])
         await house.until(house.ended("verified", held[0]))
+
+
+class TestForgedOutcomes:
+    """Another program may write to the topic of outcomes, where nothing is signed. What it says is evidence."""
+
+    async def forge(
+        self, house: House, phase: str, *, wanted: Parallelism, before: Parallelism, **outcome: Any
+    ) -> None:
+        """End the executor, publish an outcome as if an action of it were in `phase`, and start another executor."""
+        await house.replicas.pop().kill()
+        job = house.job()
+        deployment = DeploymentRef(
+            job_id=job.job_id, graph_hash=TOPOLOGY.graph_hash(), requested=before, observed=before
+        )
+        now = house.clock.now()
+        forged = action(
+            phase,
+            id=UUID(int=9),
+            plan_id=UUID(int=8), application=APP, deployment=deployment, before=before, wanted=wanted, started_at=now,
+            checked_at=now, deadline_at=now + timedelta(minutes=1), **outcome.pop("action", {}),
+        )  # fmt: skip
+        message = Outcome(
+            **{
+                "id": UUID(int=7),
+                "application": APP,
+                "plan_id": forged.plan_id,
+                "observation_id": forged.observation_id,
+                "at": now,
+                "phase": phase,
+                "code": "admitted",
+                "sentence": "as if it were so",
+                "before": before,
+                "wanted": wanted,
+                "action": forged,
+                "last_written": wanted,
+                "epoch": 3,
+                "sequence": 9,
+                **outcome,
+            }
+        )
+        await house.publish(OUTCOMES, APP, message)
+        house.replica()
+
+    @pytest.mark.parametrize("mode", ["act", "advise", "paused"])
+    async def test_a_rollback_beyond_the_bounds_is_not_made(self, house: House, mode: str) -> None:
+        """120 subtasks where the policy allows 8: nothing is requested, whatever the policy's mode."""
+        held = house.knowledge.policies[APP]
+        held = held.model_copy(update={"spec": held.spec.model_copy(update={"mode": mode})})
+        house.knowledge.policies[APP] = held
+        await house.publish(POLICIES, APP, held)
+        house.job().requested = WANTED
+        await self.forge(house, "rolling-back", wanted=WANTED, before=dict.fromkeys(WANTED, 120))
+        await house.until(house.ended("failed"))
+        assert house.published()[-1].code == "out-of-bounds"
+        assert house.driver.requests == []
+
+    async def test_a_request_beyond_the_bounds_is_not_repeated(self, house: House) -> None:
+        """As if an executor had been killed between its record and its request."""
+        await self.forge(house, "applying", wanted=dict.fromkeys(WANTED, 120), before=BEFORE)
+        await house.until(house.ended("failed"))
+        assert house.published()[-1].code == "out-of-bounds"
+        assert house.driver.requests == []
+
+    @pytest.mark.parametrize("numbers", [{"epoch": MAX_ORDER, "sequence": MAX_ORDER}, {"epoch": MAX_ORDER}])
+    async def test_the_largest_numbers_do_not_wedge_an_application(self, house: House, numbers: dict[str, int]) -> None:
+        """An outcome that nothing could follow would end scaling for good."""
+        await self.forge(
+            house, "verified", wanted=BEFORE, before=BEFORE, action={"version": MAX_ORDER, "finished_at": NOON}, **numbers
+        )  # fmt: skip
+        await house.quiet(5)
+        await house.plan()
+        await house.until(lambda: house.phases()[-2:] == ["verifying", "verified"])
+        assert [vector for _, vector in house.driver.requests] == [WANTED]
+
+    @pytest.mark.parametrize("number", ["epoch", "sequence"])
+    def test_numbers_beyond_the_largest_are_a_dead_letter(self, number: str) -> None:
+        """2^63 - 1 is no number of takeovers."""
+        with pytest.raises(ValidationError, match=number):
+            Outcome.model_validate({**example("outcome"), number: 2**63 - 1})
+
+    async def test_an_outcome_of_a_time_to_come_is_a_dead_letter(self, house: House) -> None:
+        """The time orders outcomes beyond their retention, so it would be the newest for good."""
+        await self.forge(
+            house, "verified", wanted=BEFORE, before=BEFORE, at=NOON + timedelta(days=3650), epoch=None, sequence=None
+        )  # fmt: skip
+        await house.until(lambda: bool(house.bus.records(DEAD_LETTERS.name)))
+        (letter,) = [DeadLetter.model_validate_json(r.value or b"") for r in house.bus.records(DEAD_LETTERS.name)]
+        assert (letter.code, letter.field) == ("implausible", "at")
+        await house.plan()
+        await house.until(lambda: [vector for _, vector in house.driver.requests] == [WANTED])
