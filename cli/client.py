@@ -140,6 +140,19 @@ class Client:
         self._option = option
         self._http = client(self._server, SecretStr(token) if token else None, seconds, transport=transport)
 
+    def readiness(self) -> dict[str, Any]:
+        """Return a service's report on its dependencies, also of one that is not ready."""
+        try:
+            answer = self._http.get("/health/ready")
+            report = answer.json()
+            if isinstance(report["dependencies"], dict):
+                return dict(report)
+        except httpx.HTTPError as error:
+            raise self._away(error) from None
+        except (ValueError, LookupError, TypeError):
+            pass
+        raise Unreachable(f"{self._server} is no service of Weir: its /health/ready is none")
+
     def get(self, path: str) -> Any:
         """Return the document at a path."""
         return self._json("GET", path)

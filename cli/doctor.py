@@ -1,5 +1,5 @@
-"""`weir doctor --kubernetes`: checks an installation on Kubernetes through kubectl and says what to do about each
-failure."""
+"""`weir doctor`: its options; and `--kubernetes`, which checks an installation through kubectl and says what to do about
+each failure."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .client import LOCAL, Server, TokenFile, application_id, complete_application, connect
 from .errors import CommandError, InvalidInput, Unreachable
 from .output import Format, Output, text_of
 from .terminal import say
@@ -124,23 +125,51 @@ class Kubectl:
 
 
 def doctor(
-    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Check an installation on Kubernetes.")] = False,
-    context: Annotated[str | None, typer.Option(help="Context of kubectl; default: its current one.")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace in which Weir is installed.")] = "weir",
+    application: Annotated[
+        str | None,
+        typer.Argument(
+            help="namespace/name: check one application; default: the installation.",
+            show_default=False,
+            autocompletion=complete_application,
+        ),
+    ] = None,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Check an installation on Kubernetes, through kubectl.")
+    ] = False,
+    context: Annotated[
+        str | None, typer.Option(help="With --kubernetes: context of kubectl; default: its current one.")
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="With --kubernetes: namespace in which Weir is installed.")
+    ] = "weir",
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Check an installation: pods, topics, rights, and whether targets can be reached. Exit code 1 if something is
-    wrong."""
-    if not kubernetes:
-        raise InvalidInput("name what to check: weir doctor --kubernetes")
-    findings = list(examine(Kubectl(context, namespace), namespace))
-    if output is not Format.TABLE:
-        sys.stdout.write(text_of([asdict(each) for each in findings], output))
+    """Check an installation, or one application, and say what to do. Exit code 1 if something is wrong.
+
+    Through the API of --server: each service's readiness, and each application's messages, problems and target. With
+    --kubernetes: pods, topics, rights, and whether targets can be reached.
+    """
+    from . import checks
+
+    if kubernetes and application is not None:
+        raise InvalidInput("name either an application or --kubernetes")
+    if kubernetes:
+        findings = examine(Kubectl(context, namespace), namespace)
+    elif application is not None:
+        findings = checks.application(connect(server, token_file), application_id(application))
     else:
-        for each in findings:
+        findings = checks.installation(connect(server, token_file), server)
+    found = []
+    for each in findings:
+        found.append(each)
+        if output is Format.TABLE:
             say(line(each))
-    if wrong := sum(not each.ok for each in findings):
-        raise CommandError(f"{wrong} of {len(findings)} checks failed")
+    if output is not Format.TABLE:
+        sys.stdout.write(text_of([asdict(each) for each in found], output))
+    if wrong := sum(not each.ok for each in found):
+        raise CommandError(f"{wrong} of {len(found)} checks failed")
 
 
 def line(finding: Finding) -> str:

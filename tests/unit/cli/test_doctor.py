@@ -200,8 +200,3 @@ def test_an_installation_that_is_not_there(script: str | None, code: int, said: 
     done = weir("doctor", "--kubernetes", PATH=f"{tmp_path}:/nonexistent" if script is None else f"{tmp_path}:/bin")
     assert done.returncode == code
     assert said in done.stderr
-
-
-def test_without_a_place_it_asks_for_one() -> None:
-    """Nothing is checked by accident."""
-    assert weir("doctor").returncode == 2
