@@ -21,7 +21,7 @@ from services.monitor.adapters.application import ApplicationCollector
 from services.monitor.adapters.groups import GroupCollector
 from services.monitor.adapters.instance_metrics import InstanceMetricsCollector, MetricsReadings
 from services.monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
-from services.monitor.adapters.positions import FirstRecord
+from services.monitor.adapters.positions import FirstRecord, FirstRecords
 from services.monitor.adapters.prometheus import SignalReadings
 from services.monitor.core import Readings, observe
 from simulator import Fault, StreamsSimulation
@@ -148,13 +148,13 @@ class SimulatedBrokers:
             return DescribedGroup(name, "Dead")
         return self._application.described()
 
-    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         simulation, numbers = self._now(), _numbers(self._application.simulation)
         found = {}
         for (topic, p), offset in positions.items():
             at = self._application.at(simulation.inputs[numbers[topic]].appended_at(p, offset))
             found[topic, p] = FirstRecord(offset, timestamp_ms=round(at.timestamp() * 1000), is_append_time=True)
-        return found
+        return FirstRecords(found)
 
 
 def _numbers(simulation: StreamsSimulation) -> dict[str, int]:

@@ -11,7 +11,7 @@ from weir_contracts import KafkaSignals, Observation
 
 from replay.streams import SimulatedBrokers
 from services.monitor.adapters.partitions import Isolation, Offsets, PartitionCollector, Place
-from services.monitor.adapters.positions import FirstRecord
+from services.monitor.adapters.positions import FirstRecord, FirstRecords
 from simulator import streams
 from tests.loop.streams_world import StreamsWorld
 from tests.loop.world import World, job
@@ -36,9 +36,9 @@ class MarkedLogs:
 
     group = commits
 
-    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         del isolation
-        return {p: FirstRecord(max(at, self.records[p] + 1), exists=False) for p, at in positions.items()}
+        return FirstRecords({p: FirstRecord(max(at, self.records[p] + 1), exists=False) for p, at in positions.items()})
 
 
 @pytest.mark.thorough
@@ -82,14 +82,12 @@ def test_event_times_change_no_decision(monkeypatch: pytest.MonkeyPatch, shift: 
     timestamps are, and the moves are those of an application whose records carry append times."""
     original = SimulatedBrokers.first_records
 
-    async def stamped(
-        self: SimulatedBrokers, positions: Mapping[Place, int], isolation: Isolation
-    ) -> dict[Place, FirstRecord]:
+    async def stamped(self: SimulatedBrokers, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         found = {}
-        for place, record in (await original(self, positions, isolation)).items():
+        for place, record in (await original(self, positions, isolation)).found.items():
             at = None if shift is None else (record.timestamp_ms or 0) + round(shift.total_seconds() * 1000)
             found[place] = replace(record, timestamp_ms=at, is_append_time=False)
-        return found
+        return FirstRecords(found)
 
     def run() -> tuple[StreamsWorld, list[float]]:
         load = lambda t: 4000.0 if 100 <= t < 145 else 700.0  # noqa: E731

@@ -31,6 +31,9 @@ _MAX_POINTS = 40
 _POSITION, _EMPTY_LOG = "position of the source", "position: the log is empty"
 _OVERDUE_COMMITS = 2
 """Commit intervals without a commit while records wait, after which the lag grows with the log again."""
+_DRAINED = "pendingRecords: what follows the position is no record"
+_DRAINED_SECONDS, _DRAINED_SHARE = 10.0, 0.1
+"""Time in which no position moved, and largest busy and backpressured share of a source that has nothing to read."""
 _OWN_POSITION = frozenset({_POSITION, _EMPTY_LOG})
 """Bases of a lag that the reader's own position gives."""
 
@@ -136,7 +139,7 @@ def _of_partitions(
     """Return the lag of each partition."""
     curves = _Curves(history)
     positions = _spread_pending(partitions, reading) if run is not None else {}
-    return [
+    lags = [
         _partition_lag(
             p,
             curves,
@@ -148,6 +151,26 @@ def _of_partitions(
         )
         for p in partitions
     ]
+    if run is not None and _is_drained(reading, run, at):
+        still_at = run.positions_at + _DRAINED_SECONDS
+        for i, (p, lag) in enumerate(zip(partitions, lags, strict=True)):
+            # a log that grew since then is read by a source whose metrics stand still
+            is_still = p.next_record_offset is None and log.end_at(curves.of(p), still_at) == p.log_end_offset
+            if lag.basis == _POSITION and lag.records and is_still:
+                lags[i] = PartitionLag(0.0, 0.0, _DRAINED, 0.6)
+    return lags
+
+
+def _is_drained(reading: OperatorReading | None, run: RunState, at: float) -> bool:
+    """Return whether the source itself has nothing left to read, though its positions are before the logs' ends.
+
+    A reader passes the markers of transactions without a record, and its position shows records only. Records that were
+    fetched and wait for a busy or a blocked operator are not pending either.
+    """
+    if reading is None or reading.pending_records != 0 or at - run.positions_at < _DRAINED_SECONDS:
+        return False
+    shares = (reading.busy_share_mean, reading.backpressure_share_mean)
+    return all(share is not None and share < _DRAINED_SHARE for share in shares)
 
 
 def _over_partitions(lags: Sequence[PartitionLag]) -> tuple[Estimate, Estimate]:

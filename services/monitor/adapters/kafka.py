@@ -37,7 +37,7 @@ from runtime.kafka_thread import ClientThread, connection, connection_problem, e
 from .batches import Batches, retrieve_error
 from .kafka_groups import GroupRequests, Refused, Wanted, described_group, newer_group
 from .partitions import Brokers, BrokersAway, End, Isolation, Offsets, Place
-from .positions import FirstRecord
+from .positions import FirstRecord, FirstRecords
 
 TOPICS_KEPT_SECONDS = 30.0
 FRESH_SECONDS = 5.0
@@ -233,21 +233,23 @@ class KafkaBrokers:
         # a request may connect and find the coordinators before, each within the time limit of a call
         return await _response(self._group_calls.call(request, argument), 2 * self._timeout_seconds)
 
-    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         if self._looking.locked():
-            return {}  # another application's lookup runs; the next scrape tries again
+            return FirstRecords()  # another application's lookup runs; the next scrape tries again
         async with self._looking:
             try:
-                return await self._lookups.call(self._look_up, positions, isolation)
+                found: FirstRecords = await self._lookups.call(self._look_up, positions, isolation)
             except BusError:
-                return {}
+                return FirstRecords()
+            return found
 
-    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+    def _look_up(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         consumer = self._readers.get(isolation) or self._new_consumer(isolation)
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
         found: dict[Place, FirstRecord] = {}
+        refused: dict[Place, str] = {}
         until = self._clock.monotonic() + self._lookup_seconds
-        while len(found) < len(positions) and (left := until - self._clock.monotonic()) > 0:
+        while len(found) + len(refused) < len(positions) and (left := until - self._clock.monotonic()) > 0:
             message = consumer.poll(left)
             if message is None:
                 continue
@@ -255,16 +257,21 @@ class KafkaBrokers:
             if place not in positions or place in found:
                 continue
             error, offset = message.error(), message.offset()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    end = positions[place] if offset is None else max(offset, positions[place])
-                    found[place] = FirstRecord(end, exists=False)
-            elif offset >= positions[place]:
-                found[place] = _first_record(message, offset)
+            if error is None:
+                if offset >= positions[place]:
+                    found[place] = _first_record(message, offset)
+                    refused.pop(place, None)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                end = positions[place] if offset is None else max(offset, positions[place])
+                found[place] = FirstRecord(end, exists=False)
+                refused.pop(place, None)
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                refused[place] = error.str()
         consumer.unassign()
-        is_complete = len(found) == len(positions)
+        is_complete = len(found) + len(refused) == len(positions)
         self._lookup_seconds = LOOKUP_SECONDS if is_complete else min(MAX_LOOKUP_SECONDS, 2 * self._lookup_seconds)
-        return found
+        reasons = {topic: reason for (topic, _), reason in refused.items()}
+        return FirstRecords(found, tuple([_unread(topic, reason) for topic, reason in sorted(reasons.items())]))
 
     def _new_consumer(self, isolation: Isolation) -> Consumer:
         consumer = self._readers[isolation] = Consumer(
@@ -362,6 +369,11 @@ def _list_offsets(client: AdminClient, places: Iterable[Place], kind: EndKind, t
         except KafkaException as error:
             found[place.topic, place.partition] = explain(error)
     return found
+
+
+def _unread(topic: str, reason: str) -> Problem:
+    what = f"the brokers show none ({reason}): markers of transactions count as records that wait; grant the right Read"
+    return Problem(where=f"records of topic {topic}", what=what)
 
 
 def _first_record(message: Message, offset: int) -> FirstRecord:

@@ -15,7 +15,7 @@ from engines.kafka_streams.group import DescribedGroup
 from engines.scrape import Positions
 from services.monitor.core import PartitionOffsets
 
-from .positions import FirstRecord, PartitionHistory, Waiting
+from .positions import FirstRecords, PartitionHistory, Waiting
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -55,7 +55,7 @@ class Brokers(Protocol):
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
 
-    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         """Return the first record at or after each position, without those that take too long to read."""
 
 
@@ -106,7 +106,7 @@ class PartitionCollector:
             for operator, partition in listed
         ]
         self._note_waiting(read, sources, now)
-        await self._look_up(read, now)
+        await self._look_up(read, now, problems)
         high_watermarks = await self._read_beyond(read)
         return [(name, self._with_record(name, p, high_watermarks, now)) for name, p in read] if self._waiting else read
 
@@ -197,7 +197,9 @@ class PartitionCollector:
             if position != end or waiting.is_stale:
                 self._waiting[name, (p.topic, p.partition)] = waiting
 
-    async def _look_up(self, read: Sequence[tuple[str, PartitionOffsets]], now: datetime) -> None:
+    async def _look_up(
+        self, read: Sequence[tuple[str, PartitionOffsets]], now: datetime, problems: list[Problem]
+    ) -> None:
         """Look for the first record at positions that are older than the kept log ends, whose age is unknown, and at those
         that stand still: what follows them may be no records, but markers of transactions, or aborted or compacted ones."""
         aged: list[tuple[int, Place, int]] = []
@@ -220,9 +222,11 @@ class PartitionCollector:
         # one offset of a place in a scrape: of two sources that read it, the other one's turn comes next
         wanted = dict(still[:MAX_STILL_LOOKUPS])
         wanted |= {place: offset for _, place, offset in sorted(aged, reverse=True)[:MAX_LOOKUPS]}
-        found = await self._brokers.first_records(wanted, self._signals.isolation) if wanted else {}
+        looked_up = await self._brokers.first_records(wanted, self._signals.isolation) if wanted else FirstRecords()
+        problems += looked_up.problems
+        found = looked_up.found
         for waiting, place, offset in asked:
-            if place in found and wanted[place] == offset:
+            if place in found and wanted.get(place) == offset:
                 waiting.found = replace(found[place], offset=max(found[place].offset, offset))
         await self._compare_timestamps(now)
 
@@ -236,7 +240,7 @@ class PartitionCollector:
             if (offset := history.next_probe(now)) is not None and len(probes) < MAX_LOOKUPS:
                 probes[place] = offset
         if probes:
-            for place, record in (await self._brokers.first_records(probes, self._signals.isolation)).items():
+            for place, record in (await self._brokers.first_records(probes, self._signals.isolation)).found.items():
                 self._histories[place].compare(record)
 
     async def _read_beyond(self, read: Sequence[tuple[str, PartitionOffsets]]) -> Mapping[Place, int]:

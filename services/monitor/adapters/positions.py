@@ -5,8 +5,11 @@ time only where it agrees with the log ends as the monitor saw them.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+
+from weir_contracts import Problem
 
 ENDS_KEPT = timedelta(minutes=30)
 """How far back log ends are kept: the analyzer's own history reaches as far."""
@@ -35,6 +38,14 @@ class FirstRecord:
     """Timestamp as it is stored, in ms since 1970. None: there is none."""
     is_append_time: bool = False
     """Whether the broker set the timestamp (LogAppendTime), not the producer (CreateTime)."""
+
+
+@dataclass(frozen=True)
+class FirstRecords:
+    """First records by topic and partition, and why some are missing."""
+
+    found: Mapping[tuple[str, int], FirstRecord] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass

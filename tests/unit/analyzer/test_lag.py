@@ -328,6 +328,34 @@ def test_pending_records_serve_where_there_is_no_position() -> None:
     assert "pendingRecords" in analysis.lag_seconds.basis
 
 
+@pytest.mark.parametrize(
+    ("pending", "busy", "grows", "drained"),
+    [(0, 0.0, False, True), (3, 0.0, False, False), (0, 0.6, False, False), (0, 0.0, True, False)],
+    ids=["nothing pends", "records pend", "the source is busy", "the log grows on"],
+)
+def test_a_source_without_pending_records_is_not_behind_a_marker(
+    pending: int, busy: float, grows: bool, drained: bool
+) -> None:
+    """Three offsets follow each position, and the monitor may not look at them. Flink's consumer passes markers of
+    transactions, so that its pendingRecords are 0; positions and that metric may also stand still with the source."""
+    loop = Loop()
+    loop.watch(60)
+    loop.job.rate = 300 if grows else 0
+    loop.job.stages[1].subtask_rate = 600 if not grows else 1e-9
+    for _ in range(20):
+        loop.job.run_for(2)
+        observed = loop.job.observe()
+        source = observed.operators[0].model_copy(
+            update={"pending_records": pending, "busy_share_mean": busy, "backpressure_share_mean": 0.0}
+        )
+        partitions = [p.model_copy(update={"log_end_offset": (p.log_end_offset or 0) + 3}) for p in observed.partitions]
+        operators = [source, *observed.operators[1:]]
+        analysis = loop.see(observed.model_copy(update={"operators": operators, "partitions": partitions}))
+    assert analysis is not None
+    assert (analysis.lag_records.value == 0) is drained
+    assert analysis.has("stalled") is not drained
+
+
 def test_without_brokers_pending_records_and_throughput_give_demand() -> None:
     """No partitions at all: demand is what is processed plus what piles up, at less confidence."""
     loop = Loop()

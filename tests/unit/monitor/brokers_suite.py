@@ -63,7 +63,7 @@ async def eventually(ask: Callable[[], Awaitable[Offsets]], expected: dict[Place
 async def looked_up(rig: Rig, positions: dict[Place, int]) -> Mapping[Place, FirstRecord]:
     """Return the first record at or after each position; a new client omits those that it cannot read in time."""
     for _ in range(30):
-        found = await rig.brokers.first_records(positions, "read_committed")
+        found = (await rig.brokers.first_records(positions, "read_committed")).found
         if found.keys() == positions.keys():
             return found
     raise AssertionError(f"not all of {positions} were read")

@@ -14,7 +14,7 @@ from engines.kafka_streams.group import DescribedGroup
 from engines.scrape import Scrape
 from runtime.clock import Clock
 from services.monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
-from services.monitor.adapters.positions import FirstRecord
+from services.monitor.adapters.positions import FirstRecord, FirstRecords
 
 SOURCE, MAP = "bc4197a480c92c793190a9f8c0afc54c", "a0bcbe636c3291fd3f45c25deb2b0823"
 JOB_ID = "5ccd81b6e34f5a1a600a6ab743d937c8"
@@ -146,7 +146,7 @@ class MemoryBrokers:
         self._check_reachable()
         return self.groups.get(name, DescribedGroup(name, "Dead"))
 
-    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> Mapping[Place, FirstRecord]:
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         self._check_reachable()
         self.looked_up.append(dict(positions))
         found: dict[Place, FirstRecord] = {}
@@ -159,7 +159,7 @@ class MemoryBrokers:
                 found[place] = FirstRecord(max(end, position), exists=False)
             else:
                 found[place] = FirstRecord(first, timestamp_ms=log.stamped[first], is_append_time=log.is_append_time)
-        return found
+        return FirstRecords(found)
 
 
 @dataclass
