@@ -152,7 +152,8 @@ def _read(file: str) -> Iterator[tuple[str, Any]]:
         found = [one for each in read_files(file) for one in (each if isinstance(each, list) else [each])]
     except Unreadable as error:
         raise InvalidInput(str(error)) from None
+    place = "standard input" if file == "-" else file
     if not found:
-        raise InvalidInput(f"{file}: holds no document")
+        raise InvalidInput(f"{place}: holds no document")
     for number, each in enumerate(found, 1):
-        yield file if len(found) == 1 else f"{file}, document {number}", each
+        yield place if len(found) == 1 else f"{place}, document {number}", each

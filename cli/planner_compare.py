@@ -45,7 +45,7 @@ def _heading(found: Mapping[str, Any]) -> Text:
 
 def _table(found: Mapping[str, Any]) -> Table:
     shares = ("UNDER %", "OVER %", "UNDER TIME %", "OVER TIME %", "UNSTABLE %")
-    table = Listing("PLANNER", "", optional=("HOURS", "SLOTS", *shares))
+    table = Listing("PLANNER", "", optional=("NO ANSWER", "HOURS", "SLOTS", *shares))
     for heading in ("SLOT-HOURS", "LATE", "RESCALES", "NO ANSWER", "HOURS", "SLOTS", *shares):
         table.add_column(heading, justify="right")
     for row in found["planners"]:

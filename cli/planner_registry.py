@@ -195,7 +195,7 @@ def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return a line for each planner, with failures below; a circuit that is not closed is red."""
     table = Listing("PLANNER", "KIND", "SCOPE", "CIRCUIT")
     for heading in ("ADDRESS", "DESCRIPTION"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     notes = []
     for each in planners:
         breaker = each.get("breaker") or {}

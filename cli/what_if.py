@@ -58,7 +58,7 @@ def _taken_in(answer: Mapping[str, Any]) -> str:
 
 
 def _operators(answer: Mapping[str, Any]) -> Table:
-    table = Listing("OPERATOR")
+    table = Listing("OPERATOR", optional=("MINIMUM", "CAPACITY MEASURED AT"))
     for heading in ("PARALLELISM", "ARRIVE/s", "TAKEN IN/s", "CAPACITY/s", "UTILIZATION", "MINIMUM"):
         table.add_column(heading, justify="right")
     table.add_column("CAPACITY MEASURED AT")

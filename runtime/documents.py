@@ -109,14 +109,17 @@ def read_files(file: str | Path) -> list[Any]:
 
     Raises `Unreadable`, whose text names the file and the line.
     """
+    place = "standard input" if file == "-" else file
     try:
-        return read_yaml(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"), aliases=True)
+        # Documents are UTF-8, whatever the terminal's encoding.
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return read_yaml(content.decode(), aliases=True)
     except OSError as error:
-        raise Unreadable(f"{file}: cannot be read: {error.strerror}") from None
+        raise Unreadable(f"{place}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise Unreadable(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise Unreadable(f"{place}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except Unreadable as error:
-        raise Unreadable(f"{file}{f':{error.line}' if error.line else ''}: {error}") from None
+        raise Unreadable(f"{place}{f':{error.line}' if error.line else ''}: {error}") from None
 
 
 def read_file(file: str | Path) -> Any:

@@ -1,6 +1,7 @@
 """`weir apply` and the knowledge service's own API: documents, folders, refusals, and waiting."""
 
 import asyncio
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -189,6 +190,17 @@ def test_a_folder_is_applied_in_the_order_of_its_names(knowledge: Knowledge, tmp
     done = weir("apply", "-f", str(folder))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"weir: {again}: shop/orders has a policy in {folder / 'b.yml'} already\n"
+
+
+def test_standard_input_is_utf_8_whatever_the_terminal_is(knowledge: Knowledge) -> None:
+    """A pipe on a terminal with another encoding; errors name where the document came from."""
+    piped = yaml.safe_dump({**document(), "spec": {**document()["spec"], "größe": 1}}, allow_unicode=True).encode()
+    with mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(piped), encoding="ascii")):
+        done = weir("apply", "-f", "-")
+    assert done.returncode == 2
+    assert done.stderr.startswith("weir: standard input: spec.größe: is not a field")
+    with mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a: \xff"))):
+        assert weir("apply", "-f", "-").stderr.startswith("weir: standard input: is not UTF-8 text")
 
 
 def test_waiting_ends_when_the_application_is_read_under_its_policy(knowledge: Knowledge, tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_a_list_fits_the_terminal_with_a_line_for_each_application(fleet: str, c
     assert shown.lines[1].endswith("…")
 
 
+@pytest.mark.parametrize("table", ["get", "policies", "compare", "what-if"])
+def test_a_table_fits_a_terminal_of_80_columns(fleet: str, table: str) -> None:
+    """Columns that matter less make room."""
+    arguments, kept = TABLES[table]
+    lines = on_terminal(80, *arguments, "--server", fleet).lines
+    rows = [line for line in lines if all(each in line for each in kept)]
+    assert max(map(len, rows)) <= 80
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_differences_of_a_replay_keep_their_time_and_decisions(columns: int, tmp_path: Path) -> None:
     """Each difference begins with its time; decisions are wrapped at words and lose none."""
