@@ -54,6 +54,7 @@ SymptomCode = Literal[
     "timestamps-refused",
     "brokers-bound",
     "instance-stuck",
+    "contradiction",
     "ended",
 ]
 """Codes that the analyzer of this version publishes."""

@@ -8,6 +8,8 @@ from typing import Any
 from .values import count, number, sequence
 
 _OFFSET = re.compile(r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d{1,9})\.currentOffset$")
+_ACTIVE_SPLITS = ".activeSplitCount"
+"""Splits of a source that reads several clusters, without those that it has given up (FLINK-39990)."""
 _COUNTER = re.compile(r"Source__[^.]*\.(?P<what>numRecordsIn|numRecordsOut)$")
 
 
@@ -43,23 +45,30 @@ class SourceOffsets:
     positions: Mapping[tuple[str, int], int | None] = field(default_factory=dict)
     pending_records: int | None = None
     records_in: int | None = None
+    splits: int | None = None
+    """Partitions that the source reads, if they are not those of `positions`: of several clusters, which may have the same
+    topic and number. None: they are."""
 
 
 def wanted_source_metrics(names: Sequence[str]) -> list[str]:
     """Return the listed metrics of a source that a scrape needs."""
-    return [name for name in names if name.endswith((".pendingRecords", ".currentOffset")) or _COUNTER.fullmatch(name)]
+    wanted = (".pendingRecords", ".currentOffset", _ACTIVE_SPLITS)
+    return [name for name in names if name.endswith(wanted) or _COUNTER.fullmatch(name)]
 
 
 def source_offsets(found: Aggregates) -> SourceOffsets:
     """Return the offsets and counters in a source's aggregated metrics."""
     positions: dict[tuple[str, int], int | None] = {}
     pending: list[float] = []
+    active: list[float] = []
+    splits = 0
     counted: dict[str, float] = {}
     for name, values in found.items():
         if offset := _OFFSET.search(name):
             place = (offset["topic"], int(offset["partition"]))
             # The offset of the last record; -1, which `number` reads as unknown, before the first record of a run.
             last = values.get("max")
+            splits += 1
             # A partition with two metrics is read from two clusters: the position may be of either.
             positions[place] = None if last is None or place in positions else int(last) + 1
             continue
@@ -70,5 +79,12 @@ def source_offsets(found: Aggregates) -> SourceOffsets:
             counted[counter["what"]] = total
         elif name.endswith(".pendingRecords"):
             pending.append(total)
+        elif name.endswith(_ACTIVE_SPLITS):
+            active.append(total)
     records = counted.get("numRecordsIn", counted.get("numRecordsOut"))
-    return SourceOffsets(positions, count(sum(pending)) if pending else None, None if records is None else int(records))
+    return SourceOffsets(
+        positions,
+        count(sum(pending)) if pending else None,
+        None if records is None else int(records),
+        count(sum(active)) if active else splits,
+    )

@@ -104,7 +104,7 @@ def _run(job: Job, flink: FlinkReadings) -> Run | None:
 
 
 def _reported_partitions(source: SourceOffsets | None) -> int | None:
-    return (len(source.positions) or None) if source else None
+    return (source.splits or len(source.positions) or None) if source else None
 
 
 def _commits_expected(flink: FlinkReadings) -> str:

@@ -111,3 +111,21 @@ def test_a_source_without_offsets_does_not_stop_the_others() -> None:
     assert world.moves() == [(2, 4)]
     world.live(400)
     assert world.p() == 2
+
+
+@pytest.mark.thorough
+def test_a_topic_in_two_clusters_of_which_one_is_known_does_not_make_the_job_flap() -> None:
+    """Half of the partitions are at the brokers that the policy names. Demand is not half: no rescale in ten minutes, where
+    it went down and up every three."""
+
+    def half(observation: Observation) -> Observation:
+        waiting = sum((p.log_end_offset or 0) - (p.current_offset or 0) for p in observation.partitions)
+        known = [p.model_copy(update={"current_offset": None}) for p in observation.partitions if p.partition < 6]
+        sources = {o.operator: {"pending_records": waiting} for o in observation.operators if o.operator == SOURCE}
+        operators = [o.model_copy(update=sources.get(o.operator, {})) for o in observation.operators]
+        return observation.model_copy(update={"partitions": known, "operators": operators})
+
+    world = World(job(4), 1500.0)
+    world.edit = half
+    world.live(600)
+    assert world.moves() == []

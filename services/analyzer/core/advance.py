@@ -15,6 +15,7 @@ from .context import AnalysisContext, OperatorContext, OperatorWindow, SourceCon
 from .forecast import application as forecast
 from .lag import SourceLag
 from .numbers import estimate, newest
+from .offsets import hidden_partitions
 from .propagation import Graph, graph_of
 from .report import analysis_of
 from .settings import AnalysisSettings
@@ -285,8 +286,13 @@ def _sources(
             settings=settings,
         )
         arrives, trend = demand.arrival_rate(state.history, name, context.at, settings)
-        taken = operators[name].input_rate
-        if arrives.value is None:
+        taken, hidden = operators[name].input_rate, hidden_partitions(context.observation, name)
+        if arrives.value is not None and hidden:
+            arrives = demand.of_known_partitions(arrives, hidden)
+        counted = demand.contradiction(arrives, state.history, name, operators[name].view, states[name].points)
+        if counted is not None:
+            arrives = demand.corrected(arrives, counted)
+        elif arrives.value is None:
             arrives = demand.from_lag(arrives, taken, behind.growth)
         if arrives.proven is None and _lacks_signals(context.observation, name):
             arrives = unknown("application.service needs its signals processed and waiting for it")
@@ -295,7 +301,7 @@ def _sources(
             behind = lag.without_positions(arrives)
         backlogged = context.run is not None and lag.is_backlogged(states[name], taken, settings)
         waiting_since = None if context.run is None else lag.waiting_since(states[name], taken, settings)
-        contexts[name] = SourceContext(name, arrives, trend, behind, backlogged, waiting_since)
+        contexts[name] = SourceContext(name, arrives, trend, behind, backlogged, waiting_since, counted)
     return contexts, states
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from weir_contracts import Estimate, Observation, OperatorReading
 
 from .capacity import Measured
+from .demand import Counted
 from .lag import SourceLag
 from .state import RunState
 from .window import Shares, View
@@ -52,6 +53,8 @@ class SourceContext(NamedTuple):
     backlogged: bool
     waiting_since: float | None = None
     """Time since which records wait for a group whose throughput is known from commits."""
+    counted: Counted | None = None
+    """What it took in by its counter and by its offsets, if they contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ transactional producer moves the stable offset once a commit).
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
+from typing import NamedTuple
 
 from weir_contracts import Estimate, off_level, unknown
 
@@ -15,11 +16,13 @@ from .history import Interval
 from .numbers import at_least, estimate, slope
 from .settings import AnalysisSettings
 from .state import LogHistory
-from .window import Shares
+from .window import Shares, View
 
 _SATURATED_SHARE = 0.9
 _HELD_BACK_SHARE = 0.1
 """Backpressured share from which a source does not take in what there is."""
+_CONTRADICTION_SHARE = 0.3
+"""Share by which counter and offsets may differ: positions are read up to 10 s late, in a window of 30 s and more."""
 _STEP_SHARE = 0.3
 """Two intervals that both differ from those before by more than this share are a new level, not noise."""
 
@@ -51,6 +54,62 @@ def arrival_rate(
     if late > 1e-6:
         rate = rate.model_copy(update={"confidence": round(rate.confidence * 0.7, 3)})
     return _bound_if(reason, rate), unknown(reason) if reason else _trend(intervals)
+
+
+def of_known_partitions(rate: Estimate, hidden: int) -> Estimate:
+    """Return the rate of the known partitions as a lower bound of that of a source that reads `hidden` others, too."""
+    reason = f"the offsets of {hidden} partitions that the source reads are unknown"
+    return at_least(rate.value, reason, rate.confidence, rate.samples, rate.window_seconds)
+
+
+class Counted(NamedTuple):
+    """Records/s that a source took in over a window by its own counter, and by its offsets: what was appended, less the
+    growth of its lag."""
+
+    counter: float
+    offsets: float
+
+
+def contradiction(
+    arrives: Estimate, history: LogHistory, operator: str, view: View | None, points: Sequence[tuple[float, float]]
+) -> Counted | None:
+    """Return what a source took in by its counter and by its offsets if they contradict each other over the window of
+    capacity; None if they agree, or one is unknown. `points` are (time, lag in records)."""
+    if arrives.value is None or view is None or not view.samples or view.commits or not points:
+        return None
+    first, last = view.taught, len(view.at) - 1
+    rate = view.rate(view.records_in, first)
+    if rate is None or off_level(rate, arrives.value, _CONTRADICTION_SHARE) == 0:
+        return None
+    start, end = view.at[first], view.at[last]
+    lags = [log.end_at(points, at) for at in (start, end)]
+    appended = 0.0
+    for i in log.columns_of(history.keys, operator):
+        curve = log.column(history, i)
+        ends = [log.end_at(curve, at) for at in (start, end)]
+        if ends[0] is None or ends[1] is None:
+            return None
+        appended += ends[1] - ends[0]
+    if lags[0] is None or lags[1] is None or not appended:
+        return None
+    seconds, offsets = end - start, appended + lags[0] - lags[1]
+    if off_level(rate * seconds, max(0.0, offsets), _CONTRADICTION_SHARE) == 0:
+        return None
+    return Counted(rate, offsets / seconds)
+
+
+def corrected(arrives: Estimate, found: Counted) -> Estimate:
+    """Return the arrival rate in the counter's records: capacities and selectivities are measured in them.
+
+    More records than offsets come from partitions that are not known, or out of batches: then it is a lower bound. Fewer
+    are what a filter in the source leaves.
+    """
+    reason = f"{found.counter:,.0f} records/s are taken in by the counter, {found.offsets:,.0f} by the offsets"
+    rate = (arrives.value or 0.0) * found.counter / max(found.offsets, 1e-9)
+    if found.counter > found.offsets:
+        rate = max(rate if found.offsets > 0 else 0.0, found.counter)
+        return at_least(rate, reason, 0.6 * arrives.confidence, arrives.samples, arrives.window_seconds)
+    return estimate(rate, reason, 0.6 * arrives.confidence, arrives.samples, arrives.window_seconds)
 
 
 def from_lag(reason: Estimate, taken: Estimate, growth: Estimate) -> Estimate:

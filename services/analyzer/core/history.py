@@ -233,8 +233,8 @@ def appended_at(points: Sequence[tuple[float, int]], offset: int) -> float | Non
     return None
 
 
-def end_at(points: Sequence[tuple[float, int]], at: float) -> float | None:
-    """The log end at a time within the history; None outside of it."""
+def end_at(points: Sequence[tuple[float, float]], at: float) -> float | None:
+    """Return the log end, or another value, at a time within its points; None outside of them."""
     if not points or at < points[0][0] or at > points[-1][0]:
         return None
     for (t0, low), (t1, high) in pairwise(points):

@@ -17,7 +17,7 @@ from weir_contracts import Estimate, Observation, OperatorReading, PartitionRead
 
 from . import history as log
 from .numbers import at_least, estimate, since, slope, thinned
-from .offsets import append_time, first_waiting, is_beyond, own_position
+from .offsets import append_time, first_waiting, hidden_partitions, is_beyond, is_of_another_job, own_position
 from .settings import AnalysisSettings
 from .state import LogHistory, RunState, SourceState
 
@@ -29,6 +29,7 @@ _CARRY_SECONDS = 30.0
 """An unchanged snapshot keeps its lag at most this long; after that an unchanged position counts as a standstill."""
 _MAX_POINTS = 40
 _POSITION, _EMPTY_LOG = "position of the source", "position: the log is empty"
+_SPREAD = "pendingRecords spread over partitions"
 _OVERDUE_COMMITS = 2
 """Commit intervals without a commit while records wait, after which the lag grows with the log again."""
 _DRAINED = "pendingRecords: what follows the position is no record"
@@ -99,15 +100,17 @@ def source_lag(
         made = at_least if state.missing else estimate
         records, seconds = (made(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
         return SourceLag(records, seconds, _growth(state, settings)), state
-    missing = 0
+    missing = hidden = 0
     partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
-        commits = _commits(observation, settings)
-        lags = _of_partitions(partitions, reading, history, run, at, commits=commits, resume=resume)
+        commits, hidden = _commits(observation, settings), hidden_partitions(observation, operator)
+        lags = _of_partitions(partitions, reading, history, run, at, commits=commits, resume=resume, hidden=hidden)
         records, seconds = _over_partitions(lags)
+        if hidden:
+            records, seconds = _with_hidden(records, seconds, reading, len(partitions), hidden)
         if records.value is None:
             unread = [log.key_of(p) for p, lag in zip(partitions, lags, strict=True) if lag.records is None]
-            missing = crc32("\n".join(unread).encode())
+            missing = crc32("\n".join([*unread, str(hidden)]).encode())
     elif reading is not None and reading.pending_records is not None:
         records = estimate(reading.pending_records, "pendingRecords of the source", 0.6, 1)
         seconds = unknown("the age of waiting records needs the brokers' offsets")
@@ -126,6 +129,22 @@ def source_lag(
     return SourceLag(records, seconds, _growth(state, settings)), state
 
 
+def _with_hidden(
+    records: Estimate, seconds: Estimate, reading: OperatorReading | None, known: int, hidden: int
+) -> tuple[Estimate, Estimate]:
+    """Return the lag of a source that reads `hidden` partitions besides the `known` ones, whose lag is given: pendingRecords
+    are of all of them."""
+    reason = f"the source reads {known + hidden} partitions, and the offsets of {known} are known"
+    pending = None if reading is None else reading.pending_records
+    if pending is None:
+        bound, age = (at_least(each.proven, reason, each.confidence, each.samples) for each in (records, seconds))
+        return bound, age
+    whole = estimate(max(pending, records.proven or 0.0), f"pendingRecords; {reason}", 0.6, 1)
+    if _SPREAD in seconds.basis:
+        return whole, seconds
+    return whole, at_least(seconds.proven, reason, seconds.confidence, seconds.samples)
+
+
 def _of_partitions(
     partitions: Sequence[PartitionReading],
     reading: OperatorReading | None,
@@ -135,10 +154,13 @@ def _of_partitions(
     *,
     commits: Commits,
     resume: Mapping[str, int],
+    hidden: int,
 ) -> list[PartitionLag]:
-    """Return the lag of each partition."""
+    """Return the lag of each partition. `hidden` is the number of others."""
     curves = _Curves(history)
-    positions = _spread_pending(partitions, reading) if run is not None else {}
+    positions = _spread_pending(partitions, reading, hidden) if run is not None else {}
+    if run is not None and run.positions_at == at and is_of_another_job(partitions):
+        partitions = [p.model_copy(update={"committed_offset": None, "committed_at": None}) for p in partitions]
     lags = [
         _partition_lag(
             p,
@@ -212,14 +234,17 @@ class _Curves:
         return [] if i is None else log.tail(self._history, i, offset)
 
 
-def _spread_pending(partitions: Sequence[PartitionReading], reading: OperatorReading | None) -> dict[str, float]:
-    """Estimate positions from pendingRecords, spread evenly over the partitions; none if a partition has its own."""
+def _spread_pending(
+    partitions: Sequence[PartitionReading], reading: OperatorReading | None, hidden: int
+) -> dict[str, float]:
+    """Estimate positions from pendingRecords, spread evenly over the partitions and `hidden` others; none if a partition
+    has its own."""
     if reading is None or reading.pending_records is None or any(p.current_offset is not None for p in partitions):
         return {}
     ends = {log.key_of(p): p.log_end_offset for p in partitions}
     if any(end is None for end in ends.values()):
         return {}
-    share = reading.pending_records / len(ends)
+    share = reading.pending_records / (len(ends) + hidden)
     return {key: max(0.0, (end or 0) - share) for key, end in ends.items()}
 
 
@@ -255,7 +280,7 @@ def _partition_lag(
     if p.current_offset is not None and run is not None and not overtaken:
         return _behind(p, p.current_offset, curves, at, _POSITION)
     if guessed is not None:
-        return _behind(p, guessed, curves, at, "pendingRecords spread over partitions", confidence=0.5)
+        return _behind(p, guessed, curves, at, _SPREAD, confidence=0.5)
     if p.committed_offset is not None:
         return _since_commit(p, p.committed_offset, curves, run, at, commits=commits, resumes_at=resumes_at)
     if p.current_offset is not None:

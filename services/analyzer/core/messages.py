@@ -83,6 +83,17 @@ def readings_missing(operator: str, readings: list[str]) -> str:
     return f"{operator}: {' and '.join(readings)} unknown."
 
 
+def counted_otherwise(source: str, counter: float, offsets: float) -> str:
+    why = "not all of its partitions are known" if counter > offsets else "it drops records"
+    taken = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
+    return f"{_short(source)} takes in {taken}: perhaps {why}."
+
+
+def commits_of_another_job(source: str, positions: int, commits: int) -> str:
+    ahead = f"the group's commits ({commits:,}) are ahead of its moving positions ({positions:,})"
+    return f"{_short(source)}: {ahead}, so that another job commits: check signals.kafka.groupId."
+
+
 def estimate_missing(source: str, name: str, lower_bound: float | None, unit: str, reason: str) -> str:
     known = "unknown" if lower_bound is None else f"at least {formatted(lower_bound)} {unit}"
     return f"{source}: {name} {known}, {reason}."

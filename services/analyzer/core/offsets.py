@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from weir_contracts import PartitionReading, Symptom
+from weir_contracts import Observation, PartitionReading, Symptom
 
 from . import history, messages
 from .state import LogHistory
@@ -35,6 +35,24 @@ def first_waiting(p: PartitionReading, position: float) -> float:
 def is_beyond(p: PartitionReading, position: float) -> bool:
     """Return whether `position` is after all records of the log, those of open transactions included."""
     return p.log_end_offset is not None and position > max(p.log_end_offset, p.high_watermark or 0)
+
+
+def hidden_partitions(observation: Observation, source: str) -> int:
+    """Return how many partitions a source says it reads besides those whose offsets were read: in another cluster, or of a
+    topic that the brokers do not list."""
+    topology, deployment = observation.topology, observation.deployment
+    if topology is None or (deployment is not None and deployment.group is not None):
+        return 0  # a group's share of the work is tasks
+    reported = topology.operator(source).source_partitions or 0
+    return max(0, reported - sum(1 for p in observation.partitions if p.operator == source))
+
+
+def is_of_another_job(partitions: Sequence[PartitionReading]) -> bool:
+    """Return whether a group's commits are ahead of the positions in every partition that has both. If these positions
+    move, another job commits to the group."""
+    pairs = [(p.current_offset, p.committed_offset) for p in partitions]
+    both = [(position, commit) for position, commit in pairs if position is not None and commit is not None]
+    return bool(both) and all(commit > position for position, commit in both)
 
 
 def append_time(p: PartitionReading, offset: int, points: Sequence[tuple[float, int]]) -> float | None:

@@ -8,7 +8,7 @@ from . import messages
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .groups import group_symptoms
 from .lag import BACKLOG_SECONDS
-from .offsets import offset_symptoms
+from .offsets import is_of_another_job, offset_symptoms
 from .settings import AnalysisSettings
 from .state import LogHistory, Point
 from .workloads import symptom, workload_symptoms
@@ -86,6 +86,17 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
     name, operator = source.name, context.operators.get(source.name)
     if context.run is None or operator is None:
         return
+    if source.counted is not None:
+        counter, offsets = source.counted
+        sentence = messages.counted_otherwise(name, counter, offsets)
+        yield symptom("contradiction", sentence, name, counter_rate=counter, offsets_rate=offsets)
+    own = [p for p in context.observation.partitions if p.operator == name]
+    if context.run.positions_at == context.at and is_of_another_job(own):
+        positions, commits = (
+            sum(getattr(p, each) or 0 for p in own) for each in ("current_offset", "committed_offset")
+        )
+        sentence = messages.commits_of_another_job(name, positions, commits)
+        yield symptom("contradiction", sentence, name, positions=positions, committed_offsets=commits)
     # Of a lower bound the symptom is true, too: what is known to wait does.
     lag, growth, taken = source.lag.records.proven, source.lag.growth.proven, operator.input_rate.value
     numbers = {

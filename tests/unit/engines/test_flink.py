@@ -285,6 +285,22 @@ def test_a_partition_read_from_two_clusters_has_no_position() -> None:
     names = [f"Source__x.kafkaCluster.{c}.KafkaSourceReader.topic.t.partition.0.currentOffset" for c in "ab"]
     source = metrics.source_offsets(metrics.aggregates([{"id": name, "max": 5.0} for name in names]))
     assert source.positions == {("t", 0): None}
+    assert source.splits == 2
+
+
+def test_splits_that_a_dynamic_source_has_given_up_do_not_count() -> None:
+    """The offsets of a removed cluster stay among the metrics; the source's count of active splits does not include them
+    (FLINK-39981, github.com/apache/flink-kubernetes-operator/pull/1153)."""
+    names = [
+        f"Source__x.kafkaCluster.{c}.KafkaSourceReader.topic.t.partition.{n}.currentOffset"
+        for c in "ab"
+        for n in (0, 1)
+    ]
+    active = "Source__x.DynamicKafkaSource.activeSplitCount"
+    assert metrics.wanted_source_metrics([*names, active]) == [*names, active]
+    found = [{"id": name, "max": 5.0} for name in names]
+    assert metrics.source_offsets(metrics.aggregates(found)).splits == 4
+    assert metrics.source_offsets(metrics.aggregates([*found, {"id": active, "sum": 2.0}])).splits == 2
 
 
 def test_records_sent_replace_missing_records_read() -> None:
