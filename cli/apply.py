@@ -68,9 +68,9 @@ def apply(
     if wait and not dry_run:
         until = time.monotonic() + within
         for document, (answer, _, _) in zip(documents, answers, strict=True):
-            seen = _observed(client, document.application, answer["metadata"]["version"], until, timeout)
+            observation = _observed(client, document.application, answer["metadata"]["version"], until, timeout)
             if output is Format.TABLE:
-                say(f"{document.application} observed ({seen['status']})")
+                say(f"{document.application} observed ({observation['status']})")
 
 
 def _sentence(answer: Mapping[str, Any], result: str, *, dry_run: bool) -> str:
@@ -102,12 +102,12 @@ def _observed(client: Client, application: str, version: int, until: float, time
     reason = "no observation under this policy yet: does the monitor run?"
     while True:
         try:
-            seen = client.observation(application)
-            if (seen["policy"]["metadata"].get("version") or 0) >= version:
-                problems = [str(each) for each in seen.get("problems") or []]
-                if not problems and seen["status"] != "unreachable":
-                    return seen
-                reason = problems[0] if problems else str(seen.get("message") or seen["status"])
+            observation = client.observation(application)
+            if (observation["policy"]["metadata"].get("version") or 0) >= version:
+                problems = [str(each) for each in observation.get("problems") or []]
+                if not problems and observation["status"] != "unreachable":
+                    return observation
+                reason = problems[0] if problems else str(observation.get("message") or observation["status"])
         except NotFound:
             pass
         if time.monotonic() + POLL_SECONDS > until:

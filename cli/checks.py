@@ -2,12 +2,13 @@
 action."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from .client import Client
 from .doctor import Finding
-from .errors import CommandError, NotFound, Refused
+from .errors import CommandError, NotFound
 
 PORTS = {"monitor": 8091, "analyzer": 8092, "planner": 8093, "executor": 8094}
 """Usual ports of the services, beside knowledge's address."""
@@ -22,9 +23,9 @@ def installation(client: Client, server: str) -> Iterator[Finding]:
     items = client.applications()
     parts = urlsplit(server)
     for service, port in PORTS.items():
-        beside = Client(f"{parts.scheme}://{parts.hostname}:{port}", None, seconds=READY_SECONDS)
+        neighbour = Client(f"{parts.scheme}://{parts.hostname}:{port}", None, seconds=READY_SECONDS)
         try:
-            found = beside.readiness()
+            found = neighbour.readiness()
         except CommandError:
             found = None
         if found is not None:
@@ -51,7 +52,7 @@ def by_messages(service: str, items: Sequence[Mapping[str, Any]], address: str) 
     """Return what the messages show of a service that does not answer at its usual address, as in containers."""
     away = f"no answer at {address}"
     if service not in SEES or not items:
-        return Finding(service, True, f"{away}: its readiness is not seen from here")
+        return Finding(service, True, f"{away}: its readiness is not visible from here")
     silent = [str(each["application"]) for each in items if service in (each.get("silent") or [])]
     if silent:
         more = f" and {len(silent) - 1:,} more" if len(silent) > 1 else ""
@@ -91,9 +92,8 @@ def application(client: Client, name: str) -> Iterator[Finding]:
         found = "there is none yet" if age is None else f"{age:,.0f} s old"
         late = age is None or stage in silent
         yield Finding(what, not late, found, f"read the log of the {stage}" if late else "")
-    seen = _newest(client.observation, name)
-    if seen is not None:
-        yield from _observed(seen, metadata.get("version"))
+    with suppress(NotFound):  # none yet, as the line above says
+        yield from _observed(client.observation(name), metadata.get("version"))
     for problem in item.get("problems") or []:
         yield Finding("problem", False, str(problem), "docs/how-to/troubleshooting.md, by its text")
     yield from _signals(item)
@@ -105,12 +105,12 @@ def application(client: Client, name: str) -> Iterator[Finding]:
         yield Finding("last action", True, f"{item.get('action_phase')}: {item['action']}")
 
 
-def _observed(seen: Mapping[str, Any], version: int | None) -> Iterator[Finding]:
-    under = (seen.get("policy") or {}).get("metadata", {}).get("version")
+def _observed(observation: Mapping[str, Any], version: int | None) -> Iterator[Finding]:
+    under = (observation.get("policy") or {}).get("metadata", {}).get("version")
     if version is not None and under is not None and under < version:
         found = f"read under version {under} of the policy, not {version}"
         yield Finding("observed policy", False, found, "wait for an interval; else read the log of the monitor")
-    status, message = str(seen.get("status")), seen.get("message")
+    status, message = str(observation.get("status")), observation.get("message")
     reached = status not in ("unreachable", "not_found")
     remedy = "" if reached else "correct the address or the name in the policy, or start the application"
     yield Finding("application", reached, f"{status}: {message}" if message else status, remedy)
@@ -125,10 +125,3 @@ def _signals(item: Mapping[str, Any]) -> Iterator[Finding]:
         else:
             known = "unknown" if bound is None else f"known in part: at least {bound:,.1f} {unit}"
             yield Finding(what, False, known, "check spec.signals; weir explain names what is missing")
-
-
-def _newest(read: Any, name: str) -> dict[str, Any] | None:
-    try:
-        return dict(read(name))
-    except (NotFound, Refused):
-        return None

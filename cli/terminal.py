@@ -135,7 +135,7 @@ class Listing(Table):
 
 
 def _width(console: Console, columns: Sequence[Column], *, whole: bool = False) -> int:
-    """Return the least width of a line: a column is as wide as its widest cell, or less where cells may be cut or
+    """Return the minimum width of a line: a column is as wide as its widest cell, or less where cells may be cut or
     wrapped, unless `whole`."""
     unlimited, width = console.options.update(width=MAX_COLUMNS), 2 * (len(columns) - 1)
     for column in columns:

@@ -54,7 +54,7 @@ def test_an_installation_that_works(server: _Server) -> None:
     assert done.stdout.splitlines() == [
         "ok    knowledge: ready",
         "ok    monitor: no answer at 127.0.0.1:1, but its messages arrive",
-        "ok    executor: no answer at 127.0.0.1:1: its readiness is not seen from here",
+        "ok    executor: no answer at 127.0.0.1:1: its readiness is not visible from here",
         "ok    shop/orders: running, mode act",
     ]
 
