@@ -22,6 +22,9 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_MESSAGE_BYTES = 8_000_000
 """No message of the loop is larger; more is a mistake or an attack."""
+ENVELOPE_BYTES = 100_000
+"""Of key, headers and batch besides: producers and topics allow them, or a message just below the maximum would be
+refused for good as if the brokers were away."""
 UNSIGNED_HEADER = "weir_unsigned"
 """Names the setting of the keys by which a record is not signed (`signed_bus`)."""
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
@@ -37,6 +40,10 @@ class Undecodable(ValueError):
         self.reason = reason
         self.field = field
         super().__init__(f"{record.place}: {field + ': ' if field else ''}{reason}")
+
+
+class TooLarge(ValueError):
+    """A message that no reader would accept: repeating it is useless."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ def encode(
 ) -> tuple[bytes, dict[str, str]]:
     """Return body and headers of a message. `type` is the contract's CloudEvents type, `source` the service.
 
-    `exclude_unset` leaves out fields that were not given. `ValueError` above `MAX_MESSAGE_BYTES`, which readers refuse.
+    `exclude_unset` leaves out fields that were not given. `TooLarge` above `MAX_MESSAGE_BYTES`.
     """
     headers = {
         "ce_specversion": "1.0",
@@ -78,7 +85,7 @@ def encode(
         headers["traceparent"] = traceparent
     body = message.model_dump_json(exclude_unset=exclude_unset).encode()
     if len(body) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"{type} {id} is {len(body)} bytes, more than {MAX_MESSAGE_BYTES}")
+        raise TooLarge(f"the message of type {type} has {len(body):,} bytes, more than {MAX_MESSAGE_BYTES:,}")
     return body, headers
 
 

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from .bus import BusError
-from .envelope import MAX_MESSAGE_BYTES
+from .envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from .kafka_thread import explain, running_future
 from .records import Outgoing
 
@@ -66,7 +66,7 @@ class Outbox:
             "partitioner": "murmur2_random",
             "linger.ms": 2,
             "compression.type": "lz4",
-            "message.max.bytes": MAX_MESSAGE_BYTES,
+            "message.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,
             "delivery.timeout.ms": int(delivery_timeout_seconds * 1000),
             "queue.buffering.max.kbytes": 65_536,
         }

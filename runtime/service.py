@@ -11,7 +11,7 @@ from weir_contracts.topics import TOPICS
 
 from . import log
 from .bus import Bus, BusError
-from .envelope import MAX_MESSAGE_BYTES
+from .envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from .garbage import collect_seldom
 from .health import Health
 from .http import PortInUse, listen, serve
@@ -109,7 +109,7 @@ async def _end(running: set[asyncio.Task[None]], logger: structlog.stdlib.BoundL
 
 def topic_specs(partitions: int) -> list[TopicSpec]:
     """Return all topics of the loop; each accepts the largest message of the envelope."""
-    max_size = {"max.message.bytes": str(MAX_MESSAGE_BYTES + 100_000)}
+    max_size = {"max.message.bytes": str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES)}
     return [TopicSpec(topic.name, partitions, {**max_size, **topic.configs}) for topic in TOPICS]
 
 

@@ -79,12 +79,28 @@ def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: 
 
 
 POLICIES = _topic("policies", ScalingPolicy, _COMPACTED)
-_TWO_HOURS = {"cleanup.policy": "delete", "retention.ms": str(2 * _HOUR_MS), "segment.bytes": "67108864"}
+_GIBIBYTE = str(2**30)
+"""Of a partition: however large and many messages are, they do not fill the brokers' disks."""
+_TWO_HOURS = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(2 * _HOUR_MS),
+    "retention.bytes": _GIBIBYTE,
+    "segment.bytes": "67108864",
+}
 OBSERVATIONS = _topic("observations", Observation, _TWO_HOURS)
 ANALYSES = _topic("analyses", Analysis, _COMPACTED_AND_TIMED)
 PLANS = _topic("plans", Plan, _COMPACTED_AND_TIMED)
 OUTCOMES = _topic("outcomes", Outcome, _COMPACTED_AND_TIMED)
-DEAD_LETTERS = _topic("dead-letters", DeadLetter, {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * _HOUR_MS)})
+DEAD_LETTERS = _topic(
+    "dead-letters",
+    DeadLetter,
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": str(7 * 24 * _HOUR_MS),
+        "retention.bytes": _GIBIBYTE,
+        "segment.bytes": "67108864",
+    },
+)
 PLANNERS = _topic("planners", PlannerRegistration, _COMPACTED)
 """Registered planners; a tombstone removes one. Every replica of the planner service reads all records."""
 SHADOWS = _topic("shadows", Shadows, _COMPACTED_AND_TIMED)

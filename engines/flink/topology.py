@@ -11,6 +11,8 @@ from .health import health_of
 from .values import MAX_PARALLELISM, Unreadable, count, identifier, instant, mapping, number, sequence, text
 
 _MAX_NAME_CHARACTERS = 380
+_MAX_NAMES_CHARACTERS = 100_000
+"""Of all operators of a job: each message names each of them several times."""
 """Longer vertex names are cut, which leaves room for a suffix."""
 _MAX_VERTICES = 1_000
 _MAX_LINKS = 5_000
@@ -133,8 +135,9 @@ class Job:
         """Return operator names by vertex id: the vertex names, made unique in topological order by ` #2`, ` #3`, …"""
         names: dict[str, str] = {}
         taken: set[str] = set()
+        max_characters = min(_MAX_NAME_CHARACTERS, _MAX_NAMES_CHARACTERS // max(1, len(self.vertices)))
         for vertex in self.vertices:
-            base = name = vertex.name[:_MAX_NAME_CHARACTERS]
+            base = name = vertex.name[:max_characters]
             number = 1
             while name in taken:
                 number += 1

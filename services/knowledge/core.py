@@ -34,6 +34,9 @@ Stage = Literal["monitor", "analyzer", "planner"]
 
 MAX_HISTORY_COUNT = 10_000
 MAX_OPEN_CYCLES = 20
+USUAL_OPERATORS = 50
+MAX_CYCLES_BYTES = 4_000_000
+"""Of the explained cycles of an application: each message about it reads and writes them."""
 MAX_OUTCOMES = 20
 """Of one cycle: the newest."""
 MAX_PROBLEMS = 10
@@ -210,8 +213,15 @@ def _with_plan(state: State, plan: Plan, limits: HistoryLimits) -> State:
     if last is not None and (last.kind, last.code) == (plan.kind, plan.code) and plan.kind == "hold":
         earlier = earlier[1:]
     still_open = [c for c in state.open_cycles if c.correlation_id != plan.observation_id]
-    cycles = [cycle, *earlier][: limits.cycles_count]
+    cycles = [cycle, *earlier][: _kept(plan, limits)]
     return state.model_copy(update={"cycles": cycles, "open_cycles": still_open})
+
+
+def _kept(plan: Plan, limits: HistoryLimits) -> int:
+    """Return how many cycles are kept: fewer of a large application, whose every plan names each operator several times."""
+    if len(plan.current) <= USUAL_OPERATORS:
+        return limits.cycles_count
+    return max(1, min(limits.cycles_count, MAX_CYCLES_BYTES // len(plan.model_dump_json())))
 
 
 def _with_outcome(state: State, outcome: Outcome) -> State:

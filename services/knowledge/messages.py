@@ -104,6 +104,12 @@ def yaml_too_large(max_bytes: int) -> str:
     return f"YAML is larger than {max_bytes} bytes: send it as JSON"
 
 
+def policy_too_large(size_bytes: int, max_bytes: int) -> str:
+    return (
+        f"the policy has {size_bytes:,} bytes, more than {max_bytes:,}: shorten its parameters, labels or annotations"
+    )
+
+
 def unreadable_body(sentence: str, line: int | None) -> str:
     return f"line {line} {sentence}" if line else sentence
 

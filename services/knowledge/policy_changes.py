@@ -22,6 +22,7 @@ from .targets import claims, may_be_same_job, rival, runs
 
 _LOG = structlog.get_logger("policies")
 Owner = Literal["rest", "resource"]
+MAX_POLICY_BYTES = 65_536
 Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
 """Of a policy that names none: nothing to check."""
@@ -64,6 +65,7 @@ class PolicyChanges:
         409 if `expected` is not the stored version, and for the policy of the other owner unless that released it;
         422 for addresses that are not allowed, unknown planners and invalid parameters.
         """
+        _check_size(policy)
         before = await self.store.policy(policy.application)
         if before is None or owner == "rest" or before.metadata.annotations.get(RELEASE) != "true":
             self._check_owner(before, owner)
@@ -183,6 +185,14 @@ class PolicyChanges:
     ) -> ScalingPolicy:
         changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
         return await self._write(changed, policy, caller, policy.metadata.version)
+
+
+def _check_size(policy: ScalingPolicy) -> None:
+    """Raise 422 for a policy that is too large to go with each message about its application."""
+    size = len(policy.model_dump_json(exclude_unset=True).encode())
+    if size > MAX_POLICY_BYTES:
+        detail = messages.policy_too_large(size, MAX_POLICY_BYTES)
+        raise Problem(422, detail, errors=[("body", detail)])
 
 
 def _as_written(policy: ScalingPolicy) -> dict[str, Any]:

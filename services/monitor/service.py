@@ -11,7 +11,7 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Undecodable, decode, encode, new_traceparent
+from runtime.envelope import TooLarge, Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import NewestVersions, Record
 
@@ -168,14 +168,14 @@ class Monitor:
         _APPLICATIONS.set(len(self._watched))
 
     async def _publish(self, observation: Observation) -> None:
-        body, headers = encode(
-            observation,
-            type=OBSERVATIONS.type,
-            source="monitor",
-            id=observation.id,
-            time=observation.observed_at,
-            traceparent=new_traceparent(observation.id),
-        )
+        try:
+            body, headers = _encoded(observation)
+        except TooLarge as error:
+            # Without its graph it still says that the application is watched, and why nothing is known of it.
+            reduced = {"application": observation.application, "id": observation.id, "policy": observation.policy}
+            times = {"observed_at": observation.observed_at, "scrape_seconds": observation.scrape_seconds}
+            observation = Observation(**reduced, **times, status="unreachable", message=f"not published: {error}")
+            body, headers = _encoded(observation)
         try:
             await self._bus.publish(OBSERVATIONS.name, observation.application, body, headers)
         except BusError as error:
@@ -197,6 +197,17 @@ class Monitor:
             scrape_seconds=observation.scrape_seconds,
             traceparent=headers["traceparent"],
         )
+
+
+def _encoded(observation: Observation) -> tuple[bytes, dict[str, str]]:
+    return encode(
+        observation,
+        type=OBSERVATIONS.type,
+        source="monitor",
+        id=observation.id,
+        time=observation.observed_at,
+        traceparent=new_traceparent(observation.id),
+    )
 
 
 def _policy_of(record: Record) -> ScalingPolicy:

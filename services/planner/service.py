@@ -10,7 +10,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
 from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Decoded, child_traceparent, decode, encode
+from runtime.envelope import Decoded, TooLarge, child_traceparent, decode, encode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record, partition_of
 from runtime.table import GlobalTable
@@ -185,7 +185,11 @@ class Planner:
             reason = f"no plan could be made: {type(error).__name__}: {error}"
             await self._dead_letters.send(decoded.record, "planning-failed", reason)
             return
-        await self._publish(plan, decoded.traceparent)
+        try:
+            await self._publish(plan, decoded.traceparent)
+        except TooLarge as error:
+            await self._dead_letters.send(decoded.record, "plan-too-large", f"the plan is not published: {error}")
+            return
         self._cache.planned(plan, analysis)
         if self._shadows is not None:
             self._shadows.offer(self._request(analysis))

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no 
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
 from runtime.clock import Clock
-from runtime.envelope import MAX_MESSAGE_BYTES
+from runtime.envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from runtime.kafka_security import java_settings
 from runtime.kafka_thread import connection
 from services.analyzer.settings import AnalyzerSettings
@@ -105,7 +105,7 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         .option("kafka.linger.ms", "0")
         .option("kafka.compression.type", "lz4")
         # as large as envelope and topics accept; the client's own limit is 1 MB
-        .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES + 100_000))
+        .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES))
         .option("includeHeaders", "true")
         .option("checkpointLocation", begin.checkpoint)
         .outputMode("append")

@@ -135,6 +135,18 @@ def test_names_are_unique_in_topological_order() -> None:
     assert list(names.values()) == ["map", "map #2", "map #3", "map #4", "sink"]
 
 
+def test_names_of_a_large_job_share_a_budget() -> None:
+    """Each message names each operator several times: 1,000 names of 390 characters would be megabytes every interval.
+    They stay unique."""
+    vertex = recorded("job")["vertices"][0]
+    vertices = [{**vertex, "id": f"{i:032x}", "name": "Source: " + "x" * 382} for i in range(1000)]
+    nodes = [{"id": each["id"], "inputs": []} for each in vertices]
+    document = changed("job", lambda d: d.update(vertices=vertices, plan={**d["plan"], "nodes": nodes}))
+    names = set(topology.job(document).names().values())
+    assert len(names) == 1000
+    assert sum(map(len, names)) < 110_000
+
+
 def test_a_vertex_without_inputs_is_a_source_whatever_its_name() -> None:
     """Names of legacy sources do not begin with `Source: `; only the plan shows that they have no inputs."""
     job = topology.job(changed("job", lambda d: d["vertices"][0].update(name="legacy-reader")))

@@ -521,6 +521,15 @@ async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.Mon
     assert (answer.status_code, answer.json()["detail"]) == (503, "redis: no connection")
 
 
+async def test_a_policy_that_is_too_large_is_refused(house: House) -> None:
+    """It goes with each message about its application: 6.6 MB of parameters were 249 MB a minute on the brokers."""
+    large = document(planner={"name": "rate", "parameters": {"note": "x" * 70_000}})
+    answer = await house.http.put(POLICY, json=large)
+    assert answer.status_code == 422
+    assert "more than 65,536" in answer.json()["detail"]
+    assert (await house.http.get(POLICY)).status_code == 404
+
+
 async def test_tokens_have_roles(house: House) -> None:
     """401 without a valid one, 403 for a change with a read-only one; the author of a change is recorded."""
     house.app.state.tokens = Tokens(

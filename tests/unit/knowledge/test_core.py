@@ -4,7 +4,7 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Application, Deployment, LoopResult, Problem, Signals, Subject, Target
+from weir_contracts import Application, Deployment, LoopResult, Problem, ScaleAction, Signals, Subject, Target
 
 from services.knowledge.core import (
     MAX_OPEN_CYCLES,
@@ -152,6 +152,16 @@ def test_the_past_is_bounded_by_count() -> None:
     shown = history_at(history(*plans), plans[-1].created_at, limits)
     assert [line.at for line in shown] == [plan(n).created_at for n in (9, 8, 7)]
     assert [t.plan for t in state.cycles] == [plan(9, 4), plan(8, 4)]
+
+
+def test_the_past_of_a_large_application_is_bounded_by_bytes() -> None:
+    """60 explained cycles of a megabyte each, for one application that only advises, took the memory of all."""
+    current = {f"{i:04}" + "x" * 250: 4 for i in range(1000)}
+    plans = [plan(n, 4, current=current, action=ScaleAction(parallelism=current)) for n in range(30)]
+    kept = after(*plans).cycles
+    assert [cycle.plan for cycle in kept] == plans[::-1][: len(kept)]
+    assert 1 <= len(kept) < 30
+    assert sum(len(cycle.model_dump_json()) for cycle in kept) <= 4_000_000
 
 
 def test_the_past_is_bounded_by_age() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,7 @@ import pytest
 from weir_contracts import DeadLetter, Observation, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, POLICIES
 
+from runtime import envelope
 from runtime.bus import BusError
 from runtime.clock import SystemClock
 from runtime.envelope import decode
@@ -117,6 +119,20 @@ async def test_a_policy_becomes_observations(house: House) -> None:
     assert record.headers["ce_id"] == str(observation.id)
     assert record.headers["ce_type"] == OBSERVATIONS.type
     assert record.headers["traceparent"].startswith(f"00-{observation.id.hex}-")
+
+
+async def test_an_observation_that_is_too_large_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be refused by every reader, and at each scrape: the application is known to be watched, and held."""
+    await house.apply(policy())
+    async with house.replica():
+        await until(house.observations)
+        small = len(house.bus.records(OBSERVATIONS.name)[0].value or b"")
+        monkeypatch.setattr(envelope, "MAX_MESSAGE_BYTES", small - 100)
+        seen = len(house.bus.records(OBSERVATIONS.name))
+        await until(lambda: len(house.bus.records(OBSERVATIONS.name)) > seen + 1)
+    last = decode(house.bus.records(OBSERVATIONS.name)[-1], Observation).message
+    assert (last.status, last.topology, last.policy.application) == ("unreachable", None, "shop/orders")
+    assert re.fullmatch(r"not published: the message of type .* has [\d,]+ bytes, more than [\d,]+", last.message)
 
 
 async def test_a_paused_application_is_still_observed(house: House) -> None:

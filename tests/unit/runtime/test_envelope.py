@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from runtime import envelope
-from runtime.envelope import Undecodable, child_traceparent, decode, encode, new_traceparent
+from runtime.envelope import TooLarge, Undecodable, child_traceparent, decode, encode, new_traceparent
 from runtime.records import Record
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_too_large_a_message_is_refused_at_both_ends(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(envelope, "MAX_MESSAGE_BYTES", 100)
     with pytest.raises(Undecodable, match="is 101 bytes, more than 100"):
         decode(record(b"x" * 101), Letter)
-    with pytest.raises(ValueError, match=f"t {ID} is 112 bytes"):
+    with pytest.raises(TooLarge, match="the message of type t has 112 bytes, more than 100"):
         encode(Letter(name="x" * 90), type="t", source="s", id=ID, time=NOON)
 
 
