@@ -164,7 +164,8 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
 def _operators(item: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, header_style="bold", padding=(0, 2))
     for heading in ("operator", "planned", "requested", "observed"):
-        table.add_column(heading, justify="left" if heading == "operator" else "right")
+        is_name = heading == "operator"
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
     vectors = [item.get(name) or {} for name in ("planned", "requested", "observed")]
     for name in vectors[2] or vectors[0]:
         table.add_row(name, *(number(each.get(name)) for each in vectors))

@@ -90,9 +90,9 @@ def _curves(screen: Screen) -> RenderableType:
 
 def _operators(screen: Screen) -> RenderableType:
     table = Table(box=None, padding=(0, 2), header_style="bold")
-    table.add_column("operator")
+    table.add_column("operator", overflow="fold")
     for heading in ("planned", "requested", "observed"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name in screen.operators:
         planned, requested, observed = (
             vector.get(name) for vector in (screen.planned, screen.requested, screen.observed)

@@ -127,6 +127,21 @@ def test_a_table_fits_a_terminal_of_80_columns(fleet: str, table: str) -> None:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
+def test_a_panel_wraps_names_and_keeps_numbers(server: _Server, columns: int) -> None:
+    """An operator of Flink SQL has a name of hundreds of characters: all of it is shown, and each parallelism."""
+    name = "".join(f"Join[{i}](joinType=[InnerJoin],where=[(id={i})])->" for i in range(8))
+    item = {**ITEM, "planned": {name: 12345}, "requested": {name: 23456}, "observed": {name: 34567}}
+    server.answers["GET", "/v1/applications/a/b"] = (200, item)
+    shown = on_terminal(columns, "get", "a/b", "--server", server.url)
+    assert shown.code == 0, shown.raw
+    assert max(map(len, shown.lines)) <= columns
+    first = next(i for i, line in enumerate(shown.lines) if "Join[0]" in line)
+    text = "".join(line.strip("│ ").split(" ")[0] for line in shown.lines[first:])
+    assert text.startswith(name)
+    assert any(all(each in line for each in ("12,345", "23,456", "34,567")) for line in shown.lines)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
 def test_differences_of_a_replay_keep_their_time_and_decisions(columns: int, tmp_path: Path) -> None:
     """Each difference begins with its time; decisions are wrapped at words and lose none."""
     file = tmp_path / "history.jsonl"
