@@ -138,6 +138,13 @@ class CapacityCurve(NamedTuple):
         """The curve without steps: if the work were divided evenly."""
         return self._replace(shares=None)
 
+    def straightest(self, parallelism: int) -> "CapacityCurve":
+        """Return the curve of the same capacity at `parallelism` that bends least within the interval of its shape."""
+        share = self.serial_seconds / self.per_subtask_seconds
+        least, more = share * math.exp(-DEVIATIONS * self.shape_error), even_subtasks(parallelism, self.shares) - 1
+        own = self.per_subtask_seconds * (1 + share * more) / (1 + least * more)
+        return self._replace(per_subtask_seconds=own, serial_seconds=own * least)
+
     def surely_needed(self, demand: float, limit: int, margin: float = 0.0) -> int | None:
         """Return the smallest parallelism up to `limit` whose lower edge sustains `demand`, which may be `margin` higher;
         None if none does. Two independent errors are as one of the root of their squares."""

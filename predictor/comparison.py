@@ -5,7 +5,7 @@ The model lets operators of unknown demand or capacity take in everything. Where
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -28,7 +28,7 @@ from .flow import loads_of
 from .model import STAY, Backlog, Model, Restart
 from .reading import USUAL_RESTART_SECONDS, Gap
 from .restarts import Restarts, Serving, restarts_of, serving_of
-from .trajectory import Outlook, outlooks
+from .trajectory import Outlook, busiest, outlooks
 
 SATURATED = 0.95
 """Busy share from which an operator of unknown demand counts as too small."""
@@ -36,6 +36,8 @@ HALF_BUSY = 0.5
 """Busy share below which an operator does not limit the others."""
 SURE_GROWTH = 0.3
 """Confidence from which growth of lag counts; two readings a few seconds apart have less."""
+CLOSE = 0.98
+"""Share of the throughput of more subtasks, from which fewer are as good."""
 MAX_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
@@ -175,11 +177,6 @@ class Comparison:
             yield replace(self, model=replace(self.model, backlogs=backlogs))
 
     @property
-    def without_restart(self) -> "Comparison":
-        """The comparison as if a restart cost nothing."""
-        return replace(self, restarts=self.restarts.free)
-
-    @property
     def waiting(self) -> Mapping[str, float]:
         """Records that the backlogs bring to each operator with a known flow."""
         return loads_of(self.model.flow, {s: backlog.records for s, backlog in self.model.backlogs.items()})
@@ -245,18 +242,28 @@ class Comparison:
             present=self.current if self.serving is None else dict(self.serving.parallelism),
         )
 
-    def is_worth(self, going: Iterable[Outlook], vectors: Sequence[Parallelism]) -> bool:
-        """Whether one of the changes to `vectors`, with their outlooks `going`, is worth its restart; or would be with less
-        backlog: more lag is no reason to stay."""
-        if any(map(self.helps, going)):
-            return True
-        return any(less.helps(each) for less in self.with_less_waiting() for each in less.going(vectors))
+    def is_worth(self, going: Outlook, vector: Parallelism) -> bool:
+        """Whether the change to `vector`, with its outlook `going`, is worth its restart; or would be with less backlog: more
+        lag is no reason to stay."""
+        return self.helps(going) or any(less.helps(less.going([vector])[0]) for less in self.with_less_waiting())
 
     def helps(self, going: Outlook) -> bool:
-        """Whether a change lets the application keep up, or shortens the violation by enough for slots and a restart."""
-        if is_overloaded(self.staying) and not is_overloaded(going):
-            return True
+        """Whether a change shortens the violation by enough for slots and a restart; or, where the application does not keep
+        up, lets more through: what it gains by that lasts, and its restart does not."""
+        if is_overloaded(self.staying):
+            return self._used(going) < CLOSE * self._used(self.staying)
         return self.violation_cost(self.staying) > within_tolerance(self.violation_cost(going))
+
+    def is_close(self, going: Outlook, best: Outlook) -> bool:
+        """Whether a change is about as good as a larger one: it lets about as much through, or is late for about as long."""
+        if CLOSE * self._used(going) <= self._used(best):
+            return True
+        allowed = self.violation_cost(best)
+        return not allowed[0] and self.violation_cost(going) <= within_tolerance(allowed)
+
+    def _used(self, found: Outlook) -> float:
+        """Return the load over the capacity of the busiest operator, not rounded."""
+        return busiest(self.model.loads, found.capacities)[0] or 0.0
 
     def gains(self, going: Outlook) -> bool:
         """Whether a change is better than staying by more than a rounding error."""
@@ -348,4 +355,4 @@ def compare(request: ReadRequest, parallelism: Parallelism, assumptions: Assumpt
     if isinstance(found, TooLittle) or found.suspects:
         return None
     (going,) = found.going([parallelism])
-    return Compared(found.staying.prediction(), going.prediction(), found.is_worth([going], [parallelism]))
+    return Compared(found.staying.prediction(), going.prediction(), found.is_worth(going, parallelism))

@@ -36,9 +36,11 @@ class Gap:
 
     @property
     def bounded(self) -> str:
-        """The gap with its lower bound, in a sentence."""
+        """The gap with its lower bound, if it has one, in a sentence."""
+        if self.lower_bound is None:
+            return f"the {self.what} of {self.operator} is unknown"
         unit = "records/s" if self.what == "arrival rate" else "records"
-        return f"the {self.what} of {self.operator} is known in part: at least {self.lower_bound or 0.0:,.0f} {unit}"
+        return f"the {self.what} of {self.operator} is known in part: at least {self.lower_bound:,.0f} {unit}"
 
 
 def model_of(analysis: Analysis, topology: Topology) -> tuple[Model, list[Gap]]:

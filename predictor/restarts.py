@@ -54,12 +54,6 @@ class Restarts:
         """Time until everything processes with the new capacity, in the slower direction."""
         return max(self.up.settled_seconds, self.down.settled_seconds)
 
-    @property
-    def free(self) -> "Restarts":
-        """The same as if a change cost nothing."""
-        up = replace(self.up, seconds=0.0, replay_seconds=0.0, capacity_after_seconds=0.0, restore_seconds=0.0)
-        return Restarts(up, up)
-
 
 @dataclass(frozen=True)
 class Serving:

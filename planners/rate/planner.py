@@ -1,17 +1,19 @@
 """The built-in planner `rate`: size by rates, choose on the predictor.
 
-Candidates come from DS2's traversal (Kalavri et al., OSDI 2018): an operator's target input rate is the sources'
-arrivals through the edges' selectivities, and its parallelism the smallest whose capacity covers
+Sizes come from DS2's traversal (Kalavri et al., OSDI 2018): an operator's target input rate is the sources' arrivals
+through the edges' selectivities, and its parallelism the smallest whose capacity covers
 
-    target / target_utilization + (backlog + target · restart) / drain_seconds
+    target / target_utilization + (backlog + target · restart) / seconds to work them off
 
 (the Flink autoscaler's terms for catching up and for the restart itself), and whose lower edge covers the target. Before
 scaling in the target may become `arrival_margin` higher, and the room that the target utilization leaves works off the
-restart. Unlike both, it does not assume linear
-capacity but uses the measurements at other parallelisms, and the formula does not decide: holding and each candidate
-are run on the predictor, and the cheapest that meets the objective wins, else the one with the smallest violation.
-Holding wins wherever it is as good, because it needs no restart; but a change that would be right without a backlog is
-right with one, too.
+restart. Unlike both, it does not assume linear capacity but uses the measurements at other parallelisms. What was not
+measured adds no more to a step than another one would cost (`Demand.largest_step`).
+
+The formula gives the fewest and the most subtasks, and the predictor decides: holding and growth are run on it, and
+each operator gets the fewest that are about as good as the most (`_smallest`). Holding wins wherever it is as good,
+because it needs no restart; but a change that would be right without a backlog is right with one, too. So more
+arrivals or more lag never lead to fewer subtasks, and no growth to more lag than holding unless room is short.
 
 Under `maxLag` a load that was steady for some minutes needs less room: as much as it rose by in the time that a growth
 takes, and for a shrink 1 % above its mean (`room.py`).
@@ -38,7 +40,6 @@ from predictor import (
     comparison_of,
     has_believed,
     is_overloaded,
-    within_tolerance,
 )
 
 from .ahead import Ahead, before_the_peak, expected_rise, last_growth_seconds
@@ -97,7 +98,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     # What holding will be compared with is predicted together with it.
     max_utilization = comparison.max_utilization
     is_busy = any(each.is_above(max_utilization) for each in demands)
-    options = _options(comparison, demands, impossible, 1 + rise) if is_busy else None
+    options = _options(comparison, demands, 1 + rise) if is_busy else None
     smaller = None if is_busy or comparison.partial else _smaller(comparison, demands, parameters, margin)
     hold = _Option(comparison.current, comparison.staying, _cost(comparison, comparison.current))
     situation = _Situation(comparison, hold, impossible)
@@ -119,7 +120,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     if rise > 0:
         reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
     if options is None:
-        options = _options(comparison, demands, impossible, 1 + rise)
+        options = _options(comparison, demands, 1 + rise)
     return _scale_out(situation, options, reason)
 
 
@@ -179,57 +180,76 @@ def _suspicion(comparison: Comparison) -> str:
     return f"{name} {share} and its {unknown} is unknown{grows}"
 
 
-def _options(
-    comparison: Comparison, demands: Sequence[Demand], impossible: Sequence[Infeasible], growth: float
-) -> list[_Option]:
-    """Return the options to compare with holding, each once, if arrivals may become `growth` times as high: with several
-    times to drain the backlog, and the largest allowed."""
-    found, drain = list[Parallelism](), comparison.assumptions.drain_seconds
+def _options(comparison: Comparison, demands: Sequence[Demand], growth: float) -> list[_Option]:
+    """Return the smallest and the largest vector to grow to if arrivals may become `growth` times as high: the load at the
+    target utilization, and a backlog and the restart worked off in a quarter of `drain_seconds`, too."""
     if comparison.serving is not None:
-        found.append(comparison.joined)
+        vectors = [comparison.joined] * 2
     else:
-        drains = (math.inf, 4 * drain, 2 * drain, drain, drain / 2, drain / 4)
-        for vector in sized(comparison, demands, drains, growth):
-            if vector not in found:
-                found.append(vector)
-        if impossible:
-            maximum = {each.operator: max(each.now, each.max) for each in demands}
-            if maximum not in found:
-                found.append(maximum)
-    vectors = [vector for vector in found if vector != comparison.current]
+        vectors = sized(comparison, demands, (math.inf, comparison.assumptions.drain_seconds / 4), growth)
+    return _predicted(comparison, vectors)
+
+
+def _predicted(comparison: Comparison, vectors: Sequence[Parallelism]) -> list[_Option]:
     outlooks = comparison.going(vectors)
     return [_Option(v, outlook, _cost(comparison, v)) for v, outlook in zip(vectors, outlooks, strict=True)]
 
 
+def _smallest(comparison: Comparison, fewest: _Option, most: _Option) -> _Option:
+    """Return the smallest vector from `fewest` to `most` that is about as good as `most`.
+
+    Each operator gets as few subtasks as would do if the others limited nothing: the slowest of them decides what waits.
+    So more arrivals or more lag never give an operator fewer subtasks, which a choice among vectors of the present load
+    would.
+    """
+    low, high = dict(fewest.vector), dict(most.vector)  # `high` is enough, below `low` nothing is
+    # Where several sources have a backlog, the longest would hide what the others need.
+    alone = [less for less in comparison.with_less_waiting() if less.backlog_records > 0]
+    names = [name for name in low if low[name] < high[name]]
+    judges = [
+        (judge, dict(zip(names, judge.going([{name: high[name]} for name in names]), strict=True)))
+        for judge in (comparison, *alone)
+    ]
+    sizes = {name: low[name] for name in names}
+    while sizes:
+        enough = dict.fromkeys(sizes, True)
+        for judge, best in judges:
+            outlooks = judge.going([{name: size} for name, size in sizes.items()])
+            for name, outlook in zip(sizes, outlooks, strict=True):
+                enough[name] = enough[name] and judge.is_close(outlook, best[name])
+        for name, size in sizes.items():
+            if enough[name]:
+                high[name] = size
+            else:
+                low[name] = size + 1
+        sizes = {name: (low[name] + high[name]) // 2 for name in names if low[name] < high[name]}
+    known = [option for option in (fewest, most) if option.vector == high]
+    return known[0] if known else _predicted(comparison, [high])[0]
+
+
 def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[str, str]) -> PlanReply:
-    """Holding is not good enough: take the cheapest option that meets the objective, else the smallest violation."""
+    """Holding is not good enough: take the smallest vector that is about as good as any."""
     (code, text), comparison, hold = reason, situation.comparison, situation.hold
-    restart = comparison.restart.seconds
-    if not options:
+    restart, (fewest, most) = comparison.restart.seconds, options
+    if most.vector == hold.vector:
         return _reply(situation, None, "nothing-helps", f"{text}, and no allowed parallelism would help")
-    best = _best(comparison, options, doubtful=code == "saturated")
-    if not comparison.suspects and not _is_worth(comparison, options):
+    if comparison.suspects:
+        return _reply(situation, fewest, code, f"{changes(hold.vector, fewest.vector)}: {text}")
+    best = _smallest(comparison, fewest, most)
+    others = [option for option in options if option.vector not in (best.vector, hold.vector)]
+    if best.vector == hold.vector or not comparison.is_worth(most.outlook, most.vector):
+        refused = [most] if most in others else [most, *others]
         if is_overloaded(hold.outlook):
-            much = " much" if comparison.gains(best.outlook) else ""
+            much = " much" if comparison.gains(most.outlook) else ""
             sentence = f"{text}, and no allowed parallelism would help{much}"
-            return _reply(situation, None, "nothing-helps", sentence, options)
-        moved = changes(hold.vector, best.vector)
+            return _reply(situation, None, "nothing-helps", sentence, refused)
+        moved = changes(hold.vector, most.vector)
         sentence = f"{text}; holding clears it as soon as {moved} would, without a restart of {restart:.0f} s"
-        return _reply(situation, None, "no-gain", sentence, options)
+        return _reply(situation, None, "no-gain", sentence, refused)
     sentence = f"{changes(hold.vector, best.vector)}: {text}"
-    if not comparison.suspects and not comparison.partial:
+    if not comparison.partial:
         sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
-    return _reply(situation, best, code, sentence, [option for option in options if option is not best])
-
-
-def _is_worth(comparison: Comparison, options: Sequence[_Option]) -> bool:
-    vectors = [option.vector for option in options]
-    if comparison.is_worth([option.outlook for option in options], vectors):
-        return True
-    if comparison.restart.measured:
-        return False
-    quick = comparison.without_restart
-    return quick.is_worth(quick.going(vectors), vectors)
+    return _reply(situation, best, code, sentence, others)
 
 
 def _prospect(comparison: Comparison, outlook: Outlook) -> str:
@@ -240,17 +260,6 @@ def _prospect(comparison: Comparison, outlook: Outlook) -> str:
     if met is None:
         met = outlook.horizon_seconds + outlook.late_after_seconds
     return text + (f" and meets the objective in {met:,.0f} s" if math.isfinite(met) else " and misses the objective")
-
-
-def _best(comparison: Comparison, options: Sequence[_Option], *, doubtful: bool) -> _Option:
-    """Return the cheapest that meets the objective (any if `doubtful`), else the cheapest of those close to the best."""
-    good = [option for option in options if comparison.is_good(option.outlook)]
-    if doubtful or good:
-        return min(good or options, key=lambda option: (option.cost, option.outlook.violation_seconds))
-    options = [option for option in options if comparison.gains(option.outlook)] or options
-    smallest = min(comparison.violation_cost(option.outlook) for option in options)
-    near = [option for option in options if comparison.violation_cost(option.outlook) <= within_tolerance(smallest)]
-    return min(near, key=lambda option: (option.cost, comparison.violation_cost(option.outlook)))
 
 
 def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
@@ -291,12 +300,10 @@ def _scale_in(situation: _Situation, smaller: tuple[_Option, str] | None) -> Pla
     if cost[0] == hold.cost[0]:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
         return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
-    is_good = comparison.is_good(option.outlook)
-    if not is_good and not restart.measured:
-        # A guess does not prevent the rescale that would correct it.
-        is_good = comparison.is_good(comparison.without_restart.going([vector])[0])
-    if not is_good:
+    if not comparison.is_good(option.outlook):
         sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
+        if not restart.measured:
+            sentence += ", an estimate"
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())
     sentence = (

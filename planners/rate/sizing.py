@@ -1,5 +1,6 @@
 """Parallelism of each operator by its demand, and the planner's parameters."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -47,8 +48,9 @@ class Demand:
     """Load over capacity to size for."""
     is_bound: bool
     """Whether that is the objective, which is to hold under higher arrivals, too; else the room is enough for them."""
-    catching_up: float
-    """Records of the backlog and of a restart."""
+    waiting: float
+    """Records of the backlog."""
+    restart_seconds: float
 
     def is_above(self, utilization: float) -> bool:
         """Return whether the present parallelism is known to be busier than that."""
@@ -59,6 +61,11 @@ class Demand:
         them."""
         load = self.load or 0.0
         return (growth * load if self.is_bound else load) / self.utilization
+
+    @property
+    def catching_up(self) -> float:
+        """Records of the backlog and of a restart."""
+        return self.waiting + (self.load or 0.0) * self.restart_seconds
 
     def shrinking_rate(self, growth: float, drain_seconds: float, *, is_steady: bool) -> float:
         """Return records/s that fewer subtasks have to sustain if arrivals may become `growth` times as high."""
@@ -92,7 +99,22 @@ class Demand:
             found.append((size if size > low else low, CAPACITY if by_capacity > by_load else LOAD))
         return found
 
+    def largest_step(self, curve: CapacityCurve, rate: float, step_cost: float) -> int:
+        """Return the parallelism up to which a growth may go for `rate`.
 
+        Beyond the present parallelism capacity is extrapolated, and its lower edge may be so flat that no parallelism is
+        sure to be enough. A step that proves too small costs another restart, and then its measurement says what is
+        needed. So doubt may add to the straightest plausible curve no more than that costs: the share `step_cost` of
+        the rate, by which the records of a restart are worked off.
+        """
+        straight = curve.straightest(self.now).needed(rate * (1 + step_cost)) or self.useful
+        linear = max(1.0, rate * self.now / curve.rate(self.now))
+        return min(straight, math.floor(MAX_OVER_LINEAR * linear + 1e-9))
+
+
+MAX_OVER_LINEAR = 2.0
+"""Subtasks after one step over those that would do if each did what one does now. Who needs more is near a ceiling, which
+the next measurement shows."""
 STEADY_ROOM = 0.01
 """Share of capacity that a shrink under a steady load leaves: what the mean of its readings may be wrong by."""
 LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
@@ -109,8 +131,10 @@ def demands_of(comparison: Comparison) -> list[Demand]:
         best = None if curve is None else curve.best
         useful = max(low, comparison.topology.smallest_useful(name, high))
         useful = useful if best is None else min(useful, max(best, now))
-        catching_up = waiting.get(name, 0.0) + (load or 0.0) * restart_seconds
-        found.append(Demand(name, now, low, high, useful, best, curve, load, utilization, is_bound, catching_up))
+        waits = waiting.get(name, 0.0)
+        found.append(
+            Demand(name, now, low, high, useful, best, curve, load, utilization, is_bound, waits, restart_seconds)
+        )
     return found
 
 
@@ -126,16 +150,17 @@ def sized(
     that may arrive at operators instead."""
     found: list[Parallelism] = [{} for _ in drains]
     for each in demands:
-        name, kept = each.operator, min(each.now, each.max)
-        if each.curve is None or each.load is None:
+        name, kept, curve = each.operator, min(each.now, each.max), each.curve
+        if curve is None or each.load is None:
             for vector in found:
                 vector[name] = _grown(comparison, each)
             continue
-        lasting, catching_up = each.lasting(growth), each.catching_up
-        rates = [lasting + catching_up / seconds for seconds in drains]
-        fittings = each.fittings(each.curve, rates, upper.get(name, growth * each.load))
-        for vector, (size, _) in zip(found, fittings, strict=True):
-            vector[name] = size if size > kept else kept
+        lasting, load = each.lasting(growth), upper.get(name, growth * each.load)
+        step_cost = each.restart_seconds / comparison.assumptions.drain_seconds
+        fittings = each.fittings(curve, [lasting + each.catching_up / seconds for seconds in drains], load)
+        for vector, (size, _), seconds in zip(found, fittings, drains, strict=True):
+            most = each.largest_step(curve, max(lasting, load) + each.waiting / seconds, step_cost)
+            vector[name] = max(kept, each.min, min(size, most))
     return found
 
 

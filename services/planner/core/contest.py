@@ -138,14 +138,12 @@ def _judged(
     elif comparison.suspects:
         reason = messages.unmeasured(sorted(comparison.suspects))
     else:
-        # As `rate` does: a guessed restart does not prevent the rescale that would measure it.
-        judging = comparison if comparison.restart.measured else comparison.without_restart
         replied = [i for i, (_, plan) in enumerate(plans) if plan.code not in NO_REPLY]
         unknown = {i: name for i in replied if (name := _unmeasured(comparison, vectors[i])) is not None}
         if 0 in unknown:
             reason, replied = messages.unmeasured([unknown[0]]), []
         replied = [i for i in replied if i not in unknown]
-        for i, outlook in zip(replied, judging.going([vectors[i] for i in replied]), strict=True):
+        for i, outlook in zip(replied, comparison.going([vectors[i] for i in replied]), strict=True):
             outlooks[i] = outlook
     return [
         _Judged(call, plan, vector, request.topology.slots(vector), outlook)

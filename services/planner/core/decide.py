@@ -181,7 +181,7 @@ def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) 
         return proposal
     if len(proposal.context.movable) < len(current):
         return proposal  # the policy requires another vector, whatever that gains
-    grows = any(p > current[name] for name, p in proposal.vector.items())
+    grows = all(p >= current[name] for name, p in proposal.vector.items())
     # The busiest operator gains something, and needs it.
     used = predicted.staying.max_utilization or 0.0
     relieved = used > MAX_UTILIZATION and (predicted.going.max_utilization or 0.0) < used - 0.01

@@ -64,7 +64,7 @@ def known(value: float | None, confidence: float = 0.9) -> Estimate:
 
 
 def topology(
-    names: Sequence[str] = (SOURCE, WORK), *, partitions: int = 12, groups: int | None = 120, keyed: bool = False
+    names: Sequence[str] = (SOURCE, WORK), *, partitions: int | None = 12, groups: int | None = 120, keyed: bool = False
 ) -> Topology:
     """Return a chain of operators in one slot-sharing group; the first operator is the source."""
     return Topology(

@@ -35,7 +35,8 @@ def test_an_operator_that_needs_all_has_no_smaller_size(  # noqa: PLR0917 - as m
         load=rate,
         utilization=1.0,
         is_bound=True,
-        catching_up=0.0,
+        waiting=0.0,
+        restart_seconds=0.0,
     )
     needed = curve.needed(rate)
     if demand.needs_all(rate):

@@ -15,7 +15,8 @@ HELD_BACK = 0.2
 
 
 def scale_down_gate(proposal: Proposal) -> Proposal:
-    """Prevent scale-down during a restore, a warm-up or a backlog, and below what the target utilization needs."""
+    """Prevent scale-down during a restore, a warm-up or a backlog, where lag is unknown, and below what the target
+    utilization needs."""
     context, down = proposal.context, proposal.moves[1]
     reason = _not_now(context) if down else None
     if reason is not None:
@@ -42,9 +43,14 @@ def _not_now(context: Context) -> str | None:
         return "it warms up"
     if found.has("catching-up") or found.has("stalled"):
         return "it has a backlog"
-    if context.has_backlog:
-        return f"its backlog is {context.lag_seconds:.0f} s old"
-    return messages.only_in_part(found)
+    waiting, part = context.waiting_seconds, messages.only_in_part(found)
+    if waiting is not None and waiting > context.backlogged_seconds:
+        return f"its backlog is {waiting:.0f} s old"
+    if part is not None or waiting is not None:
+        return part
+    # A service whose CPU alone is known counts no records: nothing could ever show that none wait.
+    counts = any(context.counts_records(name) for name in context.topology.sources)
+    return "its lag is unknown" if counts else None
 
 
 def _needed(name: str, limit: float, proposal: Proposal) -> int | None:

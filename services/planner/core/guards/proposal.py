@@ -104,6 +104,16 @@ class Context:
     def has_backlog(self) -> bool:
         return self.lag_seconds is not None and self.lag_seconds > self.backlogged_seconds
 
+    @property
+    def waiting_seconds(self) -> float | None:
+        """The lag or latency that is known, or its lower bound, that of the objective first; 0 if nothing waits. None:
+        unknown."""
+        found = self.analysis
+        for seconds in (self.lag_seconds, found.lag_seconds.proven, found.expected_latency_seconds.proven):
+            if seconds is not None:
+                return seconds
+        return 0.0 if found.lag_records.value == 0 else None
+
     def needs_more(self, name: str) -> bool:
         """Return whether an operator is close to its limit, or whether that is unknown."""
         busy, load = self.busy.get(name), self.load(name)

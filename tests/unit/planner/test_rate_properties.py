@@ -1,0 +1,167 @@
+"""Properties of what `rate`, and the guards around every planner, decide: over random applications, and on some that once
+contradicted them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weir_contracts import Parallelism, Plan
+from weir_planner.installed import built_in
+
+from services.planner.core.decide import plan_offline
+from tests.effort import examples
+from tests.unit.planner.build import point, topology
+from tests.unit.planner.situations import Situation, situations
+
+MAX_OVER_LINEAR = 3.0
+"""Subtasks over those that would do if each did what one does now, from which nobody would believe a plan."""
+PLANNERS = tuple(built_in())
+READINGS = ("lag", "busy", "arrivals", "capacity", "selectivity", "restart", "skew", "backpressure")
+
+
+def planned(situation: Situation, planner: str = "rate") -> Plan:
+    """Return the plan after all guards."""
+    return plan_offline(situation.request(planner))
+
+
+def after(situation: Situation, planner: str = "rate") -> Parallelism:
+    """Return what runs after the plan."""
+    return planned(situation, planner).approved or situation.now
+
+
+def fewer(few: Parallelism, many: Parallelism) -> dict[str, tuple[int, int]]:
+    """Return the operators that have fewer subtasks in the second, by more than the predictor's steps round."""
+    return {name: (p, many[name]) for name, p in few.items() if many[name] < p - p // 50}
+
+
+def is_growth(situation: Situation, plan: Plan) -> bool:
+    return plan.approved is not None and all(p >= situation.now[name] for name, p in plan.approved.items())
+
+
+@examples(500)
+@given(situations(), st.floats(1.01, 3.0))
+def test_more_arrivals_never_give_fewer_subtasks(situation: Situation, times: float) -> None:
+    """To no operator, with the lag in seconds and everything else equal."""
+    assert fewer(after(situation), after(situation.with_more(arrivals=times))) == {}
+
+
+@examples(500)
+@given(situations(), st.floats(1.0, 2000.0))
+def test_more_lag_never_gives_fewer_subtasks(situation: Situation, seconds: float) -> None:
+    """To no operator; nor does it turn a growth into a hold."""
+    assert fewer(after(situation), after(situation.with_more(lag_seconds=seconds))) == {}
+
+
+@examples(500)
+@given(situations())
+def test_no_growth_is_predicted_to_be_worse_than_holding(situation: Situation) -> None:
+    """Unless the application has less room than it needs, for which it grows before lag is seen."""
+    plan = planned(situation)
+    if is_growth(situation, plan) and plan.prediction is not None and plan.hold_prediction is not None:
+        has_room = (plan.hold_prediction.max_utilization or 0.0) <= 0.92
+        assert not has_room or plan.prediction.violation_seconds <= plan.hold_prediction.violation_seconds
+
+
+@examples(500)
+@given(situations())
+def test_without_a_backlog_no_step_is_a_leap(situation: Situation) -> None:
+    """However flat the curve, or the lower edge of its interval, and however large the policy's maximum."""
+    situation = replace(situation, lags=dict.fromkeys(situation.lags, 0.0))
+    for name, p in after(situation).items():
+        linear = situation.loads[name] * situation.now[name] / situation.capacities[name]
+        assert p <= max(situation.now[name], MAX_OVER_LINEAR * max(1.0, linear))
+
+
+@examples(500)
+@given(situations(), st.sampled_from(READINGS), st.sampled_from(PLANNERS))
+def test_a_reading_that_goes_missing_shrinks_nothing(situation: Situation, reading: str, planner: str) -> None:
+    """Whichever the planner: what would not shrink with the reading does not shrink without it. A restart that was never
+    measured is taken for a usual one."""
+    known = replace(situation, restart_seconds=8.0) if reading == "restart" else situation
+    left = {name: min(p, known.now[name]) for name, p in after(known, planner).items()}
+    assert fewer(left, after(replace(known, unknown=frozenset([reading])), planner)) == {}
+
+
+def chain(now: Parallelism, capacities: Mapping[str, float], arrivals: float, **given_: Any) -> Situation:
+    """Return a chain of operators, of which only the present capacity is known unless `measured` has more."""
+    names, share = tuple(now), given_.pop("selectivity", 1.0)
+    return Situation(
+        **{
+            "graph": topology(names, partitions=given_.pop("partitions", None), groups=None),
+            "now": now,
+            "capacities": capacities,
+            "measured": {name: [point(p, capacities[name])] for name, p in now.items()},
+            "selectivities": dict.fromkeys(pairwise(names), share),
+            "arrivals": {names[0]: arrivals},
+            "lags": {names[0]: given_.pop("lag", 0.0)},
+            "restart_seconds": 8.0,
+            "objective": {"maxLag": "30s"},
+            "bounds": {"min": 1, "max": 500},
+            **given_,
+        }
+    )
+
+
+@pytest.mark.parametrize(("busy", "most"), [(1.1, 50), (1.5, 75), (2.0, 120)])
+def test_an_overload_does_not_lead_to_the_policys_maximum(busy: float, most: int) -> None:
+    """30 subtasks do 3,000 records/s, and 500 are allowed: beyond 30 the lower edge of what more would do is flat, and no
+    number of them is sure to be enough. Another step costs a restart of 4 s, and the next measurement shows it."""
+    found = chain({"in": 2, "work": 30}, {"in": 120_000.0, "work": 3000.0}, 3000.0 * busy, restart_seconds=4.0)
+    assert 30 * busy <= after(found)["work"] <= most
+
+
+def test_no_growth_for_a_lag_that_holding_clears_sooner() -> None:
+    """30 s of lag and a restart of 8 s, which is an estimate: holding is late for 12 s, growing for 20 s."""
+    found = chain({"a": 2, "b": 5}, {"a": 25.4, "b": 14.3}, 16.8, selectivity=0.5, lag=30.0, restart_seconds=None)
+    plan = planned(found)
+    assert (plan.kind, plan.code) == ("hold", "no-gain")
+
+
+def test_twice_the_lag_is_no_reason_to_stay() -> None:
+    """8 of 8 subtasks would work off a lag of 17 min a little sooner than 7: not by enough for a restart, and not with twice
+    the lag either."""
+    found = chain(
+        {"a": 7, "b": 7},
+        {"a": 72_328.0, "b": 66_001.0},
+        6022.0,
+        lag=1045.0,
+        restart_seconds=None,
+        objective={"maxLatency": "30s"},
+        bounds={"min": 1, "max": 8},
+    )
+    assert fewer(after(found), after(found.with_more(lag_seconds=1045.0))) == {}
+
+
+def test_half_as_many_arrivals_again_get_no_fewer() -> None:
+    """With the same lag of 696 s: another vector became the cheapest of those that work it off, with fewer subtasks."""
+    found = chain(
+        {"a": 1, "b": 2},
+        {"a": 3085.8, "b": 167.9},
+        1357.4,
+        selectivity=0.1,
+        lag=696.4,
+        objective={"maxLag": "2m"},
+        bounds={"min": 1, "max": 64},
+    )
+    assert fewer(after(found), after(found.with_more(arrivals=1.5))) == {}
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_nothing_shrinks_while_it_is_unknown_what_waits(planner: str) -> None:
+    """9 % used, and no lag is known: 818 s of it would keep what there is."""
+    found = chain(
+        {"a": 2, "b": 1, "c": 3}, {"a": 1278.0, "b": 1278.0, "c": 456.0}, 40.0, objective={"utilization": 0.7}
+    )
+    unknown = replace(found, unknown=frozenset(["lag"]))
+    assert fewer(found.now, after(unknown, planner)) == {}
+
+
+def test_a_restart_that_was_never_measured_shrinks_nothing_that_a_measured_one_keeps() -> None:
+    """8 s of restart and 10 s of lag allowed, of which 8 s may be used: 30 % used stays."""
+    found = chain({"a": 4, "b": 6}, {"a": 13_194.0, "b": 15_455.0}, 2289.0, objective={"maxLag": "10s"})
+    for seconds in (8.0, None):
+        assert planned(replace(found, restart_seconds=seconds)).code == "restart-too-costly"
