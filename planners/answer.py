@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir_contracts import Infeasible, Parallelism, PlanReply
+from weir_contracts import Infeasible, Parallelism, PlanReply, fitted, short_name
 from weir_contracts.planning import Number
 from weir_planner import Request
 
@@ -30,7 +30,7 @@ class Answer:
             return max(limits.min, math.ceil(wanted - 1e-9))
         shown = float(math.ceil(wanted - 1e-9)) if math.isfinite(wanted) else None
         subtasks = "more" if shown is None else f"{shown:,.0f}"
-        reason = f"{name} would need {subtasks} subtasks and is limited to {limits.max}"
+        reason = f"{short_name(name)} would need {subtasks} subtasks and is limited to {limits.max:,}"
         self.infeasible.append(
             Infeasible(operator=name, wanted=shown, limit=float(limits.max), code="bounds", because=reason)
         )
@@ -38,7 +38,7 @@ class Answer:
 
     def missing(self, what: str, reason: str) -> PlanReply:
         """Return a hold that names an unknown value: unknown is not 0."""
-        sentence = f"{what} is unknown ({reason}), so nothing changes"
+        sentence = fitted(f"{what} is unknown, so nothing changes", f": {reason}")
         return PlanReply(kind="hold", code="metric-missing", sentence=sentence, memory=dict(self.memory))
 
     def hold(self, code: str, sentence: str) -> PlanReply:

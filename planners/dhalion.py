@@ -30,10 +30,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
-from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, SourceAnalysis
+from weir_contracts import Analysis, Infeasible, Parallelism, PlanReply, SourceAnalysis, changes, listed, short_name
 from weir_planner import Request, planner
-
-from predictor import changes
 
 from .answer import Answer
 
@@ -161,19 +159,19 @@ def _up(answer: Answer, symptoms: _Symptoms, parameters: DhalionParameters) -> P
         found = analysis.operator(name)
         skew = found.skew.value if found else None
         if skew is not None and skew >= parameters.skew_threshold and request.current[name] > 1:
-            text = f"the busiest subtask of {name} does {skew:.1f} times the mean: its data is skewed, and more subtasks would not help"
+            text = f"the busiest subtask of {short_name(name)} does {skew:.1f} times the mean: more subtasks would not help"
             answer.infeasible.append(Infeasible(operator=name, code="skewed", because=text))
             reasons.append(text)
             continue
         wanted[name] = max(request.current[name], answer.within(name, request.current[name] * factor))
         reasons.append(reason)
-    text = "; ".join(reasons)
+    text = listed(reasons, 90, "; ")
     if wanted != request.current:
         return answer.scale(wanted, "under-provisioned", f"{changes(request.current, wanted)}: {text}")
     code = "skewed" if any(i.code == "skewed" for i in answer.infeasible) else "nothing-helps"
     text = (
         text
-        or f"{', '.join([*symptoms.backpressured, *symptoms.growing])}: held back, and no operator behind is the cause"
+        or f"{listed([*map(short_name, [*symptoms.backpressured, *symptoms.growing])])} held back by no operator behind"
     )
     return answer.hold(code, f"no permitted parallelism would resolve it: {text}")
 
@@ -187,11 +185,15 @@ def _causes(request: Request, symptoms: _Symptoms) -> Iterator[tuple[str, float,
         if held:
             worst = max(held, key=lambda up: held[up])
             share = min(held[worst], MAX_BACKPRESSURE)
-            yield name, 1 + share / (1 - share), f"{worst} is backpressured for {held[worst]:.0%} of the time by {name}"
+            yield (
+                name,
+                1 + share / (1 - share),
+                f"{short_name(worst)} is backpressured for {held[worst]:.0%} of the time by {short_name(name)}",
+            )
         elif name in symptoms.growing:
             growth = symptoms.growth[name]
             text = f"{growth:.0%} of what it takes in" if math.isfinite(growth) else "while it takes nothing in"
-            yield name, min(1 + growth, MAX_FACTOR), f"what waits at {name} grows by {text}"
+            yield name, min(1 + growth, MAX_FACTOR), f"what waits at {short_name(name)} grows by {text}"
 
 
 def _down(answer: Answer, parameters: DhalionParameters) -> PlanReply:

@@ -30,11 +30,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from weir_contracts import Parallelism, PlanReply
+from weir_contracts import Parallelism, PlanReply, changes
 from weir_contracts.planning import Number
 from weir_planner import MetricMissing, Request, planner
-
-from predictor import changes
 
 from .answer import Answer
 

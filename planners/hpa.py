@@ -26,7 +26,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
-from weir_contracts import PlanReply
+from weir_contracts import PlanReply, short_name
 from weir_planner import Request, planner
 
 from .autoscaling import v2
@@ -282,10 +282,10 @@ def _subtasks(request: Request, metric: str, workload: str) -> list[v2.Replica]:
     for name in names:
         found = request.analysis.operator(name)
         if found is None:
-            raise v2.NoMetric(f"{metric} of {name} is unknown (it was not analysed)")
+            raise v2.NoMetric(f"{metric} of {short_name(name)} is unknown (it was not analysed)")
         estimate = found.utilization if metric == "busy" else found.input_rate
         if estimate.value is None:
-            raise v2.NoMetric(f"{metric} of {name} is unknown ({estimate.basis})")
+            raise v2.NoMetric(f"{metric} of {short_name(name)} is unknown ({estimate.basis})")
         each = estimate.value if metric == "busy" else estimate.value / found.parallelism
         if best is None or each > best[0]:
             best = each, found.parallelism

@@ -9,7 +9,7 @@ for one.
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from weir_contracts import PlanReply
+from weir_contracts import PlanReply, changes, fitted, listed, short_name, sizes
 from weir_contracts.base import OperatorName
 from weir_planner import Request, planner
 
@@ -72,8 +72,9 @@ def plan_static(request: Request) -> PlanReply:
 
 def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
     """A hold for names that the graph does not have: after a change of the job, a person must look."""
-    sentence = (
-        f"there is no operator {', '.join(unknown)} (there are: {', '.join(request.current)}), so nothing changes"
+    sentence = fitted(
+        f"nothing changes: there is no operator {listed(list(map(short_name, unknown)))}",
+        f"; there are: {listed(list(map(short_name, request.current)))}",
     )
     return PlanReply(kind="hold", code="unknown-operator", sentence=sentence)
 
@@ -81,6 +82,9 @@ def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
 def settled(answer: Answer, vector: Vector, code: str, reason: str) -> PlanReply:
     """The reply that holds the application at a vector."""
     wanted = vector.of(answer)
-    values = ", ".join(f"{name} at {p}" for name, p in wanted.items())
     answer.evidence |= {f"wanted[{name}]": p for name, p in wanted.items()}
-    return answer.scale(wanted, code, f"{values}: {reason}")
+    return answer.scale(
+        wanted,
+        code,
+        f"{changes(answer.request.current, wanted) if wanted != answer.request.current else sizes(wanted)}: {reason}",
+    )

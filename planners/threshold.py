@@ -13,11 +13,9 @@ import math
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from weir_contracts import Estimate, PlanReply
+from weir_contracts import Estimate, PlanReply, changes, listed
 from weir_contracts.base import OperatorName
 from weir_planner import Request, planner
-
-from predictor import changes
 
 from .answer import Answer
 from .static import no_such_operator
@@ -93,7 +91,7 @@ def plan_by_threshold(request: Request) -> PlanReply:
             wanted[name] = _kept(answer, name, parameters.moved(request.current[name], direction))
             moves = wanted[name] != request.current[name]
             (taken if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
-    reason = "; ".join(dict.fromkeys(taken or stuck))
+    reason = listed(list(dict.fromkeys(taken or stuck)), 90, "; ")
     if wanted != request.current:
         grows = any(wanted[name] > p for name, p in request.current.items())
         code = "above-threshold" if grows else "below-threshold"

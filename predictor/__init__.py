@@ -30,7 +30,6 @@ from .forecasts import Ahead as Ahead
 from .forecasts import ahead_of as ahead_of
 from .judgement import cost_of as cost_of
 from .judgement import judged as judged
-from .messages import changes as changes
 from .model import Backlog as Backlog
 from .model import Model as Model
 from .model import Restart as Restart

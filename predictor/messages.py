@@ -11,18 +11,13 @@ from weir_contracts import (
     SourceForecast,
     WhatIf,
     WhatIfOperator,
+    changes,
     format_duration,
 )
 
 from .arrivals import ArrivalPath
 from .forecasts import Ahead
 from .model import MIN_RATE, Restart
-
-
-def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Return `enrich 2 → 4, sink 1 → 2`."""
-    moved = [f"{name} {before[name]} → {after[name]}" for name in after if after[name] != before.get(name)]
-    return ", ".join(moved) or "no change"
 
 
 def answered(answer: WhatIf, carries: str | None = None) -> str:

@@ -4,9 +4,7 @@ import json
 from itertools import zip_longest
 from typing import Any
 
-from weir_contracts import Amendment, Parallelism, Plan
-
-from predictor.messages import changes
+from weir_contracts import Amendment, Parallelism, Plan, changes
 
 SENTENCES = frozenset(
     {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "learned", "memory", "policy"}

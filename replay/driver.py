@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from weir_contracts import Parallelism, Subject
+from weir_contracts import Parallelism, Subject, changes
 
 from runtime.clock import Clock
 from services.executor.core import (
@@ -11,7 +11,6 @@ from services.executor.core import (
     Rejected,
     Snapshot,
     Unanswered,
-    changes,
     contested,
 )
 from services.executor.driver import Fence, WithoutGroups

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from weir_contracts import (
+    NO_REPLY,
     Analysis,
     InvalidDocument,
     Observation,
@@ -31,7 +32,7 @@ from weir_planner.installed import UnknownPlanner, ask, planner_of, reads
 from runtime.clock import SystemClock
 from runtime.event_feed import Event
 from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.decide import FAILED, NO_REPLY
+from services.planner.core.decide import FAILED
 from services.planner.failures import no_reply
 from services.planner.planners import plan_for, reads_observations
 from services.planner.request_cache import MAX_OUTCOMES, RequestCache

@@ -39,11 +39,9 @@ from .base import Estimate as Estimate
 from .base import Message as Message
 from .base import Parallelism as Parallelism
 from .base import Sentence as Sentence
-from .base import bounded as bounded
 from .base import derive_id as derive_id
 from .base import format_duration as format_duration
 from .base import observation_id as observation_id
-from .base import one_line as one_line
 from .base import parse_duration as parse_duration
 from .base import unknown as unknown
 from .base import within as within
@@ -112,6 +110,8 @@ from .plan_state import UsualArrivals as UsualArrivals
 from .planning import MAX_HISTORY as MAX_HISTORY
 from .planning import MAX_OBSERVATIONS as MAX_OBSERVATIONS
 from .planning import MAX_OUTCOMES as MAX_OUTCOMES
+from .planning import NO_OPINION as NO_OPINION
+from .planning import NO_REPLY as NO_REPLY
 from .planning import Action as Action
 from .planning import Alternative as Alternative
 from .planning import Amendment as Amendment
@@ -154,6 +154,15 @@ from .shadows import Supply as Supply
 from .shadows import VirtualBacklog as VirtualBacklog
 from .shadows import VirtualReading as VirtualReading
 from .shadows import VirtualRescale as VirtualRescale
+from .text import MAX_SENTENCE as MAX_SENTENCE
+from .text import bounded as bounded
+from .text import changes as changes
+from .text import counted as counted
+from .text import fitted as fitted
+from .text import listed as listed
+from .text import one_line as one_line
+from .text import short_name as short_name
+from .text import sizes as sizes
 from .topics import DeadLetter as DeadLetter
 from .what_if import JudgedArrivals as JudgedArrivals
 from .what_if import JudgedLoad as JudgedLoad

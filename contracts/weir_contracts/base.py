@@ -21,6 +21,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from .text import bounded
+
 VERSION: Literal["v1alpha1"] = "v1alpha1"
 """Version of every contract in this package; part of each topic's name."""
 
@@ -137,18 +139,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 MAX_SENTENCE_LENGTH = 2000
-
-
-def bounded(text: str, length: int = MAX_SENTENCE_LENGTH) -> str:
-    """Return `text`; a longer one is cut to `length` characters, the last of them an ellipsis."""
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def one_line(text: object, length: int = 300) -> str:
-    """Return an external text or error on one line of at most `length` characters; an error without text by its
-    class."""
-    line = " ".join(str(text).split())
-    return bounded(line or (type(text).__name__ if isinstance(text, BaseException) else ""), length)
+"""Characters that a message carries of a sentence, whoever wrote it."""
 
 
 def cut_to(length: int) -> BeforeValidator:

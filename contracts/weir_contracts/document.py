@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from .base import VERSION
+from .text import bounded
 
 M = TypeVar("M", bound=BaseModel)
 Problem = tuple[str, str]
@@ -169,7 +170,7 @@ def _object(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def printable(text: str, max_characters: int) -> str:
     """Return the text on one line: cut to `max_characters`, control characters and lone surrogates escaped."""
-    cut = text if len(text) <= max_characters else f"{text[:max_characters]}…"
+    cut = bounded(text, max_characters)
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 

@@ -36,6 +36,11 @@ MAX_OUTCOMES = 20
 
 Number = float | int | str | bool | None
 
+NO_REPLY = frozenset({"planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"})
+"""Codes of holds for planners without a usable reply; no planner may use them itself."""
+NO_OPINION = NO_REPLY | {"metric-missing", "stale", "unreachable", "not-found", "job-ended", "paused"}
+"""Codes of holds that recommend nothing; every other hold recommends the present parallelism."""
+
 
 class ScaleAction(Message):
     """Sets the parallelism of every operator of the topology."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from weir_contracts import MAX_COUNT, within
+from weir_contracts import MAX_COUNT, bounded, within
 
 MAX_TEXT = 500
 """Characters of a text that is shown to users."""
@@ -40,7 +40,7 @@ def text(value: Any, limit: int = MAX_TEXT) -> str:
     if not isinstance(value, str):
         return ""
     line = " ".join(value[: 2 * limit].split()).encode(errors="replace").decode()
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return bounded(line, limit)
 
 
 def name(value: Any, limit: int = 253) -> str:

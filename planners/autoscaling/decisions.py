@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest
-
-from predictor import changes
+from weir_contracts import Infeasible, Parallelism, PlanReply, PlanRequest, changes, listed, short_name
 
 from . import v2
 from .records import Ask, TooManyWorkloads, Workloads
@@ -121,20 +119,20 @@ def _reasons(decisions: Mapping[str, Decision], observed: Parallelism, wanted: P
     if wanted != observed:
         grows = any(wanted[name] > observed[name] for name in wanted)
         reasons = [_explained(name, d) for name, d in moved.items()] + missing
-        return ("above-target" if grows else "below-target"), "; ".join(reasons)
+        return ("above-target" if grows else "below-target"), listed(reasons, 90, "; ")
     if missing:
-        return "metric-missing", f"{'; '.join(missing)}, so nothing changes"
+        return "metric-missing", f"{listed(missing, 130, '; ')}, so nothing changes"
     held = [(n, d) for n, d in decisions.items() if d.allowed not in {None, d.current}]
     for name, decision in held:
         reason = decision.able if decision.able in _STABILISED else decision.limited
         return _kebab(reason), _explained(name, decision)
-    sizes = ", ".join(f"{name or 'the application'} at {d.current}" for name, d in decisions.items())
-    return "within-tolerance", f"{sizes}: on target, or too close to it for a change"
+    now = listed([f"{short_name(name) or 'the application'} at {d.current}" for name, d in decisions.items()])
+    return "within-tolerance", f"{now}: on target, or too close to it for a change"
 
 
 def _explained(workload: str, decision: Decision) -> str:
     """`the metric asks work for 9, and no more can be added at once`."""
-    who = workload or "the application"
+    who = short_name(workload) or "the application"
     if decision.proposal is None:
         return f"{who} runs at {decision.current}, outside its limits"
     parts = [f"the metric asks {who} for {decision.proposal}"]

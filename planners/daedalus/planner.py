@@ -32,11 +32,10 @@ the time between evaluations.
 import math
 from dataclasses import dataclass
 
-from weir_contracts import Infeasible, PlanReply
+from weir_contracts import Infeasible, PlanReply, changes
 from weir_planner import Request, planner
 
 from planners.answer import Answer, total
-from predictor import changes
 
 from .learned import MAX_RATE, DaedalusParameters, Memory, forecast_of, is_ar, noticed
 

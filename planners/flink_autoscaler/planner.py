@@ -27,10 +27,8 @@ from dataclasses import replace
 from math import isfinite, isinf, isnan
 from typing import Any
 
-from weir_contracts import MEMORY_LIMIT_BYTES, Infeasible, Parallelism, PlanReply
+from weir_contracts import MEMORY_LIMIT_BYTES, Infeasible, Parallelism, PlanReply, changes, listed, short_name
 from weir_planner import MetricMissing, Request, planner
-
-from predictor import changes
 
 from .decision import Decision, JobDecision, Limits, decide_job
 from .evaluation import Evaluated, NoIngestionRate, evaluate
@@ -147,11 +145,8 @@ def _decided(cycle: Cycle, state: State, evaluated: Mapping[str, Evaluated], evi
     state = replace(state, decided=now)
     vector: Parallelism = {**cycle.graph.parallelism, **decision.changes}
     grows = any(vector[name] > p for name, p in cycle.graph.parallelism.items())
-    text = "; ".join(
-        _outside_thresholds(evaluated[n], decision.vertices[n])
-        for n in decision.changes
-        if decision.vertices[n].outside
-    )
+    outside = [name for name in decision.changes if decision.vertices[name].outside]
+    text = listed([_outside_thresholds(evaluated[name], decision.vertices[name]) for name in outside], 90, "; ")
     return _reply(
         cycle,
         state,
@@ -178,7 +173,7 @@ def _outside_thresholds(evaluated: Evaluated, decision: Decision) -> str:
         side = f"more than {_rate(evaluated.scale_down_threshold)}, the most that is left alone"
     if decision.waiting is not None:
         side += ", and fewer subtasks were wanted for as long as a scale-down has to wait"
-    return f"{evaluated.operator} can process {_rate(evaluated.true_processing_rate)} records/s, {side}"
+    return f"{short_name(evaluated.operator)} can process {_rate(evaluated.true_processing_rate)} records/s, {side}"
 
 
 def _not_yet(cycle: Cycle, stage: Stage, until_ms: int) -> tuple[str, str]:
@@ -197,10 +192,10 @@ def _why_not(
         n for n in cycle.topology.names if n not in limits and n not in not_sizable and not _is_excluded(cycle, n)
     ]
     if not_sizable:
-        return "metric-missing", f"the busy time of {not_sizable[0]} is unknown, so nothing can be said of its capacity"
+        return "metric-missing", f"the busy time of {short_name(not_sizable[0])} is unknown, so its capacity is, too"
     blocked = [n for n, d in decision.vertices.items() if d.ineffective and d.parallelism is None]
     if blocked:
-        return "ineffective", f"{blocked[0]} gained too little by its last scale-up, so it gets no more"
+        return "ineffective", f"{short_name(blocked[0])} gained too little by its last scale-up, so it gets no more"
     if decision.changes:
         moved = changes(cycle.graph.parallelism, {**cycle.graph.parallelism, **decision.changes})
         return "within-thresholds", f"{moved} would fit better, and what runs is within its thresholds"
@@ -208,7 +203,10 @@ def _why_not(
         name, first = min(decision.waiting.items(), key=lambda item: item[1].since_ms)
         waited = (cycle.now_ms - first.since_ms) / 60_000
         interval = cycle.parameters.scale_down_interval_minutes
-        return "scale-down-delayed", f"{name} wants fewer subtasks since {waited:.0f} of {interval:g} min"
+        return (
+            "scale-down-delayed",
+            f"{short_name(name)} has wanted fewer subtasks for {waited:.0f} of {interval:g} min",
+        )
     return "within-thresholds", "every operator runs at the parallelism that its load asks for"
 
 
@@ -255,7 +253,7 @@ def _infeasible(
             code = "key-groups"
         else:
             code = "alignment"
-        reason = f"{name} would need {vertex.raw} and gets {had}"
+        reason = f"{short_name(name)} would need {vertex.raw} and gets {had}"
         found.append(Infeasible(operator=name, wanted=float(vertex.raw), limit=float(had), code=code, because=reason))
     return found[:100]
 

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from weir_contracts import Parallelism
+from weir_contracts import Parallelism, changes, fitted
 from weir_planner import Request
 
-from predictor import Coming, Comparison, changes, coming, growth_seconds, seconds_until_capacity, throttle
+from predictor import Coming, Comparison, coming, growth_seconds, seconds_until_capacity, throttle
 
 from .rising import Memory, seconds_until_growth
 from .sizing import demands_of, sized
@@ -50,10 +50,11 @@ class Ahead:
         name, now = self.operator, comparison.current[self.operator]
         subtasks = "subtask processes" if now == 1 else "subtasks process"
         capacity = comparison.staying.capacities[name]
-        return (
+        return fitted(
             f"{changes(comparison.current, self.vector)}: {self.expected:,.0f} to {self.upper:,.0f} records/s are forecast "
-            f"at {name} in {self.at_seconds:,.0f} s, {now} {subtasks} {capacity:,.0f}; capacity takes {self.takes_seconds:,.0f} s, "
-            f"waiting would be late for {self.late_seconds:,.0f} s"
+            f"in {self.at_seconds:,.0f} s",
+            f", {now} {subtasks} {capacity:,.0f}",
+            f"; waiting is late for {self.late_seconds:,.0f} s",
         )
 
 

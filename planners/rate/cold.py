@@ -2,10 +2,9 @@
 
 import math
 
-from weir_contracts import Parallelism, PlanReply
+from weir_contracts import Parallelism, PlanReply, changes, fitted, short_name
 from weir_planner import Request
 
-from predictor import changes
 from predictor.comparison import SATURATED, SURE_GROWTH
 
 from .sizing import RateParameters
@@ -51,9 +50,10 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
         return None
     name = max(busiest, key=lambda operator: busiest[operator])
     growth = sum(source.lag_growth.proven or 0.0 for source in analysis.sources)
-    sentence = (
-        f"{changes(now, vector)}: {name} is {busiest[name]:.0%} busy while lag grows by {growth:,.0f} records/s; "
-        f"no capacity curve is known yet, so this is one step to at most double"
+    sentence = fitted(
+        f"{changes(now, vector)}: {short_name(name)} is {busiest[name]:.0%} busy while lag grows by {growth:,.0f} records/s",
+        "; no capacity is known yet",
+        ", so this at most doubles",
     )
     return PlanReply(
         kind="scale",
@@ -74,9 +74,9 @@ def _group_step(request: Request, factor: float) -> PlanReply | None:
         return None
     growth = sum(source.lag_growth.proven or 0.0 for source in request.analysis.sources)
     vector = {name: wanted}
-    sentence = (
-        f"{changes({name: now}, vector)}: lag of {lag:,.1f} s grows by {growth:,.0f} records/s; no capacity is known yet, "
-        f"so this is one step to at most double"
+    sentence = fitted(
+        f"{changes({name: now}, vector)}: lag of {lag:,.1f} s grows by {growth:,.0f} records/s",
+        "; no capacity is known yet, so this at most doubles",
     )
     evidence = {"lag_growth_records_per_second": round(growth, 1), "lag_seconds": round(lag, 1)}
     return PlanReply(kind="scale", parallelism=vector, code="saturated", sentence=sentence, evidence=evidence)

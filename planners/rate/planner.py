@@ -29,14 +29,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply
+from weir_contracts import Alternative, Infeasible, Parallelism, PlanReply, changes, counted, fitted, short_name
 from weir_planner import Request, planner
 
 from predictor import (
     Comparison,
     Outlook,
     TooLittle,
-    changes,
     comparison_of,
     has_believed,
     is_overloaded,
@@ -118,7 +117,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
             return _reply(situation, None, "metric-missing", sentence)
         return _scale_in(situation, _smaller(comparison, demands, parameters, margin) if is_busy else smaller)
     if rise > 0:
-        reason = reason[0], f"{reason[1]}, {rise:.0%} more expected until a restart is worked off"
+        reason = reason[0], f"{reason[1]}, and {rise:.0%} more are expected"
     if options is None:
         options = _options(comparison, demands, 1 + rise)
     return _scale_out(situation, options, reason)
@@ -138,7 +137,7 @@ def _lack_of_room(comparison: Comparison) -> tuple[str, str] | None:
         return None
     load, p = comparison.model.loads.get(where, 0.0), comparison.current[where]
     subtasks = "subtask processes" if p == 1 else "subtasks process"
-    text = f"{load:,.0f} records/s arrive at {where}, {p} {subtasks} {staying.capacities[where]:,.0f}"
+    text = f"{load:,.0f} records/s arrive at {short_name(where)}, {p} {subtasks} {staying.capacities[where]:,.0f}"
     return ("overloaded" if used > 1 else "utilization-high"), text
 
 
@@ -149,8 +148,8 @@ def _other_risk(comparison: Comparison) -> tuple[str, str] | None:
         return "saturated", _suspicion(comparison)
     if limit is not None and staying.violation_seconds > 0:
         if comparison.objective.max_latency is not None:
-            return "objective-at-risk", f"records would take more than {limit:.1f} s to be processed"
-        return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:.1f} s"
+            return "objective-at-risk", f"records would take more than {limit:,.1f} s to be processed"
+        return "objective-at-risk", f"lag would reach {staying.max_lag_seconds:,.1f} s"
     return None
 
 
@@ -177,7 +176,7 @@ def _suspicion(comparison: Comparison) -> str:
     share = f"is {busy:.0%} busy" if busy is not None else "has an unknown busy share"
     lag = comparison.growing_lag
     grows = "" if lag is None else f", while lag of {lag[0]:,.1f} s grows by {lag[1]:,.0f} records/s"
-    return f"{name} {share} and its {unknown} is unknown{grows}"
+    return f"{short_name(name)} {share} and its {unknown} is unknown{grows}"
 
 
 def _options(comparison: Comparison, demands: Sequence[Demand], growth: float) -> list[_Option]:
@@ -244,22 +243,24 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
             sentence = f"{text}, and no allowed parallelism would help{much}"
             return _reply(situation, None, "nothing-helps", sentence, refused)
         moved = changes(hold.vector, most.vector)
-        sentence = f"{text}; holding clears it as soon as {moved} would, without a restart of {restart:.0f} s"
+        sentence = fitted(
+            f"{text}; holding clears it as soon as {moved} would", f", without a restart of {restart:.0f} s"
+        )
         return _reply(situation, None, "no-gain", sentence, refused)
-    sentence = f"{changes(hold.vector, best.vector)}: {text}"
-    if not comparison.partial:
-        sentence += f"; then {_prospect(comparison, best.outlook)}, after a restart of {restart:.0f} s"
+    prospect = [*_prospect(comparison, best.outlook), f", after a restart of {restart:.0f} s"]
+    sentence = fitted(f"{changes(hold.vector, best.vector)}: {text}", *([] if comparison.partial else prospect))
     return _reply(situation, best, code, sentence, others)
 
 
-def _prospect(comparison: Comparison, outlook: Outlook) -> str:
-    text = f"lag peaks at {outlook.max_lag_seconds:.1f} s"
+def _prospect(comparison: Comparison, outlook: Outlook) -> list[str]:
+    """Return the details of the sentence: how high lag peaks, and when it meets the objective again."""
+    text = f"; then lag peaks at {outlook.max_lag_seconds:,.1f} s"
     if comparison.limit_seconds is None or outlook.violation_seconds == 0:
-        return text
+        return [text]
     met = outlook.objective_met_at_seconds
     if met is None:
         met = outlook.horizon_seconds + outlook.late_after_seconds
-    return text + (f" and meets the objective in {met:,.0f} s" if math.isfinite(met) else " and misses the objective")
+    return [text, f" and meets the objective in {met:,.0f} s" if math.isfinite(met) else " and misses the objective"]
 
 
 def _grown_ahead(situation: _Situation, ahead: Ahead) -> PlanReply:
@@ -288,9 +289,9 @@ def _smaller(
 def _scale_in(situation: _Situation, smaller: tuple[_Option, str] | None) -> PlanReply:
     """Holding is good enough: is less good enough, too, through the restart?"""
     comparison, hold, staying = situation.comparison, situation.hold, situation.hold.outlook
-    held = f"lag stays at {staying.max_lag_seconds:.1f} s or less"
+    held = f"lag stays at {staying.max_lag_seconds:,.1f} s or less"
     if staying.max_utilization is not None:
-        held += f" with {staying.bottleneck} at {staying.max_utilization:.0%} of its capacity"
+        held += f" with {short_name(staying.bottleneck or '')} at {staying.max_utilization:.0%} of its capacity"
     if smaller is None:
         return _reply(situation, None, "objective-held", held)
     option, decided_by = smaller
@@ -299,20 +300,19 @@ def _scale_in(situation: _Situation, smaller: tuple[_Option, str] | None) -> Pla
     peak = option.outlook.max_lag_seconds
     if cost[0] == hold.cost[0]:
         # Fewer subtasks in the same slots free nothing: not worth a restart.
-        return _reply(situation, None, "no-slot-freed", f"{held}; {moved} would free no slot", [option])
+        return _reply(situation, None, "no-slot-freed", fitted(f"{moved} would free no slot", f"; {held}"), [option])
     if not comparison.is_good(option.outlook):
-        sentence = f"{held}; {moved} would let lag reach {peak:.1f} s in a restart of {restart.seconds:.0f} s"
-        if not restart.measured:
-            sentence += ", an estimate"
+        estimated = "" if restart.measured else " (estimated)"
+        sentence = fitted(
+            f"{moved} would let lag reach {peak:,.1f} s in a restart of {restart.seconds:.0f} s{estimated}", f"; {held}"
+        )
         return _reply(situation, None, "restart-too-costly", sentence, [option])
     arriving = sum(comparison.model.arrivals.values())
-    sentence = (
-        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {hold.cost[0]} slots by "
-        f"{decided_by}; "
-        f"lag peaks at {peak:.1f} s in a restart of {restart.seconds:.0f} s"
+    sentence = fitted(
+        f"{moved}: {arriving:,.0f} records/s arrive and need {cost[0]} of {counted(hold.cost[0], 'slot')} by {decided_by}",
+        f"; lag peaks at {peak:,.1f} s in a restart of {restart.seconds:.0f} s",
+        "" if restart.measured else " (estimated)",
     )
-    if not restart.measured:
-        sentence += ", which is an estimate: no rescale was measured yet"
     return _reply(situation, option, "over-provisioned", sentence)
 
 
@@ -320,11 +320,12 @@ def _ridden(situation: _Situation, ride: Ride) -> PlanReply:
     """Return the reply for a load that swings: the smallest vector on which lag stays within the objective."""
     comparison, hold = situation.comparison, situation.hold
     vector = {name: min(p, ride.vector[name]) for name, p in hold.vector.items()}
-    swings = f"the load swings, and has not exceeded the {ride.rate:,.0f} records/s that this sustains"
+    swings = f"the load swings below the {ride.rate:,.0f} records/s that this sustains"
     if ride.excursions:
+        times = "once" if ride.excursions == 1 else f"{ride.excursions} times"
         swings = (
-            f"more than {ride.rate:,.0f} records/s arrived {ride.excursions} times for at most "
-            f"{ride.longest_seconds:.0f} s, for which lag rises to {ride.lag_seconds:.1f} s"
+            f"the load exceeded {ride.rate:,.0f} records/s {times}, for at most {ride.longest_seconds:.0f} s: "
+            f"lag rises to {ride.lag_seconds:.1f} s"
         )
     cost = _cost(comparison, vector)
     if cost[0] >= hold.cost[0]:

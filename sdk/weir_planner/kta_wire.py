@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic_core import from_json
+from weir_contracts import bounded
 
 PREFIX = "/api/v1alpha1"
 STEPS = ("monitor", "analyze", "plan")
@@ -76,4 +77,4 @@ def parse_node(written: Any) -> Node:
 def shortened(value: Any) -> str:
     """Return what was written, for a sentence."""
     text = value if isinstance(value, str) else repr(value)
-    return repr(text if len(text) <= 120 else text[:117] + "…")
+    return repr(bounded(text, 120))

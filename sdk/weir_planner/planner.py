@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from weir_contracts import VERSION, InvalidDocument, PlannerDescription, PlanReply
+from weir_contracts import VERSION, InvalidDocument, PlannerDescription, PlanReply, listed
 
 from .request import MetricMissing, Request
 
@@ -119,8 +119,8 @@ def checked(answer: Any, request: Request) -> PlanReply:
     if reply.parallelism is not None and reply.parallelism.keys() != request.current.keys():
         missing = sorted(set(request.operators) - set(reply.parallelism))
         extra = sorted(set(reply.parallelism) - set(request.operators))
-        parts = [f"misses {', '.join(missing)}"] if missing else []
-        parts += [f"names the unknown {', '.join(extra)}"] if extra else []
+        parts = [f"misses {listed(missing)}"] if missing else []
+        parts += [f"names the unknown {listed(extra)}"] if extra else []
         raise InvalidReply(f"the planner's parallelism {' and '.join(parts)}")
     return reply
 

@@ -16,6 +16,7 @@ from weir_contracts import (
     PlanRequest,
     Prediction,
     Topology,
+    listed,
 )
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Request(PlanRequest):
         not there."""
         unknown = sorted(set(parallelism) - set(self.operators))
         if unknown:
-            raise ValueError(f"there is no operator {', '.join(unknown)}; there are: {', '.join(self.operators)}")
+            raise ValueError(f"there is no operator {listed(unknown)}; there are: {listed(self.operators)}")
         wanted = {**self.current, **{name: operator.index(p) for name, p in parallelism.items()}}
         return PlanReply(
             kind="scale",

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from weir_contracts import Plan, PlanReply, PlanRequest, ScalingPolicy, bounded
+from weir_contracts import NO_REPLY, Plan, PlanReply, PlanRequest, ScalingPolicy, bounded, fitted
 from weir_planner import InvalidParameters
 from weir_planner.installed import LARGE, installed, parse_parameters, problems
 
 from runtime.clock import Clock
 
 from .core.contest import ContenderRequest, best_of, candidate_requests, for_planner, own_request, planned
-from .core.decide import INVALID, NO_REPLY, precheck
+from .core.decide import INVALID, precheck
 from .core.restarts import with_restart
 from .core.schemas import Problems, parameter_problems
 from .failures import no_reply
@@ -152,7 +152,7 @@ async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:
     about = {"planner_failure": reply.code, "answered_by": choice.fallback.name}
     return instead.model_copy(
         update={
-            "sentence": bounded(f"{reply.sentence}; its fallback {choice.fallback.name}: {instead.sentence}"),
+            "sentence": fitted(instead.sentence, f"; by the fallback {choice.fallback.name}", f", as {reply.sentence}"),
             "evidence": {**dict(list(instead.evidence.items())[: 200 - len(about)]), **about},
             # The chosen planner's own, for its next call.
             "memory": request.memory,

@@ -8,14 +8,14 @@ from typing import Any
 import structlog
 from prometheus_client import Gauge
 from pydantic import ValidationError
-from weir_contracts import InvalidDocument, PlannerRegistration, PlanReply, PlanRequest, bounded
+from weir_contracts import NO_REPLY, InvalidDocument, PlannerRegistration, PlanReply, PlanRequest, bounded
 from weir_planner.installed import LARGE
 
 from runtime.clock import Clock
 
 from .adapters.http import PlannerClient, Post, read_json, usable
 from .core.breaker import Breaker
-from .core.decide import FAILED, INVALID_REPLY, NO_REPLY, TIMEOUT, coverage_problem
+from .core.decide import FAILED, INVALID_REPLY, TIMEOUT, coverage_problem
 from .failures import PlannerFailed, no_reply
 
 _OPEN = Gauge("weir_planner_circuit_open", "Whether a planner is not asked for a while", ["planner"])

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from weir_contracts import bounded
+from weir_contracts import bounded, short_name
 
 _YEAR_3000_MS = 32_503_680_000_000
 
@@ -129,27 +129,29 @@ def rebalancing(group: str, state: str, members: int) -> str:
     cause = "tasks move between instances"
     if state == "PreparingRebalance":
         cause = "the broker waits for members that still process what they polled"
-    return f"{_short(group)} rebalances (state {state}, {members} members): {cause}."
+    return f"{short_name(group)} rebalances (state {state}, {members} members): {cause}."
 
 
 def migrating(group: str, tasks: int, at: datetime) -> str:
     noun = "standby task warms" if tasks == 1 else "standby tasks warm"
-    return f"{_short(group)} migrates: {tasks} {noun} up until the probing rebalance at {at:%H:%M:%S} UTC."
+    return f"{short_name(group)} migrates: {tasks} {noun} up until the probing rebalance at {at:%H:%M:%S} UTC."
 
 
 def restoring(group: str, instances: int, records: int) -> str:
     subject, verb = ("1 instance", "restores") if instances == 1 else (f"{instances} instances", "restore")
-    return f"{_short(group)}: {subject} {verb} state, {records:,} changelog records are left; their threads look idle."
+    return (
+        f"{short_name(group)}: {subject} {verb} state, {records:,} changelog records are left; their threads look idle."
+    )
 
 
 def offsets_reset(source: str, topic: str, partition: int, partitions: int) -> str:
     others = f" and {partitions - 1} more" if partitions > 1 else ""
-    return f"{_short(source)}: offsets of {_short(topic)}/{partition}{others} went back: a reset, or a topic created again."
+    return f"{short_name(source)}: offsets of {short_name(topic)}/{partition}{others} went back: a reset, or a topic created again."
 
 
 def records_expired(source: str, topic: str, partitions: int, records: int) -> str:
     noun = "partition" if partitions == 1 else "partitions"
-    return f"{_short(source)}: {records:,} records of {_short(topic)} expired unread in {partitions} {noun}."
+    return f"{short_name(source)}: {records:,} records of {short_name(topic)} expired unread in {partitions} {noun}."
 
 
 def position_beyond(source: str, topic: str, partition: int, position: int, end: int) -> str:
@@ -176,14 +178,14 @@ def timestamp_refused(source: str, record: str, stamped_ms: int, seen_at: dateti
 
 def brokers_bound(source: str, blocked: float, growth: float) -> str:
     return (
-        f"{_short(source)} waits for its brokers {blocked:.0%} of the time while its lag grows by {formatted(growth)} records/s: "
+        f"{short_name(source)} waits for its brokers {blocked:.0%} of the time while its lag grows by {formatted(growth)} records/s: "
         "more threads would wait, too."
     )
 
 
 def hot_partition(source: str, topic: str, partition: int, rate: float, thread_rate: float) -> str:
     return (
-        f"{_short(topic)}/{partition} gets {formatted(rate)} records/s and a thread of {_short(source)} processes "
+        f"{short_name(topic)}/{partition} gets {formatted(rate)} records/s and a thread of {short_name(source)} processes "
         f"{formatted(thread_rate)}: more threads do not help."
     )
 
@@ -199,15 +201,11 @@ def instance_stuck(instance: str, seconds: float, records: int, forward: int, st
 
 def partitions_stalled(source: str, topic: str, partition: int, partitions: int, seconds: float) -> str:
     others = f" and {partitions - 1} more" if partitions > 1 else ""
-    return f"{_short(source)} committed nothing of {_short(topic)}/{partition}{others} for {seconds:.0f} s while records wait."
+    return f"{short_name(source)} committed nothing of {short_name(topic)}/{partition}{others} for {seconds:.0f} s while records wait."
 
 
 def busy_unknown_without_metrics(group: str, field: str) -> str:
-    return f"{_short(group)}: busy time is unknown without {field}, so capacity is known only while records wait."
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:39]}…"
+    return f"{short_name(group)}: busy time is unknown without {field}, so capacity is known only while records wait."
 
 
 def formatted(value: float | None) -> str:

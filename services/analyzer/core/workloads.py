@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from weir_contracts import Deployment, Pod, Symptom, SymptomCode, WorkloadStatus
+from weir_contracts import Deployment, Pod, Symptom, SymptomCode, WorkloadStatus, bounded
 
 from . import messages
 
@@ -39,7 +39,7 @@ def _of_workload(
     if crashing:
         restarts = [pod.restarts for pod in crashing if pod.restarts is not None]
         total = sum(restarts) if restarts else None
-        reason = _shortened(next(filter(None, (pod.reason for pod in crashing)), ""))
+        reason = bounded(next(filter(None, (pod.reason for pod in crashing)), ""), _REASON_LENGTH)
         sentence = messages.pods_crashing(name, len(crashing), total, reason)
         yield symptom("pods-crashing", sentence, operator, pods=len(crashing), restarts=total)
     killed = [pod for pod in live if pod.out_of_memory and pod.restarts_persist(now)]
@@ -62,14 +62,10 @@ def _pending(workload: WorkloadStatus, live: Sequence[Pod], name: str, operator:
     if not missing:
         return
     reason = next(filter(None, (workload.reason, *(pod.reason for pod in waiting))), "")
-    sentence = messages.pods_pending(name, missing, workload.wanted, _shortened(reason))
+    sentence = messages.pods_pending(name, missing, workload.wanted, bounded(reason, _REASON_LENGTH))
     numbers = {"pending": len(waiting), "not_created": absent, "wanted": workload.wanted}
     yield symptom("pods-pending", sentence, operator, **numbers)
 
 
 def _is_crashing(pod: Pod) -> bool:
     return pod.reason.partition(":")[0] in _CRASHES
-
-
-def _shortened(reason: str) -> str:
-    return reason if len(reason) <= _REASON_LENGTH else f"{reason[: _REASON_LENGTH - 1]}…"

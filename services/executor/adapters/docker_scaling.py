@@ -14,8 +14,8 @@ from threading import Thread
 from typing import Protocol, TypeVar
 
 import structlog
+from weir_contracts import changes
 
-from services.executor.core.messages import changes
 from services.executor.core.observed import Refusal, Unanswered, contested
 from services.executor.driver import Fence
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import httpx
 import structlog
-from weir_contracts import InstanceRef, Parallelism, Subject, Unit
+from weir_contracts import InstanceRef, Parallelism, Subject, Unit, changes
 from weir_contracts.endpoint import EndpointState
 
 from engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
@@ -19,7 +19,6 @@ from runtime.clock import Clock
 from runtime.credentials import CredentialsRefused
 from runtime.http_credentials import ClientsByCredential, HttpCredential
 from services.executor.core import messages
-from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
     DepartedMember,

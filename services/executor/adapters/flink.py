@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
-from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject
+from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, changes
 
 from engines.flink import rescale
 from engines.flink.health import TERMINAL
@@ -20,7 +20,6 @@ from runtime.addresses import TARGETS, Allowed
 from runtime.clock import Clock
 from runtime.credentials import CredentialsRefused
 from runtime.http_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
-from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
     Refusal,

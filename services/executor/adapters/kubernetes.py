@@ -13,7 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 import structlog
-from weir_contracts import InstanceRef, Parallelism, Subject
+from weir_contracts import InstanceRef, Parallelism, Subject, bounded, changes
 from weir_contracts.workloads import WorkloadRef
 
 from engines.kubernetes.api import ApiFailed
@@ -21,7 +21,7 @@ from engines.kubernetes.discovery import KindUnknown
 from engines.kubernetes.service import merged, scrape_of
 from engines.scrape import Scrape
 from runtime.clock import Clock
-from services.executor.core.messages import DISRUPTION_BUDGET, NO_CHECKPOINTS, NO_GROUP, changes
+from services.executor.core.messages import DISRUPTION_BUDGET, NO_CHECKPOINTS, NO_GROUP
 from services.executor.core.observed import (
     Accepted,
     DepartedMember,
@@ -370,7 +370,7 @@ def _reason(error: ApiFailed) -> str:
         text = text.partition(": ")[0]
     elif error.status is None:
         text = text.partition(": ")[2] or text
-    return text if len(text) <= MAX_REASON_LENGTH else f"{text[: MAX_REASON_LENGTH - 1]}…"
+    return bounded(text, MAX_REASON_LENGTH)
 
 
 def _failed(error: ApiFailed, done: str = "") -> Rejected | TargetChanged | Unanswered:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from weir_contracts import KubernetesTarget, Parallelism, Subject
+from weir_contracts import KubernetesTarget, Parallelism, Subject, bounded, short_name
 
 from engines.kubernetes.cluster import Replicas, WorkloadsReading
 from engines.kubernetes.pods import PodReading
@@ -142,11 +142,15 @@ def progress(found: Iterable[Found], now: datetime) -> Progress | None:
 
 def _reasons(found: Found, now: datetime) -> Iterable[Progress]:
     status = found.reading.status
-    total = f"of {status.wanted} pods of {_short(found.name, 40)}"
+    total = f"of {status.wanted} pods of {short_name(found.name)}"
     missing = status.wanted - len(found.replicas)
     if missing > 0:
         is_quota = "quota" in status.reason
-        detail = f": {_short(_after(status.reason, 'quota: ' if is_quota else ''))}" if status.reason else ""
+        detail = (
+            f": {bounded(_after(status.reason, 'quota: ' if is_quota else ''), MAX_REASON_LENGTH)}"
+            if status.reason
+            else ""
+        )
         denied = "are denied by a quota" if is_quota else "are not created"
         yield Progress("quota" if is_quota else "pods-pending", f"{missing} {total} {denied}{detail}")
     by_code: dict[str, list[str]] = {}
@@ -154,7 +158,7 @@ def _reasons(found: Found, now: datetime) -> Iterable[Progress]:
         if each.pod.ready is not True:
             by_code.setdefault(_code(each, now), []).append(each.pod.reason)
     for code, reasons in by_code.items():
-        detail = f": {_short(reasons[0])}" if reasons[0] and code != "out-of-memory" else ""
+        detail = f": {bounded(reasons[0], MAX_REASON_LENGTH)}" if reasons[0] and code != "out-of-memory" else ""
         yield Progress(code, f"{len(reasons)} {total} {_PHRASES[code]}{detail}")
 
 
@@ -183,10 +187,6 @@ def _code(reading: PodReading, now: datetime) -> str:
 def _after(text: str, mark: str) -> str:
     """Return the part behind `mark`, the complete text without it."""
     return text.partition(mark)[2] or text if mark else text
-
-
-def _short(text: str, length: int = MAX_REASON_LENGTH) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def victims(found: Found, replicas: int) -> Sequence[str]:

@@ -5,10 +5,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Protocol
 
-from weir_contracts import Parallelism, Subject, Topology, Unit
+from weir_contracts import Parallelism, Subject, Topology, Unit, sizes
 
 from runtime.clock import Clock
-from services.executor.core.messages import vector
 from services.executor.core.observed import Rejected, Snapshot, Unanswered
 from services.executor.driver import Driver
 
@@ -90,7 +89,7 @@ def _unfit_level(parallelism: Parallelism, unit: Unit, topology: Topology) -> st
     if level > max_level:
         return f"{level} is above the largest maximum parallelism of any operator, {max_level}"
     if parallelism != topology.uniform(level):
-        return f"all operators have the same parallelism here, and {vector(parallelism)} is not one"
+        return f"all operators have the same parallelism here, and {sizes(parallelism)} is not one"
     reached = unit.parallelism_of(topology, unit.instances_for(topology, level))
     if reached != level:
         return f"no number of {unit.instance}s of {unit.slots} slots gives {level}: the next is {reached}"

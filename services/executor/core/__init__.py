@@ -4,7 +4,6 @@
 records each transition as an outcome.
 """
 
-from .messages import changes as changes
 from .observed import Accepted as Accepted
 from .observed import Conflict as Conflict
 from .observed import DepartedMember as DepartedMember

@@ -1,9 +1,8 @@
 """Check of a plan against the bounds, total and budget of the policy that was just read."""
 
-from weir_contracts import Deployment, Parallelism, PolicySpec, Topology
+from weir_contracts import Deployment, Parallelism, PolicySpec, Topology, changes
 
 from . import messages
-from .messages import changes
 from .observed import Refusal
 
 

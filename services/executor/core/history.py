@@ -12,18 +12,19 @@ from uuid import UUID
 
 from weir_contracts import (
     MAX_RESTARTS,
+    MAX_SENTENCE,
     ActionState,
     Outcome,
     OutcomeOrder,
     Parallelism,
     Plan,
     QuarantinedVector,
+    bounded,
     derive_id,
     following,
     precedes,
 )
 
-from .messages import short
 from .observed import Conflict, Recorded, Refusal, Snapshot, Step
 from .rules import Rules
 from .table import ROLLBACK_EVENTS, Lost, RequestAccepted
@@ -175,7 +176,7 @@ def record_refusal(
         at=now,
         phase="refused",
         code=refusal.code,
-        sentence=short(refusal.sentence),
+        sentence=bounded(refusal.sentence, MAX_SENTENCE),
         before=plan.current,
         wanted=plan.approved or {},
         instance=plan.restarts,

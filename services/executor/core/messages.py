@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from weir_contracts import InstanceRef, Parallelism
+from weir_contracts import InstanceRef, Parallelism, bounded, changes, listed, short_name, sizes
 
-MAX_OPERATORS = 4
-MAX_NAME_LENGTH = 40
 MAX_INSTANCE_LENGTH = 20
-MAX_SENTENCE_LENGTH = 2000
 
 POLICY_DELETED = "the policy was deleted"
 POLICY_CHANGED = "the policy changed before the plan was applied"
@@ -30,31 +27,6 @@ REACTIVE_WITHOUT_INSTANCES = (
     "kubernetes target"
 )
 UNKNOWN_GRAPH = "the policy has a budget, but the slots cannot be counted: the job's graph is unknown"
-
-
-def short(text: str) -> str:
-    """Return the sentence, cut to the length that an outcome may carry."""
-    return _cut(text, MAX_SENTENCE_LENGTH)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _joined(parts: list[str]) -> str:
-    more = len(parts) - MAX_OPERATORS
-    return ", ".join(parts[:MAX_OPERATORS]) + (f" and {more} more" if more > 0 else "")
-
-
-def vector(parallelism: Parallelism) -> str:
-    """Format as `parse 2, enrich 4`, naming at most `MAX_OPERATORS` operators."""
-    return _joined([f"{_cut(name, MAX_NAME_LENGTH)} {p}" for name, p in parallelism.items()])
-
-
-def changes(before: Parallelism, after: Parallelism) -> str:
-    """Format the differences as `enrich 1 → 4`."""
-    changed = [(name, before.get(name, "?"), p) for name, p in after.items() if before.get(name) != p]
-    return _joined([f"{_cut(name, MAX_NAME_LENGTH)} {old} → {new}" for name, old, new in changed]) or "no change"
 
 
 # -- the gate ------------------------------------------------------------------------------------------------------
@@ -113,7 +85,7 @@ def operators_differ(odd: list[str]) -> str:
 
 
 def already_requested(wanted: Parallelism) -> str:
-    return f"{vector(wanted)} is already requested"
+    return f"{sizes(wanted)} is already requested"
 
 
 def writer(writers: Mapping[str, str] | None, ours: Parallelism, there: Parallelism) -> str:
@@ -123,14 +95,14 @@ def writer(writers: Mapping[str, str] | None, ours: Parallelism, there: Parallel
 
 def contested_until(ours: Parallelism, there: Parallelism, by: str, until: datetime | None) -> str:
     """Say who set the requirements, and until when Weir holds. None: until a user acts."""
-    what = f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements ({changes(ours, there)}): held until "
+    what = f"{short_name(by) or 'another client'} set the requirements ({changes(ours, there, 40)}): held until "
     if until is None:
         return f"{what}they are restored, or the policy is changed, or paused and resumed"
     return f"{what}{until:%H:%M:%S} if no client writes again; pause and resume ends it at once"
 
 
 def contested_now(there: str, by: str = "") -> str:
-    return f"{_cut(by, MAX_NAME_LENGTH) or 'another client'} set the requirements meanwhile: {there}"
+    return f"{short_name(by) or 'another client'} set the requirements meanwhile: {there}"
 
 
 def unfinished(sentence: str, before: Parallelism, there: Parallelism) -> str:
@@ -139,7 +111,7 @@ def unfinished(sentence: str, before: Parallelism, there: Parallelism) -> str:
 
 
 def moving(state: str) -> str:
-    return f"nothing is restarted while tasks move: the group is {_cut(state, MAX_NAME_LENGTH)}"
+    return f"nothing is restarted while tasks move: the group is {short_name(state)}"
 
 
 def restarted_recently(at: datetime, until: datetime) -> str:
@@ -147,7 +119,7 @@ def restarted_recently(at: datetime, until: datetime) -> str:
 
 
 def quarantined(wanted: Parallelism, until: datetime) -> str:
-    return f"{vector(wanted)} was rolled back and is quarantined until {until:%H:%M:%S}"
+    return f"{sizes(wanted)} was rolled back and is quarantined until {until:%H:%M:%S}"
 
 
 def out_of_bounds(change: str, low: int, high: int) -> str:
@@ -182,7 +154,7 @@ def fleet_shrinking(count: int, total: int, window_seconds: float, until: dateti
 
 def change(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
     """Format what an action changes: `enrich 1 → 4` or `a restart of orders-2`."""
-    return changes(before, wanted) if instance is None else f"a restart of {_cut(instance.id, MAX_NAME_LENGTH)}"
+    return changes(before, wanted) if instance is None else f"a restart of {short_name(instance.id)}"
 
 
 def will_do(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
@@ -200,12 +172,12 @@ def doing(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None
 
 
 def _object(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
-    return changes(before, wanted) if instance is None else _cut(instance.id, MAX_NAME_LENGTH)
+    return changes(before, wanted) if instance is None else short_name(instance.id)
 
 
 def running_again(wanted: Parallelism, instance: InstanceRef | None) -> str:
     """Format what runs after an action: `enrich 4`, or `the instance in place of orders-2`."""
-    return vector(wanted) if instance is None else f"the instance in place of {_cut(instance.id, MAX_NAME_LENGTH)}"
+    return sizes(wanted) if instance is None else f"the instance in place of {short_name(instance.id)}"
 
 
 def restarted(instance: InstanceRef, took_seconds: float) -> str:
@@ -214,16 +186,16 @@ def restarted(instance: InstanceRef, took_seconds: float) -> str:
 
 def restart_failed(instance: InstanceRef, progress: str) -> str:
     reason = progress or "its process still runs"
-    return f"past the deadline the restart of {_cut(instance.id, MAX_NAME_LENGTH)} is not complete: {reason}"
+    return f"past the deadline the restart of {short_name(instance.id)} is not complete: {reason}"
 
 
 def superseded(wanted: Parallelism, took_seconds: float | None) -> str:
     after = "" if took_seconds is None else f" after {took_seconds:.1f} s"
-    return f"a newer plan follows; {vector(wanted)} ran{after}"
+    return f"a newer plan follows; {sizes(wanted)} ran{after}"
 
 
 def back_to(reason: str, target: Parallelism) -> str:
-    return f"{reason}: back to {vector(target)}"
+    return f"{reason}: back to {sizes(target)}"
 
 
 def refused_by_engine(request: str, reason: str) -> str:
@@ -251,13 +223,13 @@ def not_running(state: str, progress: str = "") -> str:
 
 
 def waiting(wanted: Parallelism, progress: str) -> str:
-    return f"waiting for {vector(wanted)}: {progress}"
+    return f"waiting for {sizes(wanted)}: {progress}"
 
 
 def evicted(instances: list[str], count: int) -> str:
     members = "1 member" if count == 1 else f"{count} members"
     verb = "which has ended" if len(instances) == 1 else "which have ended"
-    return f"evicted {members} of {_joined([_cut(each, MAX_INSTANCE_LENGTH) for each in instances])}, {verb}"
+    return f"evicted {members} of {listed([bounded(each, MAX_INSTANCE_LENGTH) for each in instances])}, {verb}"
 
 
 def instances_ready(ready: int, wanted: int, running: int, noun: str = "instances") -> str:
@@ -274,7 +246,7 @@ def group_waits(count: int) -> str:
 
 
 def group_is(state: str) -> str:
-    return f"the group is {_cut(state, MAX_NAME_LENGTH)}"
+    return f"the group is {short_name(state)}"
 
 
 def without_member(count: int) -> str:
@@ -299,23 +271,23 @@ def running(subject: str, took_seconds: float) -> str:
 
 def verified(wanted: Parallelism, took_seconds: float, capacity_is_fine: bool, comparison: str) -> str:
     capacity = "capacity holds" if capacity_is_fine else "capacity is not judged yet"
-    return f"{vector(wanted)} settled, {took_seconds:.1f} s from request to running; {capacity}: {comparison}"
+    return f"{sizes(wanted)} settled, {took_seconds:.1f} s from request to running; {capacity}: {comparison}"
 
 
 def not_rolled_back(target: Parallelism, reason: str) -> str:
-    return f"not rolled back to {vector(target)}: {reason}"
+    return f"not rolled back to {sizes(target)}: {reason}"
 
 
 def rollback_stuck(target: Parallelism, state: str, progress: str = "") -> str:
-    return f"{vector(target)} was requested again but does not run ({progress or f'the job is {state}'}): check the job"
+    return f"{sizes(target)} was requested again but does not run ({progress or f'the job is {state}'}): check the job"
 
 
 def rollback_unanswered(target: Parallelism) -> str:
-    return f"the request to return to {vector(target)} was not answered"
+    return f"the request to return to {sizes(target)} was not answered"
 
 
 def restored(target: Parallelism) -> str:
-    return f"{vector(target)} runs again"
+    return f"{sizes(target)} runs again"
 
 
 def job_replaced(before: str, after: str) -> str:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from weir_contracts import ActionState, Deployment, Parallelism
+from weir_contracts import ActionState, Deployment, Parallelism, changes
 
 from . import messages
 from .deadlines import checkpoint_is_due, rescale_limit, successive_starts
 from .history import rollback_target
-from .messages import changes
 from .observed import Evict, Evicted, Instruction, Observed, Request, Snapshot, Step, TriggerCheckpoint, contested
 from .rules import Rules
 from .table import Event, EventName, RequestAccepted, Timed, move

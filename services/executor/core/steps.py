@@ -10,13 +10,21 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, Deployment, InstanceRef, Parallelism, derive_id
+from weir_contracts import (
+    MAX_SENTENCE,
+    ActionState,
+    Deployment,
+    InstanceRef,
+    Parallelism,
+    bounded,
+    derive_id,
+    sizes,
+)
 
 from . import messages
 from .capacity import judge
 from .gate import has_run, still_wanted
 from .history import rollback_target
-from .messages import short, vector
 from .observed import (
     Accepted,
     Conflict,
@@ -96,7 +104,7 @@ def late_rollback(
             "deadline_at": now + timedelta(seconds=rules.unobserved_limit_seconds),
             "restarts_before": deployment.restarts,
             "code": event.code,
-            "sentence": short(event.sentence),
+            "sentence": bounded(event.sentence, MAX_SENTENCE),
         }
     )
     return Step(rollback, event, Request(rollback_target(action)))
@@ -138,7 +146,7 @@ def _applying(case: Situation) -> Step:
         case Accepted(at):
             return case.accepted("accepted", at, change)
         case Rejected(reason):
-            request = vector(action.wanted) if action.instance is None else change
+            request = sizes(action.wanted) if action.instance is None else change
             return case.end("rejected", messages.refused_by_engine(request, reason))
         case Refusal(code, sentence):
             return case.end("contested" if code == "contested" else "outdated", sentence, code)
@@ -239,13 +247,13 @@ def _settling(case: Situation, running_at: datetime) -> Step:
 
 def _rolling_back(case: Situation) -> Step:
     target = rollback_target(case.action)
-    again = f"{vector(target)} again"
+    again = f"{sizes(target)} again"
     if case.action.rollback_requested_at is None:
         match case.observed.answer:
             case Accepted(at):
                 return case.accepted("accepted", at, again, code="rollback-requested")
             case Rejected(reason):
-                sentence = messages.refused_by_engine(f"the return to {vector(target)}", reason)
+                sentence = messages.refused_by_engine(f"the return to {sizes(target)}", reason)
                 return case.end("rejected", sentence, code="rollback-rejected")
             case Refusal(code, sentence):
                 return case.end("contested", sentence, code)

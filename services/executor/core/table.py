@@ -9,9 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from weir_contracts import TERMINAL, ActionState, Phase, following
-
-from .messages import short
+from weir_contracts import MAX_SENTENCE, TERMINAL, ActionState, Phase, bounded, following
 
 EventName = Literal[
     "admitted",
@@ -147,7 +145,7 @@ def move(action: ActionState, event: Event, now: datetime) -> ActionState:
         "finished_at": now if phase in TERMINAL else None,
         "deadline_at": None if phase in TERMINAL else action.deadline_at,
         "code": event.code or event.name,
-        "sentence": short(event.sentence),
+        "sentence": bounded(event.sentence, MAX_SENTENCE),
     }
     return action.model_copy(update=fields | _data_of(event, action.phase))
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from weir_contracts import (
+    NO_REPLY,
     Contender,
     ContenderState,
     Parallelism,
@@ -28,7 +29,7 @@ from weir_planner.request import Request
 from predictor import Comparison, Outlook, TooLittle, comparison_of, within_tolerance
 
 from . import messages
-from .decide import NO_REPLY, assumptions_of, make_plan
+from .decide import assumptions_of, make_plan
 from .recommendations import condensed, max_kept
 
 MAX_RECOMMENDATIONS = 20

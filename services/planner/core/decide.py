@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 from weir_contracts import (
+    MAX_SENTENCE,
+    NO_OPINION,
     Parallelism,
     Plan,
     PlanReply,
@@ -13,6 +15,7 @@ from weir_contracts import (
     Recommendation,
     ScaleAction,
     UsualArrivals,
+    bounded,
     derive_id,
 )
 from weir_planner.installed import ask, planner_of
@@ -32,10 +35,6 @@ MIN_EXPIRY_SECONDS = 15.0
 MIN_STALENESS_SECONDS = 10.0
 MAX_RECOMMENDATIONS = 400
 TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
-NO_REPLY = frozenset({TIMEOUT, FAILED, INVALID, INVALID_REPLY})
-"""Codes of holds for planners without a usable reply; no planner may use them itself."""
-_NO_OPINION = NO_REPLY | {"metric-missing", "stale", "unreachable", "not-found", "job-ended", "paused"}
-"""Codes of holds that recommend nothing."""
 
 
 def precheck(request: PlanRequest) -> PlanReply | None:
@@ -124,7 +123,7 @@ def make_plan(
         kind="hold" if approved is None else "scale",
         action=None if approved is None else ScaleAction(parallelism=approved),
         code=proposal.code if proposal else reply.code,
-        sentence=_sentence(reply, proposal, predicted),
+        sentence=bounded(_sentence(reply, proposal, predicted), MAX_SENTENCE),
         evidence=reply.evidence,
         # Of the approved vector, not of the proposed one.
         prediction=(predicted.going if predicted else None) if limited else reply.prediction,
@@ -220,7 +219,7 @@ def _guards(proposal: Proposal) -> list[str]:
 def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
     """Bring an application that runs outside the policy's limits into them, also if the planner holds."""
     deployment, topology = request.deployment, request.topology
-    if reply.parallelism is not None or reply.code in _NO_OPINION or deployment is None or topology is None:
+    if reply.parallelism is not None or reply.code in NO_OPINION or deployment is None or topology is None:
         return reply
     wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, request.analysis)
     if wanted == deployment.observed:
@@ -244,7 +243,7 @@ def _recommendations(
     """Return the recommendations in the longer stabilisation window and the last one before it, which shows coverage."""
     behavior, deployment = request.policy.spec.behavior, request.deployment
     recommended: Parallelism | None = reply.parallelism
-    if recommended is None and reply.code in _NO_OPINION:
+    if recommended is None and reply.code in NO_OPINION:
         # A gap: the window must be covered again.
         return []
     if deployment is not None and (recommended is None or prevents_scale_down(arrivals, behavior, request.now)):
@@ -261,7 +260,7 @@ def _recommendations(
 
 def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:
     """Return the planner's memory, kept over cycles in which it was not called or failed."""
-    if not reply.memory and reply.code in _NO_OPINION and state.planner == planner:
+    if not reply.memory and reply.code in NO_OPINION and state.planner == planner:
         return state.memory
     return reply.memory
 

@@ -8,11 +8,21 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from weir_contracts import MEMORY_LIMIT_BYTES, VERSION, Operator, Parallelism, PlanReply, PlanRequest
+from weir_contracts import (
+    MEMORY_LIMIT_BYTES,
+    VERSION,
+    Operator,
+    Parallelism,
+    PlanReply,
+    PlanRequest,
+    changes,
+    fitted,
+    listed,
+    short_name,
+    sizes,
+)
 from weir_contracts.base import writable
 from weir_planner.kta_wire import FLINK_NODE, WEIR_FIELD, InvalidAnswer, Node, parse_node, shortened
-
-from predictor import changes
 
 from .guards.allowed import clamped as clamped_to
 
@@ -157,7 +167,7 @@ def read_plan(answer: Any, nodes: Mapping[Node, str]) -> Parallelism:
         found[operator] = _positive(value.get("parallelism") if isinstance(value, dict) else value, operator)
     missing = [name for name in nodes.values() if name not in found]
     if missing:
-        raise InvalidAnswer(f"it misses {', '.join(missing)}")
+        raise InvalidAnswer(f"it misses {listed(list(map(short_name, missing)))}")
     return {name: found[name] for name in nodes.values()}
 
 
@@ -196,18 +206,14 @@ def reply_of(cycle: Cycle, answers: Answers, name: str) -> PlanReply:
         beyond = " at the policy's bounds" if cut else ""
         sentence, kind, code = f"{name} keeps the current parallelism{beyond}", "hold", "kta-holds"
     else:
-        within = (
-            f" (limited by the policy's bounds; it wanted {', '.join(f'{o} {p}' for o, p in cut.items())})"
-            if cut
-            else ""
-        )
+        within = f" (it wanted {sizes(cut)}; limited by the policy's bounds)" if cut else ""
         sentence, kind, code = f"{_moves(current, clamped)}: planned by {name}{within}", "scale", "kta-plans"
     return PlanReply.model_validate(
         {
             "kind": kind,
             "parallelism": clamped if kind == "scale" else None,
             "code": code,
-            "sentence": sentence if too_large_bytes is None else f"{sentence}; {too_large(too_large_bytes)}",
+            "sentence": fitted(sentence, "" if too_large_bytes is None else f"; {too_large(too_large_bytes)}"),
             "evidence": evidence,
             "memory": memory,
         }
@@ -216,7 +222,7 @@ def reply_of(cycle: Cycle, answers: Answers, name: str) -> PlanReply:
 
 def too_large(size_bytes: int) -> str:
     """Return the reason why later requests miss a result."""
-    return f"its result of {size_bytes:,} bytes exceeds the memory of {MEMORY_LIMIT_BYTES:,} and is not stored for later requests"
+    return f"its result of {size_bytes:,} bytes exceeds the memory of {MEMORY_LIMIT_BYTES:,} and is not stored"
 
 
 def _remembered(cycle: Cycle, answers: Answers, clamped: Parallelism) -> tuple[dict[str, Any], int | None]:
@@ -259,7 +265,7 @@ def _remembered(cycle: Cycle, answers: Answers, clamped: Parallelism) -> tuple[d
 def _moves(current: Mapping[str, int], clamped: Parallelism) -> str:
     if set(clamped) <= set(current):
         return changes(current, clamped)
-    return ", ".join(f"{name} {p}" for name, p in clamped.items())
+    return sizes(clamped)
 
 
 def _size(value: Any) -> int:

@@ -1,12 +1,19 @@
 """Sentences for users: reasons of holds and amendments, and the sentence of a plan, with numbers in a readable form."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from weir_contracts import Analysis, Parallelism, bounded
-
-MAX_PARTS = 3
-MAX_NAME_LENGTH = 40
+from weir_contracts import (
+    MAX_SENTENCE,
+    Analysis,
+    Parallelism,
+    bounded,
+    changes,
+    fitted,
+    listed,
+    short_name,
+    sizes,
+)
 
 PAUSED = "the policy is paused"
 NO_GRAPH = "the application's graph or deployment is unknown"
@@ -16,34 +23,17 @@ ALREADY_RUNNING = "the application already runs at this parallelism"
 
 def not_judged(application: str, reason: str) -> str:
     """Return why a proposal cannot be judged."""
-    return bounded(f"{application} cannot be judged yet: {reason}")
+    return bounded(f"{application} cannot be judged yet: {reason}", MAX_SENTENCE)
 
 
 def names(operators: Iterable[str]) -> str:
-    """Format as `parse, enrich`, naming at most `MAX_PARTS` operators."""
-    return _joined(list(operators), _short)
-
-
-def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Format the differences as `enrich 2 → 4, sink 1 → 2`."""
-    moved = [name for name, p in after.items() if before.get(name) != p]
-    return _joined(moved, lambda name: f"{_short(name)} {before.get(name, '?')} → {after[name]}") or "no change"
+    """Format as `parse, enrich`, naming as many operators as fit."""
+    return listed(list(map(short_name, operators)))
 
 
 def each(reasons: Sequence[str], more: int = 0) -> str:
-    """Join reasons of single operators, at most two; `more` operators are left out already."""
-    more += max(0, len(reasons) - 2)
-    return "; ".join(reasons[:2]) + (f" and {more} more" if more > 0 else "")
-
-
-def _joined(operators: Sequence[str], text: Callable[[str], str]) -> str:
-    """Join the texts of at most `MAX_PARTS` operators, and count the others."""
-    more = len(operators) - MAX_PARTS
-    return ", ".join(map(text, operators[:MAX_PARTS])) + (f" and {more} more" if more > 0 else "")
-
-
-def _short(name: str) -> str:
-    return bounded(name, MAX_NAME_LENGTH)
+    """Join reasons of single operators, as many as fit; `more` operators are left out already."""
+    return listed([*reasons, *[""] * more], MAX_SENTENCE, "; ")
 
 
 def stale(age_seconds: float, limit_seconds: float) -> str:
@@ -66,7 +56,7 @@ def incomplete_reply(missing: Sequence[str], extra: Sequence[str]) -> str:
 
 
 def into_limits(current: Parallelism, wanted: Parallelism, reasons: Sequence[str]) -> str:
-    return f"{changes(current, wanted)}: {each(reasons)}"
+    return fitted(f"{changes(current, wanted)}: {reasons[0]}", *(f"; {reason}" for reason in reasons[1:]))
 
 
 def limited(
@@ -74,20 +64,27 @@ def limited(
     approved: Parallelism,
     *,
     proposed: Parallelism,
-    guards: Iterable[str],
+    guards: Sequence[str],
     reason: str,
     max_lag_seconds: float | None,
 ) -> str:
-    """Say what will be done, what was proposed and which guards limited it, then the planner's reason."""
-    outlook = "" if max_lag_seconds is None else f", predicted lag at most {max_lag_seconds:.1f} s"
-    return (
-        f"{changes(current, approved)}{outlook} (the planner proposed {_vector(proposed, approved)}; "
-        f"limited by {', '.join(guards)}): {reason}"
+    """Say what will be done, what was proposed and which guards limited it, then the planner's reason.
+
+    Of the reason the first clause without the proposed change: what follows it predicts the proposed vector.
+    """
+    differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
+    other = str(*differ.values()) if len(differ) == 1 else sizes(differ, 30)
+    cause = reason.removeprefix(f"{changes(current, proposed)}: ").partition("; ")[0]
+    outlook = "" if max_lag_seconds is None else f"; lag peaks at {max_lag_seconds:.1f} s"
+    return fitted(
+        f"{changes(current, approved)} (the planner proposed {other}; limited by {listed(guards, 40)})",
+        f": {cause}",
+        outlook,
     )
 
 
-def no_gain(current: Parallelism, left: Parallelism, guards: Iterable[str]) -> str:
-    return f"{changes(current, left)}, limited by {', '.join(guards)}, would gain nothing for its restart"
+def no_gain(current: Parallelism, left: Parallelism, guards: Sequence[str]) -> str:
+    return f"{changes(current, left)}, limited by {listed(guards, 40)}, would gain nothing for its restart"
 
 
 def only_in_part(analysis: Analysis) -> str | None:
@@ -102,14 +99,6 @@ def only_in_part(analysis: Analysis) -> str | None:
     return None
 
 
-def _vector(proposed: Parallelism, approved: Parallelism) -> str:
-    """Format the proposed parallelism of the operators that differ: `8` for a single one, else `enrich 8, sink 3`."""
-    differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
-    if len(differ) == 1:
-        return str(next(iter(differ.values())))
-    return _joined(list(differ), lambda name: f"{_short(name)} {differ[name]}")
-
-
 def restart_of(evidence: str) -> str:
     return f"restart one instance: {evidence}"
 
@@ -119,7 +108,7 @@ def restart_is_near(evidence: str, seconds: float) -> str:
 
 
 def out_of_bounds(name: str, parallelism: int, low: int, high: int) -> str:
-    return f"{_short(name)} runs at {parallelism}, the policy allows {low} to {high}"
+    return f"{short_name(name)} runs at {parallelism}, the policy allows {low} to {high}"
 
 
 def bounded_by_policy(before: Parallelism, after: Parallelism) -> str:
@@ -185,13 +174,12 @@ def tasks_move(reason: str) -> str:
 
 
 def one_step_in(after: Parallelism, operators: Sequence[str]) -> str:
-    sizes = ", ".join(f"{_short(name)} to {after[name]}" for name in operators)
-    return f"one useful step at a time: {sizes}"
+    return f"one useful step at a time: {listed([f'{short_name(name)} to {after[name]}' for name in operators])}"
 
 
 def one_step_out(after: Parallelism, operators: Sequence[str]) -> str:
-    sizes = ", ".join(f"{_short(name)} to {after[name]}" for name in operators)
-    return f"one step at a time while state is warmed up: {sizes}"
+    steps = listed([f"{short_name(name)} to {after[name]}" for name in operators])
+    return f"one step at a time while state is warmed up: {steps}"
 
 
 def input_fell(ago_seconds: float, usual_rate: float, left_seconds: float) -> str:
@@ -205,11 +193,11 @@ def stabilised(current: Parallelism, after: Parallelism, operators: Sequence[str
     """Name the operators that a recommendation in the window limits, as `enrich stays at 6`."""
 
     def limited_to(name: str) -> str:
-        return f"{_short(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
+        return f"{short_name(name)} {'stays at' if after[name] == current[name] else 'moves only to'} {after[name]}"
 
     levels = {after[name] for name in operators}
     of = f" of {levels.pop()}" if len(levels) == 1 else ""
-    return f"{_joined(operators, limited_to)}: the stabilisation window still contains a recommendation{of}"
+    return f"{listed(list(map(limited_to, operators)))}: the stabilisation window still contains a recommendation{of}"
 
 
 def waits_for_larger_step(current: Parallelism, later: Parallelism, seconds: float) -> str:
@@ -238,7 +226,7 @@ def reversing(operators: Sequence[str], left_seconds: float) -> str:
 def will_be_needed(name: str, wanted: int, rate: float, at_seconds: float, *, pays_seconds: float) -> str:
     subtasks = "1 subtask" if wanted == 1 else f"{wanted} subtasks"
     return (
-        f"{_short(name)} will be needed: up to {rate:,.0f} records/s are forecast, too many for {subtasks} "
+        f"{short_name(name)} will be needed: up to {rate:,.0f} records/s are forecast, too many for {subtasks} "
         f"{_from(at_seconds)}; shrinking pays after {_time(pays_seconds)}"
     )
 
@@ -254,8 +242,8 @@ def _time(seconds: float) -> str:
 def busy(name: str, share: float | None, limit: float, metrics_field: str = "") -> str:
     if share is None:
         remedy = f" without {metrics_field}" if metrics_field else ""
-        return f"the busy share of {_short(name)} is unknown{remedy}"
-    return f"{_short(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
+        return f"the busy share of {short_name(name)} is unknown{remedy}"
+    return f"{short_name(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
 
 
 def above_sustained(wanted: Parallelism, limited: Mapping[str, tuple[float, float] | None]) -> str:
@@ -263,8 +251,8 @@ def above_sustained(wanted: Parallelism, limited: Mapping[str, tuple[float, floa
 
     def reason(name: str, rates: tuple[float, float] | None) -> str:
         if rates is None:
-            return f"the demand of {_short(name)} or its highest sustained rate is unknown"
-        return f"{_short(name)} at {wanted[name]} needs {rates[0]:,.0f} records/s per subtask, {rates[1]:,.0f} were observed"
+            return f"the demand of {short_name(name)} or its highest sustained rate is unknown"
+        return f"{short_name(name)} at {wanted[name]} needs {rates[0]:,.0f} records/s per subtask, {rates[1]:,.0f} were observed"
 
     first, more = list(limited.items())[:2], len(limited) - 2
     return each([reason(name, rates) for name, rates in first], more)
@@ -275,11 +263,11 @@ def not_now(operators: Sequence[str], reason: str) -> str:
 
 
 def above_capacity(name: str, parallelism: int, limit: float) -> str:
-    return f"{_short(name)} at {parallelism} would be above {limit:.0%} of its capacity"
+    return f"{short_name(name)} at {parallelism} would be above {limit:.0%} of its capacity"
 
 
 def not_useful(name: str, parallelism: int, useful: int) -> str:
-    return f"{_short(name)} gains nothing from {parallelism} over {useful}"
+    return f"{short_name(name)} gains nothing from {parallelism} over {useful}"
 
 
 def next_useful(name: str, parallelism: int, now: int, following: int) -> str:
@@ -289,13 +277,13 @@ def next_useful(name: str, parallelism: int, now: int, following: int) -> str:
 def hot_key(name: str, skew: float, even: int, *, is_source: bool) -> str:
     what = "partition" if is_source else "key"
     return (
-        f"one subtask of {_short(name)} is {skew:.1f} times as busy as the mean: more subtasks do not relieve a hot {what}; "
+        f"one subtask of {short_name(name)} is {skew:.1f} times as busy as the mean: more subtasks do not relieve a hot {what}; "
         f"an even load needs {even}"
     )
 
 
 def downstream_bound(name: str, downstream: str) -> str:
-    return f"{_short(name)} waits for {_short(downstream)}, which is saturated and does not grow"
+    return f"{short_name(name)} waits for {short_name(downstream)}, which is saturated and does not grow"
 
 
 def within_tolerance(operators: Sequence[str], change: float, tolerance: float) -> str:
@@ -305,7 +293,7 @@ def within_tolerance(operators: Sequence[str], change: float, tolerance: float) 
 def ineffective(name: str, before: tuple[int, float], after: tuple[int, float], left_seconds: float) -> str:
     """Compare capacity before and after growth, each as parallelism and records/s."""
     return (
-        f"{_short(name)} does {after[1]:,.0f} records/s with {after[0]} and did {before[1]:,.0f} with {before[0]}: "
+        f"{short_name(name)} does {after[1]:,.0f} records/s with {after[0]} and did {before[1]:,.0f} with {before[0]}: "
         f"no growth for another {left_seconds:.0f} s"
     )
 
@@ -319,7 +307,7 @@ def undecided(reason: str, winner: str) -> str:
 
 
 def not_known_to_suffice(operator: str) -> str:
-    return f"not judged: what fewer subtasks of {_short(operator)} process is unknown"
+    return f"not judged: what fewer subtasks of {short_name(operator)} process is unknown"
 
 
 def held_by(guard: str, reason: str) -> str:

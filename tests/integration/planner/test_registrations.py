@@ -130,7 +130,7 @@ async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
             await loop.until(lambda plan, _: plan.evidence.get("answered_by") == "static", "the fallback's plan")
             assert loop.plan.proposed == {SOURCE: 2, WORK: 2}
             assert loop.plan.evidence["planner_failure"] == "planner-failed"
-            assert f"planner {CHOSEN} answered 503: ill; its fallback static: " in loop.plan.sentence
+            assert f"; by the fallback static, as planner {CHOSEN} answered 503: ill" in loop.plan.sentence
             await loop.until(lambda _, shadows: unanswered(shadows)["again"] > 0, "a shadow's cycle without a response")
             assert loop.shadows is not None
             built_in = next(score for score in loop.shadows.hours[-1].scores if score.label == "hpa")

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, Topology
+from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, Topology, changes
 
 from engines.flink.health import health_of
 from runtime.clock import Clock
-from services.executor.core.messages import changes
 from services.executor.core.observed import (
     Accepted,
     Refusal,

@@ -52,8 +52,9 @@ def test_a_plan_records_its_inputs() -> None:
     assert plan.deployment == plan_request.deployment.ref()
     assert (plan.current, plan.proposed) == ({SOURCE: 1, WORK: 2}, {SOURCE: 1, WORK: 20})
     assert plan.approved == {SOURCE: 1, WORK: 12}
-    assert plan.sentence.startswith("work 2 → 12, predicted lag at most ")
-    assert plan.sentence.endswith(" (the planner proposed 20; limited by bounds): the planner wants it")
+    assert plan.sentence.startswith(
+        "work 2 → 12 (the planner proposed 20; limited by bounds): the planner wants it; lag peaks at "
+    )
 
 
 def test_a_replay_gives_the_same_plan() -> None:

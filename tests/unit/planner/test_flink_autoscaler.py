@@ -144,7 +144,7 @@ def test_fewer_subtasks_wait_for_the_interval() -> None:
     """100/s on 8 subtasks: a scale-down waits for two minutes, then at most 60 % are taken away at once."""
     job = Job(work=8, scale_down_interval_minutes=2)
     waiting = job.until("scale-down-delayed", 100)
-    assert waiting.sentence == "work wants fewer subtasks since 0 of 2 min"
+    assert waiting.sentence == "work has wanted fewer subtasks for 0 of 2 min"
     began = job.seconds
     reply = job.until("over-provisioned", 100)
     assert job.seconds - began == 120
@@ -355,7 +355,7 @@ def test_an_unknown_busy_time_leaves_an_operator_alone() -> None:
     for _ in range(30):
         reply = job.cycle(100.0, **without_rate)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert reply.sentence == "the busy time of work is unknown, so nothing can be said of its capacity"
+    assert reply.sentence == "the busy time of work is unknown, so its capacity is, too"
     assert reply.evidence["true_processing_rate[work]"] is None
 
 

@@ -173,7 +173,7 @@ def test_records_per_second_of_each_subtask() -> None:
     metrics = [{"name": "input_rate", "target": {"type": "AverageValue", "averageValue": 400}}]
     reply = answer({"metrics": metrics}, arrivals=1800, work=2)
     assert reply.parallelism == {SOURCE: 4, WORK: 4}  # without behavior never more than twice as many, or 4
-    assert "the metric asks work for 5 and no more can be added at once" in reply.sentence
+    assert reply.sentence.endswith(": the metric asks orders for 5 and no more can be added at once; 1 more")
 
 
 def test_pods_with_their_cpu() -> None:

@@ -62,7 +62,7 @@ async def test_the_fallback_decides_and_the_plan_names_it(code: str) -> None:
     plan_request = question(fallback=FALLBACK)
     reply = await decide(fakes, plan_request)
     assert reply.parallelism == {SOURCE: 1, WORK: 4}
-    assert reply.sentence == f"{SLOW.sentence}; its fallback rate: the planner wants it"
+    assert reply.sentence == f"the planner wants it; by the fallback rate, as {SLOW.sentence}"
     assert reply.evidence == {"rate": 5.0, "planner_failure": code, "answered_by": "rate"}
     assert reply.memory == {"turn": 7}
     (_, first, seconds), (name, second, more_seconds) = fakes.calls

@@ -111,9 +111,7 @@ def test_of_two_at_the_same_time_the_later_in_the_list_holds() -> None:
 def test_it_reports_since_when() -> None:
     """In the policy's time zone."""
     reply = at(utc(2026, 1, 15, 12), DAY_AND_NIGHT)
-    assert (
-        reply.sentence == "orders at 1, work at 8: '0 8 * * *' has been in force since 2026-01-15 08:00 Europe/Berlin"
-    )
+    assert reply.sentence == "work 5 → 8: '0 8 * * *' has been in force since 2026-01-15 08:00 Europe/Berlin"
 
 
 @pytest.mark.parametrize(

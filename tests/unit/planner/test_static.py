@@ -29,7 +29,7 @@ def test_what_runs_already_is_held() -> None:
     """A hold says what is held."""
     reply = answer({"operators": {WORK: 2}}, work=2)
     assert (reply.kind, reply.code) == ("hold", "fixed")
-    assert reply.sentence == "orders at 1, work at 2: the policy fixes it"
+    assert reply.sentence == "orders 1, work 2: the policy fixes it"
 
 
 def test_more_than_may_be_is_infeasible() -> None:
@@ -43,7 +43,7 @@ def test_a_name_of_no_operator_holds() -> None:
     """After a change of the job its operators have other names: the planner does not guess."""
     reply = answer({"operators": {"wrok": 4}})
     assert (reply.kind, reply.code) == ("hold", "unknown-operator")
-    assert "there is no operator wrok (there are: orders, work)" in reply.sentence
+    assert "there is no operator wrok; there are: orders, work" in reply.sentence
 
 
 @pytest.mark.parametrize(

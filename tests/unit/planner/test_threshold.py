@@ -76,7 +76,7 @@ def test_a_missing_reading_holds_and_is_named() -> None:
     """Unknown is not idle."""
     reply = answer(LAG, lag_seconds=None, work=8)
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert "lag_seconds is unknown (no reading yet)" in reply.sentence
+    assert "lag_seconds is unknown, so nothing changes: no reading yet" in reply.sentence
     without_rate = [operator(SOURCE, 1, 1000.0, 500.0), operator(WORK, 8, None, None, utilization=known(None))]
     assert "utilization[work] is unknown" in answer(BUSY, operators=without_rate, work=8).sentence
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weir_contracts import (
+    MAX_SENTENCE,
     Amendment,
     Infeasible,
     Parallelism,
@@ -12,6 +13,7 @@ from weir_contracts import (
     Recommendation,
     ServiceApplication,
     UsualArrivals,
+    bounded,
 )
 from weir_planner.request import Request
 
@@ -154,13 +156,16 @@ class Proposal:
         if self.vector is None or vector == self.vector:
             return self
         after = dict(vector)
+        reason = bounded(reason, MAX_SENTENCE)
         amendment = Amendment(guard=guard, code=code or guard, because=reason, before=self.vector, after=after)
         amendments = (*self.amendments, amendment)
         return Proposal(self.context, after, self.code, self.sentence, amendments, self.infeasible)
 
     def held(self, guard: str, code: str, reason: str) -> "Proposal":
         """Return the proposal as a hold."""
-        amendment = Amendment(guard=guard, code=code, because=reason, before=self.vector, after=None)
+        amendment = Amendment(
+            guard=guard, code=code, because=bounded(reason, MAX_SENTENCE), before=self.vector, after=None
+        )
         amendments = (*self.amendments, amendment)
         return Proposal(self.context, None, code, amendment.because, amendments, self.infeasible)
 
@@ -170,5 +175,7 @@ class Proposal:
 
     def noting(self, code: str, reason: str, *, wanted: int, limit: int, operator: str | None = None) -> "Proposal":
         """Return the proposal with a note that `wanted` is infeasible."""
-        note = Infeasible(operator=operator, wanted=wanted, limit=limit, code=code, because=reason)
+        note = Infeasible(
+            operator=operator, wanted=wanted, limit=limit, code=code, because=bounded(reason, MAX_SENTENCE)
+        )
         return replace(self, infeasible=(*self.infeasible, note))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from weir_contracts import (
+    NO_REPLY,
     Arrived,
     Candidate,
     PlannerChoice,
@@ -18,7 +19,7 @@ from weir_contracts.shadows import MAX_ARRIVED, Role, parameters_id
 from weir_planner.installed import reads
 
 from predictor import restart_of
-from services.planner.core.decide import NO_REPLY, make_plan, precheck
+from services.planner.core.decide import make_plan, precheck
 from services.planner.core.recommendations import condensed
 
 from .real import Real, real_of
