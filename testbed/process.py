@@ -25,6 +25,7 @@ from typing import Self, TypeVar
 import psutil
 
 from . import register
+from .causes import cause_of, ended
 
 T = TypeVar("T")
 
@@ -230,19 +231,21 @@ class ManagedProcess(Launcher):
         register.note(self.folder, self.name, self._process.pid)
 
     def check(self) -> None:
-        """Raises `TestbedError` with the end of the log if the process is no longer there."""
+        """Raises `TestbedError` with the cause of the end if the process is no longer there."""
         if not self.running:
-            code = None if self._process is None else self._process.returncode
-            raise TestbedError(f"{self.name}: ended with code {code}; {self.log} ends with: {self.log_tail()}")
+            raise TestbedError(ended(self.name, self.exit_code, self._end_of_log(), self.log))
 
-    def log_tail(self) -> str:
-        """The last three lines of its log."""
+    def cause(self) -> str:
+        """Return the line of its log that names the cause of a failure."""
+        return cause_of(self._end_of_log()) or "its log is empty"
+
+    def _end_of_log(self) -> str:
         try:
             with self.log.open("rb") as log:
-                log.seek(max(0, self.log.stat().st_size - 8192))
-                return " | ".join(log.read().decode(errors="replace").strip().splitlines()[-3:])
+                log.seek(max(0, self.log.stat().st_size - 65_536))
+                return log.read().decode(errors="replace")
         except OSError:
-            return "(no log)"
+            return ""
 
     def wait_ready(self, condition: Callable[[], bool], *, timeout_seconds: float) -> None:
         """Wait until `condition` holds; `TestbedError` if the process ends or the time passes first."""
@@ -254,7 +257,7 @@ class ManagedProcess(Launcher):
         try:
             wait_until(ready, timeout_seconds=timeout_seconds, what=f"{self.name} ready")
         except NotInTime as error:
-            raise NotInTime(f"{error}; {self.log} ends with: {self.log_tail()}") from None
+            raise NotInTime(f"{error}: {self.cause()} (log: {self.log})") from None
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to the process and all it started."""

@@ -97,5 +97,5 @@ def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120
         wait_until(ready, timeout_seconds=timeout_seconds, what="services ready")
     except NotInTime:
         late = [s for s in services if s.ready_seconds is None]
-        tails = "; ".join(f"{s.name}: {s.process.log} ends with: {s.process.log_tail()}" for s in late)
-        raise NotInTime(f"not ready within {timeout_seconds:g} s: {tails}") from None
+        reasons = "; ".join(f"{s.name}: {s.process.cause()} (log: {s.process.log})" for s in late)
+        raise NotInTime(f"not ready within {timeout_seconds:g} s: {reasons}") from None

@@ -22,7 +22,7 @@ from testbed.register import reap_leftovers
 from testbed.trial.loop_stack import LoopStack
 from testbed.trial.options import DEFAULT_PORT, TrialError, TrialOptions
 from testbed.trial.preflight import preflight
-from testbed.trial.report import SAMPLE_SECONDS, Sample, TrialResult, judge, summary
+from testbed.trial.report import SAMPLE_SECONDS, Sample, TrialResult, closing_lines, judge, summary
 from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
 from testbed.trial.stack import TrialStack
 from testbed.trial.streams_stack import StreamsStack
@@ -245,9 +245,8 @@ def _finish(trial: Trial, folder: Path, console: Console) -> int:
             trial.options.report.write_text(text)
         except OSError as error:
             raise TrialError(f"--report: {trial.options.report}: {error.strerror}; it is in {folder}, too") from None
-    figures = document["summary"]
-    for name in ("violation_share", "slot_seconds", "rescales", "reaction_seconds", "max_probe_lag_seconds"):
-        console.print(f"  {name.replace('_', ' ')}: {figures[name]}", highlight=False)
+    for figure in closing_lines(document["summary"]):
+        console.print(f"  {figure}", highlight=False, soft_wrap=True)
     if trial.interrupted.is_set():
         console.print(f"interrupted; the report is {folder / 'report.json'}", highlight=False, soft_wrap=True)
         return 130

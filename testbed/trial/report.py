@@ -4,9 +4,12 @@ The result depends on an independent probe at the sink; Weir's own lag is report
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from weir_contracts import counted, listed
 
 SAMPLE_SECONDS = 2.0
 """Time between two samples of the series."""
@@ -133,8 +136,8 @@ def _answered(
     accepted = [
         a.requested_at for a in actions if a.requested_at is not None and at - SAMPLE_SECONDS <= a.requested_at < until
     ]
-    within = [s for s in samples if at <= s.t < until]
-    late = [s.t for s in within if s.probe_lag_seconds is None or s.probe_lag_seconds > objective_seconds]
+    within, first_result = [s for s in samples if at <= s.t < until], _first_result(samples)
+    late = [s.t for s in within if _is_late(s, objective_seconds, first_result)]
     after = [s.t for s in within if not late or s.t > max(late)]
     return LoadStep(
         at=at,
@@ -145,14 +148,29 @@ def _answered(
     )
 
 
+def _first_result(samples: Sequence[Sample]) -> float:
+    """Return the time of the first sample with a result at the sink; infinite without one."""
+    return next((s.t for s in samples if s.probe_lag_seconds is not None), math.inf)
+
+
+def _is_late(sample: Sample, objective_seconds: float, first_result: float) -> bool:
+    """Return whether the lag at the sink was above the objective; so it counts where the probe has lost the results.
+
+    Before the first result no record is older than the load itself.
+    """
+    if sample.probe_lag_seconds is not None:
+        return sample.probe_lag_seconds > objective_seconds
+    return sample.t > (objective_seconds if sample.t < first_result else 0.0)
+
+
 def summary(samples: Sequence[Sample], actions: Sequence[ActionRecord], objective_seconds: float) -> dict[str, Any]:
     """Return the figures of the trial.
 
-    `violation_share` is the share of samples whose probe lag was above the objective; a sample without a probe reading
-    counts as violated. `slot_seconds` is the integral of the slots in use.
+    `violation_share` is the share of samples whose probe lag was above the objective. `slot_seconds` is the integral of
+    the slots in use.
     """
     judged = [s for s in samples if s.t >= 0]
-    violated = sum(1 for s in judged if s.probe_lag_seconds is None or s.probe_lag_seconds > objective_seconds)
+    violated = sum(_is_late(s, objective_seconds, _first_result(judged)) for s in judged)
     slot_seconds = sum(a.slots * (b.t - a.t) for a, b in itertools.pairwise(judged) if a.slots is not None)
     steps = load_steps(judged, actions, objective_seconds)
     errors = [
@@ -174,6 +192,22 @@ def summary(samples: Sequence[Sample], actions: Sequence[ActionRecord], objectiv
     }
 
 
+def closing_lines(figures: Mapping[str, Any]) -> list[str]:
+    """Return the figures of `summary` for people, each with its unit and what it is measured by."""
+    objective, share, lag = (
+        figures[name] for name in ("objective_seconds", "violation_share", "max_probe_lag_seconds")
+    )
+    late = "" if share is None else f", {share:.1%} of the time above the objective of {objective:g} s"
+    peak = "no result was seen" if lag is None else f"at most {lag:.1f} s"
+    reactions = [each for each in figures["reaction_seconds"] if each is not None]
+    reaction = f"accepted {listed([f'{each:.1f} s' for each in reactions])} after the load rose" if reactions else ""
+    return [
+        f"lag at the sink: {peak}{late}",
+        f"slots: {figures['slot_seconds'] / 3600:,.2f} slot-hours",
+        f"rescales: {figures['rescales']}{f', {reaction}' if reaction else ''}",
+    ]
+
+
 def judge(
     samples: Sequence[Sample],
     actions: Sequence[ActionRecord],
@@ -188,13 +222,17 @@ def judge(
     """
     if mode != "act":
         if actions:
-            return TrialResult(False, f"the mode is {mode} and yet {len(actions)} actions were taken")
+            return TrialResult(False, f"the mode is {mode}, but {counted(len(actions), 'action')} changed the job")
         if not decisions:
             return TrialResult(False, "no decision was made")
-        return TrialResult(True, f"{len(decisions)} decisions were made and, as the mode is {mode}, none acted on")
+        return TrialResult(
+            True, f"Weir made {counted(len(decisions), 'decision')} and, in mode {mode}, changed nothing"
+        )
     verified = sum(1 for a in actions if a.verified_at is not None)
     if not verified:
-        return TrialResult(False, f"no rescale was verified ({len(actions)} actions, {len(decisions)} decisions)")
+        return TrialResult(
+            False, f"no rescale was verified ({counted(len(actions), 'action')}, {counted(len(decisions), 'decision')})"
+        )
     last = [s.probe_lag_seconds for s in samples[-SETTLED_SAMPLES:]]
     if len(last) < SETTLED_SAMPLES or any(lag is None for lag in last):
         return TrialResult(False, "the probe saw no results at the end")
@@ -205,6 +243,6 @@ def judge(
         )
     return TrialResult(
         True,
-        f"{verified} rescale{'s' if verified > 1 else ''} verified; at the end the probe's lag was {worst:.1f} s, within the "
+        f"{counted(verified, 'rescale')} verified; at the end the probe's lag was {worst:.1f} s, within the "
         f"objective of {objective_seconds:g} s",
     )

@@ -122,6 +122,6 @@ def test_task_managers_come_and_go_and_nothing_is_left(tmp_path: Path) -> None:
 def test_a_wrong_option_fails_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     """The end of the process is noticed, not waited out; the error names the log."""
     cluster = FlinkCluster(tmp_path, options={"blob.server.port": "nonsense"})
-    with pytest.raises(TestbedError, match=r"jobmanager: ended with code [12]; .*\.log ends with: "):
+    with pytest.raises(TestbedError, match=r"jobmanager ended with code [12]: .+ \(log: .*\.log\)"):
         cluster.start()
     assert not any(process.running for process in cluster.processes)

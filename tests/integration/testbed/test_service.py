@@ -44,7 +44,7 @@ def test_a_service_that_ends_or_waits_is_named(tmp_path: Path) -> None:
     environment = {"WEIR_KAFKA_BOOTSTRAP_SERVERS": nobody, "WEIR_KNOWLEDGE_REDIS_URL": f"redis://{nobody}/0"}
     with (
         WeirService("knowledge", tmp_path / "waits", environment) as waits,
-        pytest.raises(NotInTime, match=r"not ready within 6 s: knowledge: .*knowledge\.log ends with"),
+        pytest.raises(NotInTime, match=r"not ready within 6 s: knowledge: .*knowledge\.log\)"),
     ):
         wait_all_ready([waits], timeout_seconds=6)
 

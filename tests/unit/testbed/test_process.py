@@ -78,14 +78,14 @@ def test_a_process_is_not_started_twice(tmp_path: Path) -> None:
 def test_a_process_that_ends_early_is_not_waited_for(tmp_path: Path) -> None:
     """The error has the exit code and the end of the log, long before the deadline."""
     process = ManagedProcess("early", _python("print('no such setting'); exit(3)"), tmp_path)
-    with pytest.raises(TestbedError, match=r"early: ended with code 3; .*early\.log ends with: no such setting"):
+    with pytest.raises(TestbedError, match=r"early ended with code 3: no such setting \(log: .*early\.log\)"):
         process.start_ready(lambda: False, timeout_seconds=30)
 
 
 def test_what_never_becomes_ready_is_ended_and_named(tmp_path: Path) -> None:
     """A failed start leaves nothing behind, so that no caller has to clean up after an error."""
     process = ManagedProcess("slow", SLEEP, tmp_path)
-    with pytest.raises(NotInTime, match=r"slow ready: not within 0\.2 s; .*slow\.log ends with"):
+    with pytest.raises(NotInTime, match=r"slow ready: not within 0\.2 s: .* \(log: .*slow\.log\)"):
         process.start_ready(lambda: False, timeout_seconds=0.2)
     assert not process.running
 

@@ -1,6 +1,6 @@
 """The trial's figures and verdict, on hand-made series."""
 
-from testbed.trial.report import ActionRecord, Decision, Sample, judge, load_steps, summary
+from testbed.trial.report import ActionRecord, Decision, Sample, closing_lines, judge, load_steps, summary
 
 OBJECTIVE_SECONDS = 30.0
 UP = {"enrich": 4}
@@ -65,6 +65,25 @@ def test_a_missing_probe_reading_counts_as_violated() -> None:
     figures = summary([_sample(0), _sample(2, probe=None), _sample(4, probe=31), _sample(6)], [], OBJECTIVE_SECONDS)
     assert figures["violation_share"] == 0.5
     assert figures["slot_seconds"] == 12.0
+
+
+def test_a_load_without_results_yet_is_late_once_it_is_older_than_the_objective() -> None:
+    """Records take a moment from the topic to the sink; a job that never delivers is late after 30 s all the same."""
+    begun = [_sample(0, probe=None), _sample(2, probe=None), *(_sample(t, probe=10) for t in range(4, 60, 2))]
+    assert summary(begun, [], OBJECTIVE_SECONDS)["violation_share"] == 0
+    never = [_sample(t, probe=None) for t in range(0, 62, 2)]
+    assert summary(never, [], OBJECTIVE_SECONDS)["violation_share"] == round(15 / 31, 4)
+
+
+def test_the_closing_figures_have_names_and_units() -> None:
+    """Lag at the sink, slot-hours and rescales, as a user reads them."""
+    series = [_sample(t, 100 if t < 10 else 300, probe=31 if t == 20 else 10) for t in range(0, 1802, 2)]
+    assert closing_lines(summary(series, [_action(14.0)], OBJECTIVE_SECONDS)) == [
+        "lag at the sink: at most 31.0 s, 0.1% of the time above the objective of 30 s",
+        "slots: 1.00 slot-hours",
+        "rescales: 1, accepted 4.0 s after the load rose",
+    ]
+    assert closing_lines(summary([], [], OBJECTIVE_SECONDS))[0] == "lag at the sink: no result was seen"
 
 
 def test_the_verdict_needs_a_verified_rescale_and_a_fresh_end() -> None:
