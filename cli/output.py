@@ -101,8 +101,13 @@ def applications_table(items: Sequence[Mapping[str, Any]], *, wide: bool = False
 
 
 def _spend(item: Mapping[str, Any]) -> str:
-    """Return the slot-hours used since the policy acts and those of the static peak."""
-    spend = item.get("spend")
+    """Return the slot-hours used since the policy acts and those of the static peak; while it advises, those of the plans
+    and of what ran."""
+    spend, advice = item.get("spend"), item.get("advice")
+    if advice:
+        share = advice["saved_share"]
+        saved = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+        return f"advised {advice['slot_hours']:,.1f} of {advice['running_slot_hours']:,.1f} ({saved})"
     if not spend:
         return "unknown"
     used, peak = spend["slot_hours"], spend["peak_slot_hours"]

@@ -26,7 +26,19 @@ from runtime.clock import Clock
 from runtime.problems import Problem
 
 from . import messages
-from .core import MAX_HISTORY_COUNT, SUMMARISED, HistoryLimits, Kind, Newest, State, Summary, history_at, summarise
+from .advice import advice_view
+from .core import (
+    MAX_HISTORY_COUNT,
+    SUMMARISED,
+    HistoryLimits,
+    Kind,
+    Newest,
+    State,
+    Summary,
+    history_at,
+    spend_sentence,
+    summarise,
+)
 from .documents import (
     CHANGED,
     ERRORS,
@@ -174,10 +186,10 @@ def applications_router(
         **responds(Explanation),
     )
     async def explain(application: Application, _caller: Reader, limit: Limit = 5) -> Explanation:
-        state, policy = await _state(store, application), await store.policy(application)
-        spend = spend_view(state.spend)
-        sentence = spend.sentence if spend else messages.nothing_spent(policy.spec.mode if policy else None)
-        return Explanation(items=state.cycles[:limit], spend=spend, spend_sentence=sentence)
+        state = await _state(store, application)
+        spend, advice = spend_view(state.spend), advice_view(state.advice)
+        sentence = spend_sentence(spend, advice, state.advice)
+        return Explanation(items=state.cycles[:limit], spend=spend, advice=advice, spend_sentence=sentence)
 
     @routes.get(
         "/{namespace}/{name}/events",

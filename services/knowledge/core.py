@@ -25,6 +25,7 @@ from weir_contracts import (
 from weir_contracts.base import Timestamp
 
 from . import messages
+from .advice import MIN_ADVISED_SECONDS, Advice, AdviceView, advice_view, advised
 from .spend import Spend, SpendView, spend_view, spent
 
 Event = Observation | Analysis | Plan | Outcome
@@ -121,6 +122,8 @@ class Newest(Message):
     outcome: Outcome | None = None
     spend: Spend | None = None
     """Slot-seconds since the policy acts. None: it does not act."""
+    advice: Advice | None = None
+    """What following the plans would have cost. None: the policy does not advise."""
 
     @classmethod
     def read(cls, application: str, documents: Mapping[str, str]) -> "Newest":
@@ -146,6 +149,8 @@ class State(Message):
     """Cycles without a plan; a plan may arrive after the next observation."""
     spend: Spend | None = None
     """Slot-seconds since the policy acts. None: it does not act."""
+    advice: Advice | None = None
+    """What following the plans would have cost. None: the policy does not advise."""
 
 
 def remember(state: State, event: Event, limits: HistoryLimits) -> State:
@@ -166,9 +171,21 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
     elif isinstance(event, Analysis):
         understanding = Understanding.model_validate(event, from_attributes=True)
         changed = _joined(state, event.observation_id, {"analysis": understanding})
+        newest = state.cycles[0].plan if state.cycles else None
+        changed = changed.model_copy(update={"advice": advised(state.advice, event, newest)})
     else:
         changed = _with_plan(state, event, limits)
     return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})
+
+
+def spend_sentence(spend: SpendView | None, advice: AdviceView | None, advising: Advice | None) -> str:
+    """Return the sentence of the sums that are known, or why neither is; `advising` are the sums of an advising policy."""
+    known = advice or spend
+    if known is not None:
+        return known.sentence
+    if advising is None:
+        return messages.nothing_spent()
+    return messages.too_little_advised(advising.seconds, MIN_ADVISED_SECONDS)
 
 
 def kind_of(event: Event) -> Kind:
@@ -301,8 +318,11 @@ class Summary(Message):
     """Problems of the last scrape, ten at most."""
     spend: SpendView | None = None
     """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
+    advice: AdviceView | None = None
+    """What following the plans would have cost, and how late it would have been. None: the policy does not advise, or too
+    little was observed."""
     spend_sentence: str | None = None
-    """The same in a sentence, or why nothing is known."""
+    """The one that is known of both in a sentence, or why nothing is."""
 
 
 def _lower_bounds(analysis: Analysis) -> dict[str, float]:
@@ -361,7 +381,7 @@ def summarise(
     }
     limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
     deployment = observation.deployment if observation else None
-    spend = spend_view(newest.spend)
+    spend, advice = spend_view(newest.spend), advice_view(newest.advice)
     code, obstacle = _obstacle(newest)
     return Summary(
         application=newest.application,
@@ -387,5 +407,6 @@ def summarise(
         silent=[name for name, age in ages.items() if age is None or age > limit],
         problems=_problems(observation) if observation else [],
         spend=spend,
-        spend_sentence=spend.sentence if spend else messages.nothing_spent(mode),
+        advice=advice,
+        spend_sentence=spend_sentence(spend, advice, newest.advice if mode == "advise" else None),
     )

@@ -26,6 +26,7 @@ from runtime.auth import Caller, requires
 from runtime.problems import Problem
 
 from . import messages
+from .advice import AdviceView
 from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
 from .spend import SpendView
 
@@ -101,6 +102,9 @@ class Explanation(Message):
     """The last decisions, newest first."""
 
     items: list[Cycle]
+    advice: AdviceView | None = None
+    """What following the plans would have cost, and how late it would have been. None: the policy does not advise, or too
+    little was observed."""
     spend: SpendView | None = None
     """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
     spend_sentence: str | None = None

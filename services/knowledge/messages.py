@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from weir_contracts import format_duration
+from weir_contracts import counted, fitted, format_duration
 
 FULL_ADVICE = "raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
 
@@ -161,15 +161,36 @@ def cheaper(label: str, chosen: str, slots: tuple[float, float], late: tuple[flo
 def spent(unit: str, used: float, peak: float, peak_slots: int, uncounted: timedelta) -> str:
     """Say what was used since the policy acts, against the static peak, and how much of the time is unknown."""
     saved = max(0.0, 1 - used / peak) if peak > 0 else 0.0
+    less = f"{saved:.0%} less than" if saved >= 0.005 else "as much as"
     gap = f"; {_hours(uncounted)} unknown or paused" if uncounted > timedelta(minutes=1) else ""
-    held = f"{peak_slots} {unit}{'s' if peak_slots != 1 else ''}"
-    return f"{used:,.1f} {unit}-hours used since the policy acts, {saved:.0%} less than a static peak of {held}: {peak:,.1f}{gap}"
+    held = counted(peak_slots, unit)
+    return f"{used:,.1f} {unit}-hours used since the policy acts, {less} a static peak of {held}: {peak:,.1f}{gap}"
 
 
-def nothing_spent(mode: str | None) -> str:
+def nothing_spent() -> str:
     """Say why no slot-hours are known."""
-    reason = "too little was observed" if mode in ("act", "paused") else "the policy does not act"
-    return f"slot-hours are unknown: {reason}"
+    return "slot-hours are unknown: too little was observed since the policy acts"
+
+
+def advised(
+    unit: str, followed: float, running: float, *, late: tuple[float | None, float | None], rescales: int, hours: float
+) -> str:
+    """Say what following the plans would have cost instead of what ran, how late both are, and by what."""
+    share = 1 - followed / running
+    saved = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+    then, now = late
+    lateness = "lateness unknown" if then is None or now is None else f"late {then:,.0f} s instead of {now:,.0f} s"
+    return fitted(
+        f"following the plans for {hours:,.1f} h: {followed:,.1f} {unit}-hours instead of {running:,.1f} ({saved})",
+        f", {lateness}",
+        f", {counted(rescales, 'rescale')}",
+        "" if then is None else " (predicted)",
+    )
+
+
+def too_little_advised(seconds: float, min_seconds: float) -> str:
+    """Say why it is unknown what following the plans would have cost."""
+    return f"saving unknown yet: {seconds / 60:,.0f} of {min_seconds / 60:,.0f} min of plans and slots are recorded"
 
 
 def _hours(time: timedelta) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from weir_contracts import Message, Observation
+from weir_contracts import Deployment, Message, Observation, ScalingPolicy, Topology
 from weir_contracts.base import Timestamp
 
 from . import messages
@@ -62,12 +62,12 @@ def spent(before: Spend | None, observation: Observation) -> Spend | None:
     mode, at = observation.policy.spec.mode, observation.observed_at
     if mode == "advise" or (mode == "paused" and before is None):
         return None
-    slots = _slots(observation) if mode == "act" else None
-    unit: Unit = "slot" if observation.policy.subject.application.flink is not None else "instance"
+    slots = slots_held(observation.topology, observation.deployment) if mode == "act" else None
+    unit = unit_of(observation.policy)
     if before is None:
         return Spend(since=at, at=at, slots=slots, unit=unit, peak_slots=slots or 0)
     seconds = (at - before.at).total_seconds()
-    counts = slots is not None and before.slots is not None and 0 < seconds <= _max_gap_seconds(observation)
+    counts = slots is not None and before.slots is not None and 0 < seconds <= max_gap_seconds(observation.policy)
     peak = max(before.peak_slots, slots or 0)
     changes: dict[str, Any] = {"at": at, "slots": slots, "unit": unit, "peak_slots": peak}
     if counts and before.slots is not None:
@@ -76,16 +76,21 @@ def spent(before: Spend | None, observation: Observation) -> Spend | None:
     return before.model_copy(update=changes)
 
 
-def _slots(observation: Observation) -> int | None:
+def unit_of(policy: ScalingPolicy) -> Unit:
+    """Return what an application's size is counted in."""
+    return "slot" if policy.subject.application.flink is not None else "instance"
+
+
+def slots_held(topology: Topology | None, deployment: Deployment | None) -> int | None:
     """Return the slots that the application holds; None if they are unknown or it does not run."""
-    deployment, topology = observation.deployment, observation.topology
     if topology is None or deployment is None or deployment.is_final or not deployment.observed:
         return None
     return topology.slots(deployment.observed)
 
 
-def _max_gap_seconds(observation: Observation) -> float:
-    return max(3 * observation.policy.spec.interval.total_seconds(), MIN_GAP_SECONDS)
+def max_gap_seconds(policy: ScalingPolicy) -> float:
+    """Return the time between two messages up to which it is counted."""
+    return max(3 * policy.spec.interval.total_seconds(), MIN_GAP_SECONDS)
 
 
 def spend_view(spend: Spend | None) -> SpendView | None:

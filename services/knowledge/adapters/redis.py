@@ -248,7 +248,7 @@ class RedisStore(Connection):
         return found
 
     async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
-        names = [state_documents.VERSION, state_documents.SPEND, *kinds]
+        names = [state_documents.VERSION, *state_documents.SUMS, *kinds]
         found = await self.do(self.client.hmget(STATE + application, names))
         fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
         return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None

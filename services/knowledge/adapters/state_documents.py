@@ -18,7 +18,7 @@ from services.knowledge.core import KINDS, Cycle, Kind, Newest, State
 VERSION = "version"
 """A random text after each write, so that a cached state need not be read again, followed by the state's times."""
 LISTS = ("cycles", "open_cycles")
-SPEND = "spend"
+SUMS = ("spend", "advice")
 _SEPARATOR = "/"
 
 
@@ -55,11 +55,13 @@ def changes(before: State | None, after: State, documents: Mapping[Kind, str], t
                 change.fields[prefix + key] = entry.model_dump_json()
         change.removed += [prefix + key for key in earlier if key not in current]
         change.fields[name] = json.dumps(list(current))
-    had = SPEND in there if before is None else before.spend is not None
-    if after.spend is not None and (before is None or before.spend != after.spend):
-        change.fields[SPEND] = after.spend.model_dump_json()
-    elif after.spend is None and had:
-        change.removed.append(SPEND)
+    for name in SUMS:
+        earlier_sums, sums = getattr(before, name, None), getattr(after, name)
+        had = name in there if before is None else earlier_sums is not None
+        if sums is not None and sums != earlier_sums:
+            change.fields[name] = sums.model_dump_json()
+        elif sums is None and had:
+            change.removed.append(name)
     return change
 
 
@@ -68,8 +70,8 @@ def _by_id(cycles: list[Cycle]) -> dict[str, Cycle]:
 
 
 def read_newest(application: str, packed: Mapping[str, str]) -> Newest:
-    """Return the newest messages and the spend of an application from fields of its hash. `ValueError` for an invalid one."""
-    return Newest.read(application, {name: unpack(packed[name]) for name in (*KINDS, SPEND) if packed.get(name)})
+    """Return the newest messages and the sums of an application from fields of its hash. `ValueError` for an invalid one."""
+    return Newest.read(application, {name: unpack(packed[name]) for name in (*KINDS, *SUMS) if packed.get(name)})
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,7 @@ def read(application: str, packed: Mapping[str, str]) -> Stored | None:
     fields = {name: unpack(text) for name, text in packed.items() if name.startswith(LISTS)}
     parts = {"application": json.dumps(application), "times": packed[VERSION].partition(" ")[2]}
     parts |= {name: _entries(name, fields) for name in LISTS}
-    if SPEND in packed:
-        parts[SPEND] = unpack(packed[SPEND])
+    parts |= {name: unpack(packed[name]) for name in SUMS if name in packed}
     body = ",".join(f'"{name}":{text}' for name, text in parts.items())
     state = State.model_validate_json(f"{{{body}}}")
     return Stored(packed[VERSION], state, {name: len(text) for name, text in fields.items()})

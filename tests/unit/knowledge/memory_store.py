@@ -168,7 +168,9 @@ class MemoryStore:
             return None
         found = self._newest.get(application, {})
         newest = Newest.read(application, {kind: found[kind] for kind in kinds if kind in found})
-        return newest.model_copy(update={"spend": self._states[application].spend})
+        return newest.model_copy(
+            update={name: getattr(self._states[application], name) for name in ("spend", "advice")}
+        )
 
     async def applications(self) -> list[str]:
         return sorted({*self._states, *self._policies})
