@@ -177,7 +177,7 @@ def case_of(analysis: Analysis, parallelism: Parallelism, outcomes: Sequence[Out
     if silent:
         raise NotYet(f"the arrival rate of {silent.operator} is unknown: {silent.because}")
     if not model.curves and not lower_bounds_of(analysis.operators, model.curves, topology):
-        raise NotYet("no operator's capacity is known yet: it takes a window of a warmed-up run")
+        raise NotYet(messages.no_capacity(analysis))
     now = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
     lost = [name for name in topology.names if name not in now and name not in parallelism]
     if lost:

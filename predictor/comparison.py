@@ -25,6 +25,7 @@ from weir_contracts import (
 
 from .capacity import lower_bounds_of
 from .flow import loads_of
+from .messages import no_capacity
 from .model import STAY, Backlog, Model, Restart
 from .reading import USUAL_RESTART_SECONDS, Gap
 from .restarts import Restarts, Serving, restarts_of, serving_of
@@ -337,7 +338,7 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
         partial=partial,
     )
     if not model.curves and not bounds and not found.suspects:
-        return TooLittle("warming-up", "no operator's capacity is known yet: it takes a window of a warmed-up run")
+        return TooLittle("warming-up", no_capacity(analysis))
     return found
 
 

@@ -13,11 +13,22 @@ from weir_contracts import (
     WhatIfOperator,
     changes,
     format_duration,
+    short_name,
 )
 
 from .arrivals import ArrivalPath
 from .forecasts import Ahead
 from .model import MIN_RATE, Restart
+
+
+def no_capacity(analysis: Analysis) -> str:
+    """Return why no operator's capacity is known: how much of the first window of a run has passed, or that it was in
+    vain."""
+    numbers = next((each.numbers for each in analysis.symptoms if each.code == "warming-up"), {})
+    age, needed = numbers.get("run_age_seconds"), numbers.get("needed_seconds")
+    if age is not None and needed is not None and age < needed:
+        return f"measuring capacity, {age:.0f} of {needed:.0f} s of the run"
+    return "no operator's capacity is known yet: none was measured since the run's warm-up"
 
 
 def answered(answer: WhatIf, carries: str | None = None) -> str:
@@ -259,21 +270,21 @@ _LIMITED_BY = {"bounds": "by the policy's bounds", "key-groups": "by its key gro
 
 def needs_more(code: str, name: str, needs: int, limit: int) -> str:
     """Return why an operator cannot get the parallelism that it needs."""
-    return f"{name} would need {needs} and is limited to {limit} {_LIMITED_BY[code]}"
+    return f"{short_name(name)} would need {needs} and is limited to {limit} {_LIMITED_BY[code]}"
 
 
 def above_limit(code: str, name: str, wanted: int, limit: int) -> str:
     """Return which upper limit a parallelism exceeds."""
     if code == "bounds":
-        return f"the policy allows {name} at most {limit}"
+        return f"the policy allows {short_name(name)} at most {limit}"
     if code == "key-groups":
-        return f"{name} has {limit} key groups and cannot be split further"
-    return f"{name} reads {limit} partitions, so {wanted - limit} of {wanted} subtasks would be idle"
+        return f"{short_name(name)} has {limit} key groups and cannot be split further"
+    return f"{short_name(name)} reads {limit} partitions, so {wanted - limit} of {wanted} subtasks would be idle"
 
 
 def above_ceiling(name: str, ceiling: float, arriving: float) -> str:
     """Return that no parallelism suffices."""
-    return f"no parallelism of {name} sustains more than {ceiling:,.0f} records/s; {arriving:,.0f} would arrive"
+    return f"no parallelism of {short_name(name)} sustains more than {ceiling:,.0f} records/s; {arriving:,.0f} would arrive"
 
 
 def too_few_slots(wanted: int, free: int, held: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pydantic import AliasChoices, Field
-from weir_contracts import Infeasible, Parallelism, even_subtasks
+from weir_contracts import Infeasible, Parallelism, even_subtasks, short_name
 
 from predictor import Assumptions, CapacityCurve, Comparison
 
@@ -222,10 +222,10 @@ def infeasible(demands: Sequence[Demand], drain_seconds: float, growth: float) -
             continue  # not even close
         needed = curve.needed(rate) or curve.even.needed(rate)
         if needed is None:
-            reason = f"{name} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"
+            reason = f"{short_name(name)} needs {rate:,.0f} records/s; no parallelism sustains more than {curve.ceiling:,.0f}"
             code, wanted, limit = "capacity-ceiling", round(rate, 1), round(curve.ceiling, 1)
         elif needed > useful:
-            reason = f"{name} would need {needed} subtasks and is limited to {useful}"
+            reason = f"{short_name(name)} would need {needed} subtasks and is limited to {useful}"
             code, wanted, limit = "bounds", float(needed), float(useful)
         else:
             continue

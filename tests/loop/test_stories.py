@@ -91,7 +91,7 @@ def test_the_first_overload_of_an_unknown_job_is_answered_within_seconds() -> No
     world = World(job(1), 1100.0, interval="2s").live(24)
     assert world.moves() == [(1, 2)]
     step = next(plan for plan in world.plans if plan.kind == "scale")
-    assert "no capacity curve is known yet" in step.sentence
+    assert "no capacity is known yet" in step.sentence
     assert (step.created_at - world.plans[0].created_at).total_seconds() <= 20
     world.live(60)
     assert world.moves()[1][0] == 2

@@ -86,12 +86,12 @@ def readings_missing(operator: str, readings: list[str]) -> str:
 def counted_otherwise(source: str, counter: float, offsets: float) -> str:
     why = "not all of its partitions are known" if counter > offsets else "it drops records"
     taken = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
-    return f"{_short(source)} takes in {taken}: perhaps {why}."
+    return f"{short_name(source)} takes in {taken}: perhaps {why}."
 
 
 def commits_of_another_job(source: str, positions: int, commits: int) -> str:
     ahead = f"the group's commits ({commits:,}) are ahead of its moving positions ({positions:,})"
-    return f"{_short(source)}: {ahead}, so that another job commits: check signals.kafka.groupId."
+    return f"{short_name(source)}: {ahead}, so that another job commits: check signals.kafka.groupId."
 
 
 def estimate_missing(source: str, name: str, lower_bound: float | None, unit: str, reason: str) -> str:
@@ -156,15 +156,15 @@ def records_expired(source: str, topic: str, partitions: int, records: int) -> s
 
 def position_beyond(source: str, topic: str, partition: int, position: int, end: int) -> str:
     return (
-        f"{_short(source)} is at {position:,} of {_short(topic)}/{partition}, after the log's end {end:,}: cut off, created "
+        f"{short_name(source)} is at {position:,} of {short_name(topic)}/{partition}, after the log's end {end:,}: cut off, created "
         "again, or of another cluster."
     )
 
 
 def reads_uncommitted(source: str, topic: str, partition: int, position: int, end: int) -> str:
     return (
-        f"{_short(source)} is at {position:,} of {_short(topic)}/{partition}; committed are {end:,}: set signals.kafka.isolation to "
-        "read_uncommitted."
+        f"{short_name(source)} is at {position:,} of {short_name(topic)}/{partition}; committed are {end:,}: "
+        "set signals.kafka.isolation to read_uncommitted."
     )
 
 
@@ -173,7 +173,7 @@ def timestamp_refused(source: str, record: str, stamped_ms: int, seen_at: dateti
     if 0 <= stamped_ms < _YEAR_3000_MS:
         stamped = f"{datetime.fromtimestamp(stamped_ms / 1000, UTC):%Y-%m-%d %H:%M}"
     seen = "" if seen_at is None else f", was seen {seen_at:%Y-%m-%d %H:%M}"
-    return f"{_short(source)}: {record} is stamped {stamped}{seen}: no append time."
+    return f"{short_name(source)}: {record} is stamped {stamped}{seen}: no append time."
 
 
 def brokers_bound(source: str, blocked: float, growth: float) -> str:

@@ -76,7 +76,9 @@ def _warming_up(context: AnalysisContext, settings: AnalysisSettings) -> Iterato
     window = settings.capacity_window_seconds
     if age < warm_up:
         sentence = messages.warming_up(age, warm_up)
-        yield symptom("warming-up", sentence, run_age_seconds=age, warm_up_seconds=warm_up)
+        yield symptom(
+            "warming-up", sentence, run_age_seconds=age, warm_up_seconds=warm_up, needed_seconds=warm_up + window
+        )
     elif not any(operator.view is not None and operator.view.samples for operator in context.operators.values()):
         sentence = messages.window_not_full(window)
         yield symptom("warming-up", sentence, run_age_seconds=age, needed_seconds=warm_up + window)

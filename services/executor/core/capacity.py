@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from weir_contracts import ActionState, Analysis, Estimate, OperatorAnalysis, OperatorBaseline, Parallelism
+from weir_contracts import ActionState, Analysis, Estimate, OperatorAnalysis, OperatorBaseline, Parallelism, short_name
 
 from .rules import Rules
 
@@ -57,8 +57,8 @@ def judge(action: ActionState, analysis: Analysis | None, rules: Rules) -> Capac
         if was is None or is_now is None or not _is_comparable(operator, baseline, rules):
             continue
         text = (
-            f"{baseline.operator} processes {is_now:.0f} records/s at parallelism {operator.parallelism}, "
-            f"before {was:.0f} at {action.before.get(baseline.operator)}"
+            f"{short_name(baseline.operator)} processes {is_now:,.0f} records/s with {operator.parallelism}, "
+            f"before {was:,.0f} with {action.before.get(baseline.operator)}"
         )
         if is_now < rules.capacity_share * was:
             return CapacityComparison("worse", text)

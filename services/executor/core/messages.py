@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from weir_contracts import InstanceRef, Parallelism, bounded, changes, listed, short_name, sizes
+from weir_contracts import InstanceRef, Parallelism, bounded, changes, fitted, listed, short_name, sizes
 
 MAX_INSTANCE_LENGTH = 20
 
@@ -175,13 +175,13 @@ def _object(before: Parallelism, wanted: Parallelism, instance: InstanceRef | No
     return changes(before, wanted) if instance is None else short_name(instance.id)
 
 
-def running_again(wanted: Parallelism, instance: InstanceRef | None) -> str:
-    """Format what runs after an action: `enrich 4`, or `the instance in place of orders-2`."""
-    return sizes(wanted) if instance is None else f"the instance in place of {short_name(instance.id)}"
+def done(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    """Format an action that was done: `enrich 1 → 4`, or `the instance in place of orders-2`."""
+    return changes(before, wanted) if instance is None else f"the instance in place of {short_name(instance.id)}"
 
 
 def restarted(instance: InstanceRef, took_seconds: float) -> str:
-    return f"{running_again({}, instance)} settled, {took_seconds:.1f} s from request to running"
+    return f"{done({}, {}, instance)} settled, {took_seconds:.1f} s from request to running"
 
 
 def restart_failed(instance: InstanceRef, progress: str) -> str:
@@ -189,9 +189,9 @@ def restart_failed(instance: InstanceRef, progress: str) -> str:
     return f"past the deadline the restart of {short_name(instance.id)} is not complete: {reason}"
 
 
-def superseded(wanted: Parallelism, took_seconds: float | None) -> str:
+def superseded(before: Parallelism, wanted: Parallelism, took_seconds: float | None) -> str:
     after = "" if took_seconds is None else f" after {took_seconds:.1f} s"
-    return f"a newer plan follows; {sizes(wanted)} ran{after}"
+    return f"a newer plan follows; {changes(before, wanted)} ran{after}"
 
 
 def back_to(reason: str, target: Parallelism) -> str:
@@ -222,8 +222,8 @@ def not_running(state: str, progress: str = "") -> str:
     return f"past the deadline {progress or f'the job is {state} and not all of its tasks run'}"
 
 
-def waiting(wanted: Parallelism, progress: str) -> str:
-    return f"waiting for {sizes(wanted)}: {progress}"
+def waiting(before: Parallelism, wanted: Parallelism, progress: str) -> str:
+    return f"waiting for {changes(before, wanted)}: {progress}"
 
 
 def evicted(instances: list[str], count: int) -> str:
@@ -269,9 +269,15 @@ def running(subject: str, took_seconds: float) -> str:
     return f"{subject} runs, {took_seconds:.1f} s after the request"
 
 
-def verified(wanted: Parallelism, took_seconds: float, capacity_is_fine: bool, comparison: str) -> str:
+def verified(
+    before: Parallelism, wanted: Parallelism, took_seconds: float, *, capacity_is_fine: bool, comparison: str
+) -> str:
     capacity = "capacity holds" if capacity_is_fine else "capacity is not judged yet"
-    return f"{sizes(wanted)} settled, {took_seconds:.1f} s from request to running; {capacity}: {comparison}"
+    return fitted(
+        f"{changes(before, wanted)} settled, {took_seconds:.1f} s from request to running",
+        f"; {capacity}",
+        f": {comparison}",
+    )
 
 
 def not_rolled_back(target: Parallelism, reason: str) -> str:

@@ -66,7 +66,7 @@ def supersede(action: ActionState, now: datetime) -> Step:
     """End an action that runs, for a newer plan; without event while that is not allowed."""
     if not has_run(action):
         return Step(action)
-    sentence = messages.superseded(action.wanted, action.restart_seconds)
+    sentence = messages.superseded(action.before, action.wanted, action.restart_seconds)
     event = Event("superseded", sentence, code="superseded-running")
     return Step(move(action, event, now), event)
 
@@ -202,7 +202,7 @@ def _verifying(case: Situation) -> Step:
         return case.stay()
     checkpoint = case.checkpoint(action.requested_at)
     if progress is not None and progress.is_worse_than(action.code):
-        sentence = messages.waiting(action.wanted, progress.sentence)
+        sentence = messages.waiting(action.before, action.wanted, progress.sentence)
         return case.go(Event("waiting", sentence, code=progress.code), checkpoint)
     return case.stay(checkpoint)
 
@@ -224,7 +224,7 @@ def _began_to_run(case: Situation) -> Step:
     requested_at = case.action.requested_at
     began = min(max(case.snapshot.steady_since or case.now, requested_at or case.now), case.now)
     took = (began - (requested_at or began)).total_seconds()
-    sentence = messages.running(messages.running_again(case.action.wanted, case.action.instance), took)
+    sentence = messages.running(messages.done(case.action.before, case.action.wanted, case.action.instance), took)
     return case.go(Running("running", sentence, case.now + case.limit(), began))
 
 
@@ -241,7 +241,13 @@ def _settling(case: Situation, running_at: datetime) -> Step:
     took, instance = case.action.restart_seconds or 0.0, case.action.instance
     if instance is not None:
         return case.end("healthy", messages.restarted(instance, took), code="verified")
-    sentence = messages.verified(case.action.wanted, took, comparison.kind == "fine", comparison.sentence)
+    sentence = messages.verified(
+        case.action.before,
+        case.action.wanted,
+        took,
+        capacity_is_fine=comparison.kind == "fine",
+        comparison=comparison.sentence,
+    )
     return case.end("healthy", sentence, code="verified")
 
 

@@ -12,6 +12,7 @@ from weir_contracts import (
     PlanReply,
     PlanRequest,
     PlanState,
+    Prediction,
     Recommendation,
     ScaleAction,
     UsualArrivals,
@@ -105,7 +106,6 @@ def make_plan(
         proposal = _worth_it(reply, proposal, predicted)
     spec, deployment, approved = request.policy.spec, request.deployment, proposal.vector if proposal else None
     lives = timedelta(seconds=max(3 * spec.interval.total_seconds(), MIN_EXPIRY_SECONDS))
-    limited = approved is not None and approved != reply.parallelism
     return Plan(
         id=derive_id(request.analysis.id, "plan"),
         application=request.application,
@@ -125,8 +125,7 @@ def make_plan(
         code=proposal.code if proposal else reply.code,
         sentence=bounded(_sentence(reply, proposal, predicted), MAX_SENTENCE),
         evidence=reply.evidence,
-        # Of the approved vector, not of the proposed one.
-        prediction=(predicted.going if predicted else None) if limited else reply.prediction,
+        prediction=_prediction(reply, approved, predicted),
         hold_prediction=reply.hold_prediction,
         infeasible=list(proposal.infeasible if proposal else reply.infeasible)[:100],
         alternatives=reply.alternatives,
@@ -144,6 +143,15 @@ def make_plan(
             }
         ),
     )
+
+
+def _prediction(reply: PlanReply, approved: Parallelism | None, predicted: Compared | None) -> Prediction | None:
+    """Return the prediction of what the plan leads to: of a vector that guards have changed, or of a hold they made."""
+    if approved is None and reply.parallelism is not None:
+        return reply.hold_prediction
+    if approved == reply.parallelism:
+        return reply.prediction
+    return predicted.going if predicted else None
 
 
 def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared | None:

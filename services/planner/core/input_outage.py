@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from weir_contracts import Analysis, Behavior, UsualArrivals
+from weir_contracts import MAX_NUMBER, Analysis, Behavior, UsualArrivals
 
 MISSING_SHARE = 0.05
 """Below this share of the usual rate the input is missing: no daily wave falls so far within hours."""
@@ -39,12 +39,13 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
     measured = [rate for rate in rates if rate is not None]
     if not rates or len(measured) < len(rates):
         return before
-    arriving = max(0.0, sum(measured))  # an estimate may be negative
+    # An estimate may be negative, and the sum of two at the bound of a message exceeds it.
+    arriving = min(max(0.0, sum(measured)), MAX_NUMBER)
     if before is None:
         return UsualArrivals(at=now, records_per_second=arriving, lately=arriving, min_lately=arriving)
     age = max(0.0, (now - before.at).total_seconds())
     kept = 0.5 ** (min(age, READING_SECONDS) / RECENT_SECONDS)
-    recent = arriving if before.lately is None else kept * before.lately + (1 - kept) * arriving
+    recent = arriving if before.lately is None else min(kept * before.lately + (1 - kept) * arriving, MAX_NUMBER)
     # The maximum of means: a producer's burst of a few seconds must not stay usual for an hour.
     usual = max(recent, before.records_per_second * 0.5 ** (age / HALF_LIFE_SECONDS))
     returned = _is_known(before, arriving) and arriving >= SILENT_SHARE * usual

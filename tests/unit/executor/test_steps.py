@@ -412,7 +412,7 @@ class TestCapacity:
         )
         running = action("verifying", running_at=after(4), checked_at=after(50))
         made = step(running, snapshot(WANTED, steady_since=after(4)), at=50, analysis=found)
-        assert made.action.sentence.startswith("enrich processes 700 records/s at parallelism 4, before 1000 at 1")
+        assert made.action.sentence.startswith("enrich processes 700 records/s with 4, before 1,000 with 1")
         assert made.instruction == Request(BEFORE)
 
     def late_step(self, at: float = 60, **changes: Any) -> Step | None:

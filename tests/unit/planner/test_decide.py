@@ -256,6 +256,16 @@ def test_a_plan_predicts_the_approved_vector() -> None:
     assert "limited by slots-available)" in plan.sentence
 
 
+def test_a_hold_by_guards_predicts_holding() -> None:
+    """The planner would shrink to 1, the guards hold: the plan's prediction is that of 8 subtasks, not of one."""
+    kept = policy(behavior={"scaleDown": {"stabilization": "60s"}, "scaleUp": {"stabilization": "0s"}})
+    shrinks = request(of={"arrivals": 300.0, "work": 8, "the_policy": kept})
+    plan = plan_offline(shrinks, "rate")
+    assert (plan.kind, plan.proposed is None) == ("hold", False)
+    assert plan.prediction is not None
+    assert plan.prediction.max_utilization == pytest.approx(300 / (8 * 500), rel=0.05)
+
+
 def test_growth_without_gain_after_the_guards_is_a_hold() -> None:
     """Only the source may grow, and it is not the bottleneck."""
     plan_request = request(of={"arrivals": 2400})

@@ -152,7 +152,7 @@ def test_a_guessed_restart_counts_as_a_measured_one() -> None:
         assert ends in reply.sentence
     reply = answer(arrivals=300, work=8, restart_seconds=None)
     assert (reply.kind, reply.code) == ("scale", "over-provisioned")
-    assert reply.sentence.endswith("in a restart of 8 s, which is an estimate: no rescale was measured yet")
+    assert reply.sentence.endswith("in a restart of 8 s (estimated)")
 
 
 def test_the_first_start_predicts_the_rescale() -> None:
