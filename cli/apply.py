@@ -91,7 +91,7 @@ def _sent(client: Client, documents: Sequence[Document], *, dry_run: bool = Fals
             # A server that does not answer, or wants a token, is not the document's fault.
             place = "" if isinstance(error, Unreachable | Refused) else f"{document.place}: "
             in_force = [each.application for each in documents[: len(answers)]] if not dry_run else []
-            state = "nothing was changed" if not in_force else f"in force is: {', '.join(in_force)}"
+            state = "nothing was changed" if not in_force else f"in force: {', '.join(in_force)}"
             raise type(error)(f"{place}{error}{f'; {state}' if len(documents) > 1 else ''}") from None
     return answers
 
@@ -111,7 +111,7 @@ def _observed(client: Client, application: str, version: int, until: float, time
         except NotFound:
             pass
         if time.monotonic() + POLL_SECONDS > until:
-            raise CommandError(f"{application}: applied, but not observed well within {timeout}: {reason}")
+            raise CommandError(f"{application}: applied, but not observed without a problem within {timeout}: {reason}")
         time.sleep(POLL_SECONDS)
 
 

@@ -151,7 +151,7 @@ def test_what_is_in_force_is_named_where_a_check_cannot_foresee_it(knowledge: Kn
     done = weir("apply", "-f", first, "-f", second)
     assert done.returncode == 4
     assert done.stderr.startswith(f"weir: {second}: ")
-    assert done.stderr.endswith("; in force is: shop/orders\n")
+    assert done.stderr.endswith("; in force: shop/orders\n")
     assert set(knowledge.stored()) == {ORDERS}
 
 
@@ -221,7 +221,7 @@ def test_waiting_ends_when_the_application_is_read_under_its_policy(knowledge: K
     assert done.returncode == 1
     assert (
         done.stderr.splitlines()[-1]
-        == "weir: shop/orders: applied, but not observed well within 5s: flink: no job orders"
+        == "weir: shop/orders: applied, but not observed without a problem within 5s: flink: no job orders"
     )
 
 
