@@ -214,14 +214,14 @@ def explained(
 def _edge(forecast: SourceForecast, upper: ArrivalPath | None, until_seconds: float, horizon_seconds: float) -> str:
     """Return the upper edge of a source, and what it has been worth."""
     if upper is None:
-        return "its upper edge is unknown: too few past peaks were judged"
+        return "its upper edge is unknown: too few high peaks were judged"
     bounded = [each for each in forecast.horizons if each.peak_upper is not None]
     horizon = next((each for each in bounded if each.horizon_seconds >= until_seconds), bounded[-1])
     text = f"{upper.max_rate(horizon_seconds):,.0f} records/s at its upper edge"
     if horizon.coverage is None:
         return f"{text}, which was not judged yet"
     within = _time(horizon.horizon_seconds)
-    return f"{text}: {horizon.coverage:.0%} of {horizon.judged:,} past peaks within {within} stayed below theirs"
+    return f"{text}: {horizon.coverage:.0%} of {horizon.judged:,} past high peaks within {within} stayed below theirs"
 
 
 def _time(seconds: float) -> str:

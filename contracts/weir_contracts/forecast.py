@@ -37,9 +37,10 @@ class PeakForecast(Message):
     peak_at_seconds: Seconds
     """Time from the observation until the highest rate of the expected path within the horizon, in seconds."""
     coverage: Share | None = None
-    """Share of past peaks that stayed at or below their bound, 0 to 1. None: no bound has been judged yet."""
+    """Share of past high peaks that stayed at or below their bound, 0 to 1. A peak is high if it was expected or came in
+    the upper part of the load, where growth is decided: quiet minutes do not count. None: none has been judged yet."""
     judged: Count = 0
-    """Number of past peaks that `coverage` rests on."""
+    """Number of past high peaks that `coverage` rests on."""
 
 
 class SourceForecast(Message):

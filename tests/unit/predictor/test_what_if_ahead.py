@@ -62,7 +62,10 @@ def test_each_figure_is_explained() -> None:
     answer = ask(work=4, found=seen(WAVE.model_copy(update={"horizons": judged})))
     arrivals, edge, *rest = answer.explained
     assert arrivals == f"{SOURCE}: 900 records/s at the highest, 10m from now, by its damped trend; 800 arrive now"
-    assert edge == f"{SOURCE}: 1,200 records/s at its upper edge: 91% of 120 past peaks within 10m stayed below theirs"
+    assert (
+        edge
+        == f"{SOURCE}: 1,200 records/s at its upper edge: 91% of 120 past high peaks within 10m stayed below theirs"
+    )
     assert any(each.startswith(f"{WORK}: 900 of ") and "was measured at 2" in each for each in rest)
     assert rest[-1].startswith("lag: ") and "a restart of" in rest[-1]
     assert ask().explained[1] == f"{SOURCE}: 1,200 records/s at its upper edge, which was not judged yet"
@@ -90,7 +93,7 @@ def test_what_the_forecast_cannot_answer() -> None:
     assert wrong.value.field == "load"
     unbounded = ask(found=seen(forecast([(60.0, 800.0), (900.0, 900.0)], [(900.0, 900.0, None, 900.0)])))
     assert [load.arrivals for load in unbounded.loads] == ["expected"]
-    assert f"{SOURCE}: its upper edge is unknown: too few past peaks were judged" in unbounded.explained
+    assert f"{SOURCE}: its upper edge is unknown: too few high peaks were judged" in unbounded.explained
 
 
 def test_a_time_needs_no_preposition() -> None:

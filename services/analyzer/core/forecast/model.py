@@ -1,18 +1,17 @@
 """The model of one source's load, advanced by complete minutes, and its forecast at the end of one.
 
-It is bounded: two profiles, an hour or two of rates, and a few forecasts that wait to be judged.
+It is bounded: three profiles, an hour or two of rates, and a few forecasts that wait to be judged.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from .band import Band
 from .flow import BACK_SHARE, OUTAGE_MINUTES, Flow
-from .methods import AT_JUDGED_LEADS, AT_LEADS, JUDGED_LEADS, LEADS, METHODS, Errors, Levels, blended
-from .profile import DAY, WEEK, rates_at, updated
+from .methods import AT_JUDGED_LEADS, AT_LEADS, JUDGED_LEADS, LEADS, METHODS, WEEKLY, Errors, Levels, Profiles, blended
+from .profile import DAY, LATEST, WEEK, high_rate, rates_at, updated
 
 FIXED_MINUTES = (1, 5, 10, 30, 60)
 """Horizons that every source has, in minutes."""
@@ -21,6 +20,9 @@ MAX_MINUTES = LEADS[-1]
 _FORGOTTEN_MINUTES = 30
 """After a longer gap the levels begin with the first rate."""
 _USUAL_WEIGHT = 1 / 720
+SHIFTS = range(-60, 61, 5)
+"""Minutes by which each day's load may come later than the day before's."""
+_SHIFT_WEIGHT, _SHIFT_ADVANTAGE = 1 / 288, 0.8
 
 _AROUND = range(-900, 901, 300)
 
@@ -75,10 +77,14 @@ class Model:
     rates: list[float | None] = field(default_factory=list)
     """Rates of the latest minutes, oldest first. None: unknown, or no pattern to learn."""
     five: list[float] = field(default_factory=list)
-    thirty: list[float] = field(default_factory=list)
-    """Rates of the minutes in the bins of the profiles that are not complete."""
+    """Rates of the minutes in the bin of the profiles that is not complete."""
     daily: str = ""
     weekly: str = ""
+    latest: str = ""
+    shift_errors: list[float] = field(default_factory=lambda: [0.0] * len(SHIFTS))
+    """Mean distance to the rate of a day and each of `SHIFTS` before."""
+    high: float = 0.0
+    """Rate from which the load is high."""
     errors: list[Errors] = field(default_factory=lambda: [Errors(lead) for lead in JUDGED_LEADS])
     bands: list[Band] = field(default_factory=lambda: [Band(minutes) for minutes in FIXED_MINUTES])
 
@@ -98,7 +104,8 @@ class Model:
         longer = next((band for band in self.bands if band.minutes > minutes), None)
         if longer is None:
             return Band(minutes)
-        return replace(longer, minutes=minutes, coverage=None, judged=0, first=list(longer.first), pending=[])
+        quiet, high = (replace(each, first=[*each.first]) for each in (longer.quiet, longer.high))
+        return Band(minutes, quiet, high)
 
     def take(self, number: int, rate: float | None) -> None:
         """Take in the mean rate of a minute; minutes since the latest that was taken in are unknown."""
@@ -112,19 +119,20 @@ class Model:
             rate = None
         self.rates = [*self.rates, rate][-self.bands[-1].minutes :]
         for band in self.bands:
-            band.judge(number, self.rates)
+            band.judge(number, self.rates, self.high)
         for errors in self.errors:
-            errors.judge(number, rate)
+            errors.judge(number, rate, self.high)
         if rate is not None:
             self.levels.advance(rate)
             self.usual += _USUAL_WEIGHT * (rate - self.usual)
             self.five.append(rate)
-            self.thirty.append(rate)
         self._close_bins()
 
     def _skip(self, minutes: int) -> None:
         self.rates = [] if minutes >= MAX_MINUTES else [*self.rates, *[None] * minutes]
-        self.five, self.thirty = [], []
+        self.five = []
+        for minute in range(self.minute, min(self.minute + minutes, self.minute + LATEST.seconds // 60), 5):
+            self.latest = updated(self.latest, LATEST, 60.0 * minute, None)
 
     def _is_pattern(self, number: int, rate: float) -> bool:
         usual = self._usual_at(number) if self.flow.has_fallen(rate) else None
@@ -148,34 +156,53 @@ class Model:
         return min([rate for rate in usual if rate is not None], default=None)
 
     def _close_bins(self) -> None:
-        """Learn the profiles' bins that end with this minute, if most of their minutes are known."""
+        """Learn the profiles' bin that ends with this minute, if most of its minutes are known."""
         if self.minute % 5 == 0:
+            at, rate = 60.0 * self.minute - 150, None
             if len(self.five) >= 3:
-                self.daily = updated(self.daily, DAY, 60.0 * self.minute - 150, sum(self.five) / len(self.five))
+                rate = sum(self.five) / len(self.five)
+                self.daily = updated(self.daily, DAY, at, rate)
+                self.weekly = updated(self.weekly, WEEK, at, rate)
+                if self.minute % 60 == 0 or not self.high:
+                    self.high = high_rate(self.weekly, WEEK)
+                self._compare_shifts(at, rate)
+            self.latest = updated(self.latest, LATEST, at, rate)
             self.five = []
-        if self.minute % 30 == 0:
-            if len(self.thirty) >= 15:
-                self.weekly = updated(self.weekly, WEEK, 60.0 * self.minute - 900, sum(self.thirty) / len(self.thirty))
-            self.thirty = []
+
+    def _compare_shifts(self, at: float, rate: float) -> None:
+        before = rates_at(self.latest, LATEST, [at - 60.0 * shift - DAY.seconds for shift in SHIFTS])
+        distances = [abs(rate - other) for other in before if other is not None]
+        if len(distances) == len(SHIFTS):
+            self.shift_errors = [e + _SHIFT_WEIGHT * (d - e) for e, d in zip(self.shift_errors, distances, strict=True)]
+
+    @property
+    def _profiles(self) -> Profiles:
+        i, same = self.shift_errors.index(min(self.shift_errors)), SHIFTS.index(0)
+        shift = SHIFTS[i if self.shift_errors[i] < _SHIFT_ADVANTAGE * self.shift_errors[same] else same]
+        return Profiles(self.daily, self.weekly, self.latest, DAY.seconds + 60.0 * shift)
 
     def look_ahead(self, *, keep: bool = True) -> Outlook:
         """Forecast; `keep` the forecast for its judgement."""
-        best = [errors.best for errors in self.errors]
-        path, gains = self._path(best)
-        found = AT_JUDGED_LEADS.candidates(self.levels, self.daily, self.weekly, 60.0 * self.minute)
+        profiles, now = self._profiles, 60.0 * self.minute
+        found = AT_JUDGED_LEADS.candidates(self.levels, profiles, now)
+        is_week_known = found[-1] is not found[WEEKLY - 1]
+        best = [errors.best(len(METHODS) if is_week_known else WEEKLY) for errors in self.errors]
+        used = AT_LEADS.candidates(self.levels, profiles.needed(best), now)
+        path, gains = blended([used[i].rates for i in best]), blended([used[i].gains for i in best])
         learning = keep and bool(self.rates) and self.rates[-1] is not None
         if learning:
-            for errors, rates in zip(self.errors, zip(*[each.rates for each in found], strict=True), strict=True):
-                errors.issue(self.minute - 1, rates)
+            for judged, rates in zip(self.errors, zip(*[each.rates for each in found], strict=True), strict=True):
+                judged.issue(self.minute - 1, rates)
         points = points_within(self.bands[-1].minutes)
         horizons = []
         for band in self.bands:
             inside = path[: points_within(band.minutes)]
             max_rate = max(inside)
             if learning:
-                band.issue(self.minute - 1, max_rate, self.usual)
+                band.issue(self.minute - 1, max_rate, self.usual, self.high)
             coverage = None if band.coverage is None else round(band.coverage, 4)
-            known = band.middle, band.bound, coverage, band.judged
+            errors = band.errors_of(max_rate, self.high)
+            known = errors.middle, errors.bound, coverage, band.judged
             horizons.append(Horizon(band.minutes, inside.index(max_rate), *known))
         return Outlook(
             self.levels.last,
@@ -187,14 +214,6 @@ class Model:
             tuple(gains[:points]),
             tuple(horizons),
         )
-
-    def _path(self, best: Sequence[int]) -> tuple[list[float], list[float]]:
-        """Return the rates at `LEADS`, and how much each moves with the latest, by the best methods' forecasts."""
-        used = {METHODS[i] for i in best}
-        daily = self.daily if "daily-profile" in used else ""
-        weekly = self.weekly if "weekly-profile" in used else ""
-        found = AT_LEADS.candidates(self.levels, daily, weekly, 60.0 * self.minute)
-        return blended([found[i].rates for i in best]), blended([found[i].gains for i in best])
 
 
 def points_within(minutes: int) -> int:

@@ -9,10 +9,10 @@ from functools import lru_cache
 from math import isnan, nan
 from struct import pack, unpack
 
-from .band import Band
+from .band import Band, PeakErrors
 from .flow import Flow
 from .methods import JUDGED_LEADS, METHODS, Errors, Levels
-from .model import Horizon, Model, Outlook
+from .model import SHIFTS, Horizon, Model, Outlook
 
 _MAX_BYTES = 16_384
 _MAX_EXACT = 10_000_000
@@ -20,24 +20,27 @@ _MAX_EXACT = 10_000_000
 
 
 def to_text(model: Model) -> list[str]:
-    """Return numbers, daily profile and weekly profile. Minutes are relative to the model's own."""
+    """Return numbers and profiles. Minutes are relative to the model's own."""
     levels, flow = model.levels, model.flow
-    numbers: list[float] = [levels.last, *levels.smoothed, levels.level, levels.slope, model.usual]
+    numbers: list[float] = [levels.last, *levels.smoothed, levels.level, levels.slope, model.usual, model.high]
+    numbers += model.shift_errors
     numbers += [flow.recent, flow.usual, flow.lowest, flow.missing_minutes, flow.expected, flow.held_back]
-    for rates in (model.rates, model.five, model.thirty):
+    for rates in (model.rates, model.five):
         numbers.append(len(rates))
         numbers += [nan if rate is None else rate for rate in rates]
     for errors in model.errors:
-        numbers += [min(errors.judged, _MAX_EXACT), *errors.errors, len(errors.pending)]
+        numbers += [errors.judged, *errors.errors, len(errors.pending)]
         for due, *expected in errors.pending:
             numbers += [due - model.minute, *expected]
     numbers.append(len(model.bands))
     for band in model.bands:
-        numbers += [band.minutes, band.middle, _out(band.bound), band.spread, _out(band.coverage)]
-        numbers += [min(band.judged, _MAX_EXACT), len(band.first), *band.first, len(band.pending)]
+        numbers += [band.minutes, _out(band.coverage), min(band.judged, _MAX_EXACT)]
+        for kind in (band.quiet, band.high):
+            numbers += [kind.middle, _out(kind.bound), kind.spread, len(kind.first), *kind.first]
+        numbers.append(len(band.pending))
         for due, peak, unit, bound in band.pending:
             numbers += (due - model.minute, peak, unit, nan if bound is None else bound)
-    return [_packed(numbers), model.daily, model.weekly]
+    return [_packed(numbers), model.daily, model.weekly, model.latest]
 
 
 def outlook_to_text(outlook: Outlook) -> str:
@@ -69,10 +72,10 @@ def outlook_from_text(text: str) -> Outlook:
 def from_text(minute: int, text: Sequence[str]) -> Model:
     """Return the model that is to take in `minute` next. Raises `ValueError` for anything that `to_text` did not
     write."""
-    packed, daily, weekly = text
+    packed, daily, weekly, latest = text
     reader = _Reader(_unpacked(packed))
     try:
-        return _model(minute, reader, daily, weekly)
+        return _model(minute, reader, daily, weekly, latest)
     except (IndexError, OverflowError) as error:
         raise ValueError(f"the forecast's numbers are incomplete: {error!r}") from None
 
@@ -103,15 +106,18 @@ class _Reader:
         return self.some(self.count())
 
 
-def _model(minute: int, reader: _Reader, daily: str, weekly: str) -> Model:
-    last, half, fifth, level, slope, usual, recent, usual_flow, lowest = reader.some(9)
+def _model(minute: int, reader: _Reader, daily: str, weekly: str, latest: str) -> Model:
+    last, half, fifth, level, slope, usual, high = reader.some(7)
+    shift_errors = reader.some(len(SHIFTS))
+    recent, usual_flow, lowest = reader.some(3)
     flow = Flow(recent, usual_flow, lowest, reader.count(), *reader.some(2))
     rates = [None if isnan(rate) else rate for rate in reader.sequence()]
-    five, thirty = reader.sequence(), reader.sequence()
+    five = reader.sequence()
     levels = Levels(last, [half, fifth], level, slope)
     errors = [_errors(lead, minute, reader) for lead in JUDGED_LEADS]
     bands = [_band(minute, reader) for _ in range(reader.count())]
-    return Model(minute, levels, flow, usual, rates, five, thirty, daily, weekly, errors, bands)
+    profiles = daily, weekly, latest
+    return Model(minute, levels, flow, usual, rates, five, *profiles, shift_errors, high, errors, bands)
 
 
 def _errors(lead: int, minute: int, reader: _Reader) -> Errors:
@@ -119,17 +125,23 @@ def _errors(lead: int, minute: int, reader: _Reader) -> Errors:
     pending = [reader.some(1 + len(METHODS)) for _ in range(int(count))]
     for each in pending:
         each[0] = minute + int(each[0])
-    return Errors(lead, int(judged), errors, pending)
+    return Errors(lead, judged, errors, pending)
 
 
 def _band(minute: int, reader: _Reader) -> Band:
-    minutes, middle, bound, spread, coverage, judged, count = reader.some(7)
-    first, waiting = reader.some(int(count)), iter(reader.some(4 * reader.count()))
+    minutes, coverage, judged = reader.some(3)
+    quiet, high = _peak_errors(reader), _peak_errors(reader)
+    waiting = iter(reader.some(4 * reader.count()))
     pending = [
         (minute + int(due), expected, unit, None if isnan(issued) else issued)
         for due, expected, unit, issued in zip(waiting, waiting, waiting, waiting, strict=True)
     ]
-    return Band(int(minutes), middle, _in(bound), spread, _in(coverage), int(judged), first, pending)
+    return Band(int(minutes), quiet, high, _in(coverage), int(judged), pending)
+
+
+def _peak_errors(reader: _Reader) -> PeakErrors:
+    middle, bound, spread = reader.some(3)
+    return PeakErrors(middle, _in(bound), spread, reader.sequence())
 
 
 def _packed(numbers: Sequence[float]) -> str:
