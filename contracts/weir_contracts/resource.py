@@ -1,7 +1,8 @@
 """ScalingPolicy as a resource of Kubernetes: its status, and the definition that the API server checks it by.
 
-The definition has the fields and limits of the policy's JSON Schema. What no schema can express, such as fields that
-exclude each other, is in the status: `Accepted` is `False`, with the sentence that the REST API would give.
+The definition has the fields and limits of the policy's JSON Schema, and rules for fields that belong together or exclude
+each other. What neither can express is in the status: `Accepted` is `False`, with the sentence that the REST API would
+give.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from .base import VERSION, Timestamp
 from .document import Document
 from .metadata import without_cluster_state
 from .policy import ScalingPolicy
+from .resource_rules import with_rules
 
 GROUP, KIND, PLURAL = "weir.dev", "ScalingPolicy", "scalingpolicies"
 RELEASE = f"{GROUP}/release"
@@ -90,18 +92,20 @@ def definition(schema_of: Any) -> Schema:
         "served": True,
         "storage": True,
         "schema": {
-            "openAPIV3Schema": {
-                "type": "object",
-                "description": spec["description"],
-                "required": ["spec"],
-                "properties": {
-                    "apiVersion": {"type": "string"},
-                    "kind": {"type": "string"},
-                    "metadata": {"type": "object"},
-                    "spec": structural(spec["properties"]["spec"], spec),
-                    "status": _with_map_of_conditions(structural(status, status)),
-                },
-            }
+            "openAPIV3Schema": with_rules(
+                {
+                    "type": "object",
+                    "description": spec["description"],
+                    "required": ["spec"],
+                    "properties": {
+                        "apiVersion": {"type": "string"},
+                        "kind": {"type": "string"},
+                        "metadata": {"type": "object"},
+                        "spec": structural(spec["properties"]["spec"], spec),
+                        "status": _with_map_of_conditions(structural(status, status)),
+                    },
+                }
+            )
         },
         "subresources": {"status": {}},
         "additionalPrinterColumns": [

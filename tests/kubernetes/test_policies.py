@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
-from weir_contracts import example
+from weir_contracts import InvalidPolicy, example, policy_of
 
 from engines.kubernetes.api import ApiFailed, Call
 from engines.kubernetes.watches import Pauses
@@ -16,6 +16,7 @@ from testbed.kubernetes import KubernetesCluster
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.rigs import api
 from tests.kubernetes.workers import define
+from tests.kubernetes.wrong_policies import WRONG
 from tests.unit.deploy.manifests import FOLDER, named
 from tests.unit.knowledge.builders import documents, outcome, plan
 from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted, condition
@@ -74,7 +75,9 @@ class TestResources(ResourcesSuite):
     pass
 
 
-@pytest.mark.parametrize("which", ["minimal", "full"])
+@pytest.mark.parametrize(
+    "which", ["minimal", "full", "kubernetes", "docker", "endpoint", "kafka-streams", "consumer-group"]
+)
 def test_the_api_server_accepts_every_field_of_a_policy(world: ApiWorld, which: str) -> None:
     """Strictly, and returns it unchanged: nothing is pruned, and no default is added."""
     written = example("policy", which)
@@ -103,6 +106,19 @@ def test_the_api_server_refuses_a_wrong_field(world: ApiWorld, spec: dict[str, A
     with pytest.raises(TestbedError) as refused:
         world.kubectl("create", "--validate=strict", "-f", "-", document={**document, "spec": spec})
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(("spec", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_the_api_server_refuses_fields_that_do_not_fit_each_other(
+    world: ApiWorld, spec: dict[str, Any], words: str
+) -> None:
+    """Before the document is stored, a password in a URL among them, and nothing that the REST API would take."""
+    with pytest.raises(InvalidPolicy):
+        policy_of("shop/orders", **spec)
+    document = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "orders"}}
+    with pytest.raises(TestbedError) as refused:
+        world.kubectl("create", "--validate=strict", "-f", "-", document={**document, "spec": spec})
+    assert words in str(refused.value)
 
 
 async def test_kubectl_shows_and_waits_for_a_policy(world: ApiWorld, house: House) -> None:

@@ -110,14 +110,16 @@ class ResourcesSuite:
         assert await house.store.deletion(house.app) is not None
 
     async def test_what_no_schema_refuses_is_in_the_status(self, house: House) -> None:
-        """Two objectives: the sentence of the REST API, and the generation that stays in force."""
+        """A time zone that does not exist: the sentence of the REST API, and the generation that stays in force."""
         await house.world.apply(house.document())
         since = condition(await house.until(lambda status, _: accepted(status) == "True"))["lastTransitionTime"]
-        await house.world.apply(house.document(objective={"maxLag": "30s", "utilization": 0.7}))
+        odd = {"from": "08:00", "to": "09:00", "timeZone": "Nowhere"}
+        await house.world.apply(house.document(behavior={"excludedPeriods": [odd]}))
         status = await house.until(lambda status, _: accepted(status) == "False")
         assert condition(status)["reason"] == "Invalid"
         assert condition(status)["message"] == (
-            "spec.objective: give exactly one of maxLag, maxLatency and utilization. Generation 1 of this resource stays in force"
+            "spec.behavior.excludedPeriods.0.timeZone: there is no time zone 'Nowhere'; use a name such as Europe/Berlin or UTC. "
+            "Generation 1 of this resource stays in force"
         )
         assert condition(status)["lastTransitionTime"] > since
         policy = await house.changes.existing(house.app)

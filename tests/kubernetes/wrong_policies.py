@@ -1,0 +1,69 @@
+"""Specifications of policies that no reader accepts, each with words of the API server's sentence."""
+
+from typing import Any
+
+LAG: dict[str, Any] = {"objective": {"maxLag": "30s"}}
+FLINK: dict[str, Any] = {"application": {"flink": {"url": "http://jm:8081", "job": "orders"}}}
+KAFKA: dict[str, Any] = {"signals": {"kafka": {"bootstrapServers": "kafka:9092"}}}
+STREAMS: dict[str, Any] = {"application": {"kafkaStreams": {"applicationId": "orders"}}}
+WORKLOAD: dict[str, Any] = {"target": {"kubernetes": {"kind": "Deployment", "name": "orders"}}}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({**LAG}, "application: is required"),
+    ({**FLINK, "objective": {}}, "give exactly one of maxLag"),
+    ({**FLINK, "objective": {"maxLag": "30s", "utilization": 0.7}}, "give exactly one of maxLag"),
+    ({**FLINK, "objective": {"maxLag": "500ms"}}, "maxLag must be at least 1s"),
+    ({**LAG, "application": {"flink": {"url": "http://weir:secret@jm:8081", "job": "orders"}}}, "without credentials"),
+    ({**LAG, "application": {"flink": {"url": "http://jm:8081?token=secret", "job": "orders"}}}, "without credentials"),
+    ({**LAG, "application": {"flink": {"url": "ftp://jm", "job": "orders"}}}, "must be an http or https address"),
+    ({**LAG, "application": {**FLINK["application"], **STREAMS["application"]}}, "name exactly one engine"),
+    ({**LAG, "application": {}}, "name exactly one engine"),
+    ({**LAG, "target": {}}, "name exactly one driver"),
+    ({**LAG, "target": {"flink": {"url": "http://jm:8081"}}}, "url and job belong together"),
+    (
+        {**LAG, **FLINK, "target": {"flink": {"url": "http://jm:8081", "job": "orders"}}},
+        "must not name a job where application does",
+    ),
+    (
+        {**LAG, **FLINK, "target": {"endpoint": {"url": "http://supervisor"}}},
+        "needs an application that is a consumer group",
+    ),
+    ({**LAG, "application": {"service": {}}, "target": {"flink": {}}}, "needs a kubernetes target"),
+    ({**LAG, **STREAMS, **KAFKA}, "needs a target that scales instances"),
+    ({**LAG, **STREAMS, **WORKLOAD}, "needs signals.kafka"),
+    ({**LAG, "target": {"kubernetes": {"kind": "Deployment"}}}, "name kind and name"),
+    (
+        {
+            **LAG,
+            "target": {
+                "kubernetes": {"kind": "Deployment", "name": "a", "workloads": [{"kind": "Deployment", "name": "a"}]}
+            },
+        },
+        "list workloads",
+    ),
+    ({**LAG, "target": {"kubernetes": {"kind": "Deployment", "name": "orders", "slots": 2}}}, "a service has no slots"),
+    (
+        {**LAG, **FLINK, "target": {"kubernetes": {"workloads": [{"kind": "Deployment", "name": "a"}]}}},
+        "are one workload",
+    ),
+    ({**LAG, **FLINK, "bounds": {"min": 8, "max": 4}}, "min must not be above max"),
+    ({**LAG, **FLINK, "bounds": {"min": 64}}, "min must not be above max"),
+    ({**LAG, **WORKLOAD, "bounds": {"operators": {"orders": {"max": 3}}}}, "use bounds.min and bounds.max"),
+    ({**LAG, **FLINK, "interval": "11m"}, "interval must lie between 1s and 10m"),
+    ({**LAG, **FLINK, "interval": "1d"}, "interval must lie between 1s and 10m"),
+    ({**LAG, **FLINK, "planner": {"timeout": "2m"}}, "timeout must lie between 50ms and 60s"),
+    (
+        {**LAG, **FLINK, "signals": {"kafka": {"bootstrapServers": "kafka:9092,kafka:99999"}}},
+        "each port must lie between 1 and 65535",
+    ),
+    ({**LAG, **FLINK, "candidates": [{"name": "hpa"}, {"name": "hpa"}]}, "two have the same name"),
+    ({**LAG, **FLINK, "budget": {"cpu": 4}}, "cpu needs perSlot.cpu"),
+    ({**LAG, **WORKLOAD, "application": {"service": {"processed": "done"}}}, "has no such name"),
+    (
+        {
+            "objective": {"maxLag": "30s"},
+            **FLINK,
+            "signals": {"prometheus": {"url": "http://a:b@prometheus:9090", "queries": {"done": "1"}}},
+        },
+        "without credentials",
+    ),
+]
