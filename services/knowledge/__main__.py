@@ -35,7 +35,7 @@ from .leftovers import Leftovers
 from .policies_api import policies_router
 from .policy_changes import PolicyChanges
 from .publisher import PolicyPublisher
-from .resource_policies import ResourcePolicies
+from .resource_policies import ResourcePolicies, resource_exists
 from .service import Knowledge
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
@@ -109,9 +109,17 @@ async def run(settings: KnowledgeSettings) -> int:
     checks.register("rebuilt", knowledge.check_rebuilt)
     app.include_router(health.router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
-    changes = PolicyChanges(store, clock, catalogue, publisher.outbox_filled.set, settings.reach(), settings.namespaces)
-    app.include_router(policies_router(changes))
     resources = _resources(settings)
+    changes = PolicyChanges(
+        store,
+        clock,
+        catalogue,
+        publisher.outbox_filled.set,
+        settings.reach(),
+        settings.namespaces,
+        None if resources is None else partial(resource_exists, resources),
+    )
+    app.include_router(policies_router(changes))
     streams = EventStreams(settings.event_streams)
     app.include_router(applications_router(store, clock, limits, streams))
     app.include_router(events_router(store, streams, clock))

@@ -1,7 +1,7 @@
 """Changes of policies, from the REST API and from resources of Kubernetes: checked, versioned, and each policy with one
 owner."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -42,6 +42,8 @@ class PolicyChanges:
     reach: Reach = REACH
     resource_namespaces: Collection[str] = ()
     """Namespaces whose ScalingPolicy resources are policies; in others the policy of a resource belongs to the REST API."""
+    resource_exists: Callable[[str], Awaitable[bool]] | None = None
+    """Returns whether the resource of an application may exist. None: every one may."""
 
     async def existing(self, application: str) -> ScalingPolicy:
         """Return the policy; 404 if there is none."""
@@ -85,8 +87,10 @@ class PolicyChanges:
         return stored, "created" if before is None else "replaced"
 
     async def delete(self, application: str, caller: Caller, expected: int | None, owner: Owner = "rest") -> None:
-        """Delete a policy; 404 if there is none, 409 as for `put`."""
-        self._check_owner(await self.store.policy(application), owner)
+        """Delete a policy; 404 if there is none, 409 as for `put`, unless the resource that owned it exists no more."""
+        before = await self.store.policy(application)
+        if owner == "resource" or self.resource_exists is None or await self.resource_exists(application):
+            self._check_owner(before, owner)
         try:
             if not await self.store.delete_policy(application, expected, _by_time(self.clock.now())):
                 raise Problem(404, messages.no_policy(application))

@@ -59,6 +59,16 @@ class Resources(Protocol):
         """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
 
 
+async def resource_exists(resources: Resources, application: str) -> bool:
+    """Return whether the resource of an application may exist: none does in a namespace that may not be read, since a
+    deleted namespace takes Weir's rights with it."""
+    try:
+        found = await resources.read(application.partition("/")[0])
+    except ApiFailed as error:
+        return not error.is_denied
+    return any(Resource.of(each).application == application for each in found)
+
+
 @dataclass
 class _Attempt:
     """The last attempt to store a resource, and the work on its status. Times are monotonic seconds."""

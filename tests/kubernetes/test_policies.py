@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from weir_contracts import InvalidPolicy, example, policy_of
@@ -19,7 +20,7 @@ from tests.kubernetes.workers import define
 from tests.kubernetes.wrong_policies import WRONG
 from tests.unit.deploy.manifests import FOLDER, named
 from tests.unit.knowledge.builders import documents, outcome, plan
-from tests.unit.knowledge.resources_suite import House, ResourcesSuite, accepted, condition
+from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 
 TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 QUICK = Pauses(first_seconds=0.05, max_seconds=0.5, denied_seconds=0.5)
@@ -190,6 +191,25 @@ async def test_a_right_that_is_missing_deletes_nothing(world: ApiWorld, house: H
         await world.resources.read(world.namespace)
     await house.policies.check()
     assert await house.store.policy(house.app) is not None
+
+
+async def test_the_policy_of_a_deleted_namespace_can_be_deleted(defined: KubernetesCluster) -> None:
+    """The namespace went, with Weir's rights in it, while knowledge was stopped."""
+    name = f"test-{uuid4().hex[:8]}"
+    defined.create_namespace(name)
+    world = ApiWorld(defined, name)
+    house = House(world)
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    await world.resources.close()
+    await asyncio.to_thread(defined.kubectl, "delete", "namespace", name, "--timeout=60s", timeout_seconds=90.0)
+    elsewhere = defined.identity("weir-knowledge", [], namespace="default")
+    world.resources = house.policies.resources = KubernetesResources(api(elsewhere), pauses=QUICK)
+    await house.policies.check()
+    assert await house.store.policy(house.app) is not None
+    await house.changes.delete(house.app, WRITER, None)
+    assert await house.store.policy(house.app) is None
+    await world.resources.close()
 
 
 async def test_a_resource_that_is_gone_has_no_status(world: ApiWorld) -> None:

@@ -17,6 +17,8 @@ class MemoryResources:
         self.documents: dict[tuple[str, str], dict[str, Any]] = {}
         self.failure: str | None = None
         """Why nothing can be read or written; None: it can."""
+        self.denied = False
+        """Whether the failure is a right that lacks."""
         self.unwritable: set[str] = set()
         """Names whose status the API server refuses."""
         self.writes = 0
@@ -66,4 +68,4 @@ class MemoryResources:
 
     def _fail(self, verb: str, namespace: str) -> None:
         if self.failure is not None:
-            raise ApiFailed(Call(verb, "scalingpolicies", namespace), self.failure)
+            raise ApiFailed(Call(verb, "scalingpolicies", namespace), self.failure, 403 if self.denied else None)

@@ -14,7 +14,7 @@ from runtime.clock import FakeClock
 from runtime.problems import Problem
 from services.knowledge.applications_api import summary_by_name
 from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.resource_policies import STATUS_SECONDS, ResourcePolicies, Resources
+from services.knowledge.resource_policies import STATUS_SECONDS, ResourcePolicies, Resources, resource_exists
 from tests.unit.knowledge.builders import NOON, document
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
@@ -42,7 +42,12 @@ class House:
     def __init__(self, world: World) -> None:
         self.world, self.clock, self.store, self.catalogue = world, FakeClock(NOON), MemoryStore(), Catalogue()
         self.changes = PolicyChanges(
-            self.store, self.clock, self.catalogue, lambda: None, resource_namespaces=[world.namespace]
+            self.store,
+            self.clock,
+            self.catalogue,
+            lambda: None,
+            resource_namespaces=[world.namespace],
+            resource_exists=lambda application: resource_exists(self.world.resources, application),
         )
         self.publishes = True
         self.app = f"{world.namespace}/orders"

@@ -8,6 +8,7 @@ import structlog
 from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
 from weir_contracts.base import Estimate
 
+from runtime.problems import Problem as Refused
 from services.knowledge.core import HistoryLimits, State, remember
 from services.knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
 from tests.unit.knowledge.builders import analysis, documents, observation, outcome, plan
@@ -58,6 +59,22 @@ async def test_unreadable_resources_delete_nothing(house: House, world: MemoryWo
     world.resources.failure = None
     await world.delete("orders")
     await house.policies.check()
+    assert await house.store.policy(house.app) is None
+
+
+async def test_the_policy_of_a_namespace_that_is_gone_can_be_deleted(house: House, world: MemoryWorld) -> None:
+    """It was deleted with Weir's rights in it while knowledge was stopped: no resource is left that could be deleted. An
+    API server that does not answer is no such case."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    house.policies = house.new_process()
+    world.resources.failure = "no answer within 5 s"
+    with pytest.raises(Refused, match="belongs to the Kubernetes resource"):
+        await house.changes.delete(house.app, WRITER, None)
+    world.resources.failure, world.resources.denied = "may not list scalingpolicies in namespace shop (403)", True
+    await house.policies.check()
+    assert await house.store.policy(house.app) is not None
+    await house.changes.delete(house.app, WRITER, None)
     assert await house.store.policy(house.app) is None
 
 
