@@ -117,6 +117,8 @@ def _matches(rule: tuple[list[Manifest], list[Manifest]], subject: Pod, peer: Po
 
 
 def _is_peer(selector: Manifest, subject: Pod, peer: Pod) -> bool:
+    if "ipBlock" in selector:
+        return False  # addresses outside of the cluster
     if "namespaceSelector" in selector:
         in_namespace = _selects(selector["namespaceSelector"], {"kubernetes.io/metadata.name": peer.namespace})
     else:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from http.server import ThreadingHTTPServer
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,30 @@ def test_network_policies_allow_what_is_needed_and_nothing_else(overlay: str) ->
         if allowed(overlay, source, target, port)
     }
     assert found == ALLOWED[overlay]
+
+
+METADATA_SERVICES = (
+    "169.254.169.254",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+)
+
+
+@EACH
+def test_every_rule_of_a_network_policy_names_its_peers(overlay: str) -> None:
+    """A port alone would be open to every address, those of metadata services among them, which hand credentials out."""
+    for policy in of_kind(overlay, "NetworkPolicy"):
+        spec = policy["spec"]
+        for rule, peers in [(r, "from") for r in spec.get("ingress", [])] + [(r, "to") for r in spec.get("egress", [])]:
+            assert rule.get(peers), policy["metadata"]["name"]
+            for block in (each["ipBlock"] for each in rule[peers] if "ipBlock" in each):
+                reached = ip_network(block["cidr"])
+                kept = [ip_network(each) for each in block["except"]]
+                for address in map(ip_address, METADATA_SERVICES):
+                    assert address not in reached or any(address in each for each in kept), policy["metadata"]["name"]
 
 
 def test_the_streams_policy_fits_its_workload() -> None:
