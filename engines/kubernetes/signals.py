@@ -81,11 +81,14 @@ class ServiceMeter:
             own = self.application.signals_of(reading.operator, sources)
             meter = self._meters.setdefault(reading.operator, _Meter())
             processed, waiting = (_value(signals, name) for name in (own.processed, own.waiting))
+            problems += [*_odd(signals, own), *_fallen(meter, own, processed)]
             operators.append(_with_counters(reading, meter, processed, waiting, at))
             if waiting is not None and processed is not None:
                 position, end = meter.queue(waiting)
                 if reading.operator in sources:
                     partitions.append(_partition(reading.operator, own.waiting or "", position, end))
+            elif reading.operator in sources and own.waiting is not None and own.processed is not None:
+                partitions.append(_partition(reading.operator, own.waiting, None, None))
             if reading.operator in sources:
                 problems += _missing(reading.operator, own)
             if (
@@ -123,7 +126,26 @@ def _with_counters(
     )
 
 
-def _partition(operator: str, signal: str, position: int, end: int) -> PartitionReading:
+def _odd(signals: Mapping[str, float | None], own: ServiceSignals) -> list[Problem]:
+    """Report values that are no number of records: negative or too large ones are unknown."""
+    found = []
+    for role, name in (("processed", own.processed), ("waiting", own.waiting)):
+        value = None if name is None else signals.get(name)
+        if value is not None and _value(signals, name) is None:
+            what = f"{value:g} is no number of records, so application.service.{role} is unknown now"
+            found.append(Problem(where=f"signals.prometheus.queries.{name}", what=what))
+    return found
+
+
+def _fallen(meter: _Meter, own: ServiceSignals, processed: float | None) -> list[Problem]:
+    """Report a counter that fell: what was processed meanwhile is unknown, and counts as nothing."""
+    if processed is None or meter.processed is None or processed >= meter.processed:
+        return []
+    what = f"fell from {meter.processed:,.0f} to {processed:,.0f} records, as when a replica ends: none are counted"
+    return [Problem(where=f"signals.prometheus.queries.{own.processed}", what=what)]
+
+
+def _partition(operator: str, signal: str, position: int | None, end: int | None) -> PartitionReading:
     return PartitionReading(operator=operator, topic=signal, partition=0, log_end_offset=end, current_offset=position)
 
 

@@ -88,7 +88,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
     scrape, previous = readings.scrape, readings.previous
     run = _run(scrape, previous)
     same_run = previous is not None and previous.run is not None and run is not None and run.is_same(previous.run)
-    operators = _checked(scrape.operators, previous) if previous and same_run else list(scrape.operators)
+    operators, fallen = _checked(scrape.operators, previous) if previous and same_run else (list(scrape.operators), [])
     partitions = [
         p.reading(name, current_offset=_position(scrape, name, p))
         for name, p in readings.partitions
@@ -111,7 +111,7 @@ def observe(readings: Readings, now: datetime) -> Observation:
         operators=operators,
         partitions=partitions[:_MAX_PARTITIONS],
         signals=dict(readings.signals),
-        problems=_problems(readings, len(partitions)),
+        problems=[*_problems(readings, len(partitions)), *fallen][:_MAX_PROBLEMS],
     )
 
 
@@ -168,23 +168,30 @@ def _run(scrape: Scrape, previous: Observation | None) -> Run | None:
     return scrape.run
 
 
-def _checked(operators: Sequence[OperatorReading], previous: Observation) -> list[OperatorReading]:
-    """Mark readings with a counter that fell as incomplete.
+def _checked(
+    operators: Sequence[OperatorReading], previous: Observation
+) -> tuple[list[OperatorReading], list[Problem]]:
+    """Mark readings with a counter that fell as incomplete, and report both values.
 
     Counters only grow within a run: after a fall, the counters of one run came with the graph of another.
     """
     before = {reading.operator: reading for reading in previous.operators}
-    return [
-        reading.model_copy(update={"complete": False})
-        if reading.operator in before and _fell(before[reading.operator], reading)
-        else reading
-        for reading in operators
-    ]
+    checked, problems = [], []
+    for reading in operators:
+        fell = _fell(before[reading.operator], reading) if reading.operator in before else ""
+        if fell and before[reading.operator].complete:
+            problems.append(Problem(where=f"counters of {reading.operator}"[:300], what=fell))
+        checked.append(reading.model_copy(update={"complete": False}) if fell else reading)
+    return checked, problems
 
 
-def _fell(before: OperatorReading, now: OperatorReading) -> bool:
-    pairs = ((before.records_in, now.records_in), (before.records_out, now.records_out))
-    return any(old is not None and new is not None and new < old for old, new in pairs)
+def _fell(before: OperatorReading, now: OperatorReading) -> str:
+    """Return which counter fell within the run, with both values; empty if none did."""
+    for name in ("records_in", "records_out"):
+        old, new = getattr(before, name), getattr(now, name)
+        if old is not None and new is not None and new < old:
+            return f"{name} fell from {old:,} to {new:,} within a run"
+    return ""
 
 
 def _problems(readings: Readings, partitions: int) -> list[Problem]:

@@ -294,8 +294,8 @@ def _sources(
             arrives = demand.corrected(arrives, counted)
         elif arrives.value is None:
             arrives = demand.from_lag(arrives, taken, behind.growth)
-        if arrives.proven is None and _lacks_signals(context.observation, name):
-            arrives = unknown("application.service needs its signals processed and waiting for it")
+        if arrives.proven is None and (missing := demand.missing_signals(context.observation, name)):
+            arrives = unknown(missing)
         elif arrives.proven is None and behind.records.proven is None and not _has_offsets(state, context, name):
             arrives = demand.from_throughput(taken, operators[name].spent)
             behind = lag.without_positions(arrives)
@@ -303,12 +303,6 @@ def _sources(
         waiting_since = None if context.run is None else lag.waiting_since(states[name], taken, settings)
         contexts[name] = SourceContext(name, arrives, trend, behind, backlogged, waiting_since, counted)
     return contexts, states
-
-
-def _lacks_signals(observation: Observation, source: str) -> bool:
-    """Return whether a service's source has no queue, so that its demand cannot be measured."""
-    is_service = observation.deployment is not None and observation.deployment.engine == "service"
-    return is_service and not any(partition.operator == source for partition in observation.partitions)
 
 
 def _has_offsets(state: AnalyzerState, context: AnalysisContext, source: str) -> bool:

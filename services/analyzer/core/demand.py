@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from weir_contracts import Estimate, off_level, unknown
+from weir_contracts import Estimate, Observation, off_level, unknown
 
 from . import history as log
 from .history import Interval
@@ -60,6 +60,16 @@ def of_known_partitions(rate: Estimate, hidden: int) -> Estimate:
     """Return the rate of the known partitions as a lower bound of that of a source that reads `hidden` others, too."""
     reason = f"the offsets of {hidden} partitions that the source reads are unknown"
     return at_least(rate.value, reason, rate.confidence, rate.samples, rate.window_seconds)
+
+
+def missing_signals(observation: Observation, source: str) -> str:
+    """Return why the demand of a service's source cannot be measured; empty for another engine, and if it can."""
+    if observation.deployment is None or observation.deployment.engine != "service":
+        return ""
+    queue = next((p for p in observation.partitions if p.operator == source), None)
+    if queue is None:
+        return "application.service needs its signals processed and waiting for it"
+    return f"the signal {queue.topic} has no usable value" if queue.log_end_offset is None else ""
 
 
 class Counted(NamedTuple):

@@ -124,6 +124,8 @@ def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) 
     return tuple(thinned(recent, max(_MIN_ROWS + 1, min(_MAX_ROWS, _MAX_CELLS // max(1, operators)))))
 
 
+_SHARE_SLACK = 0.25
+"""Share of the window by which times that are booked up to 5 s late may exceed it."""
 WARM_SECONDS = 7.0
 """Time for which a run has to be warm until shares are known before the window of capacity is full; Flink books idle time up
 to 5 s late."""
@@ -292,4 +294,7 @@ def shares(view: View) -> Shares:
 
 
 def _share(part: float | None, whole: float) -> float | None:
-    return None if part is None else min(1.0, max(0.0, part / whole))
+    """Return a share of time; None if it is clearly no share: booked late, it may leave 0 to 1 a little."""
+    if part is None or not -_SHARE_SLACK <= part / whole <= 1 + _SHARE_SLACK:
+        return None
+    return min(1.0, max(0.0, part / whole))

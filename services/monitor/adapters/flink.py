@@ -33,6 +33,8 @@ MAX_CONCURRENT_CALLS = 6
 GATHER_SECONDS = 0.1
 """Time until the JobManager has the TaskManagers' metrics (40-100 ms on a busy two-core machine)."""
 TASK_MANAGER_SECONDS = 15.0
+MAX_MS_PER_SECOND = 1100.0
+"""Gauges of time may be a little above a second, as they are means of intervals that are not exact."""
 _GAUGES = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
 
 
@@ -208,7 +210,11 @@ class FlinkCollector:
         read = {vertex_id: task.result() for vertex_id, task in vertices.items()}
         return (
             count((restarts.result() or {}).get("numRestarts")),
-            {vertex_id: _shares(found) for vertex_id, found in read.items() if found is not None},
+            {
+                vertex_id: _shares(found, vertex_id, ask.problems)
+                for vertex_id, found in read.items()
+                if found is not None
+            },
             {i: metrics.source_offsets(found) for i, found in read.items() if i in source_ids and found is not None},
         )
 
@@ -263,15 +269,15 @@ class _Caller:
         return None
 
 
-def _shares(found: metrics.Aggregates) -> Shares:
-    busy, blocked = (found.get(name, {}) for name in _GAUGES)
-    return Shares(
-        busy_mean=_share(busy.get("avg")),
-        busy_max=_share(busy.get("max")),
-        backpressure_mean=_share(blocked.get("avg")),
-        backpressure_max=_share(blocked.get("max")),
-    )
-
-
-def _share(milliseconds_per_second: float | None) -> float | None:
-    return None if milliseconds_per_second is None else min(1.0, milliseconds_per_second / 1000)
+def _shares(found: metrics.Aggregates, vertex_id: str, problems: list[Problem]) -> Shares:
+    """Return the gauges as shares; one of clearly more than a second in a second is unknown, and a problem."""
+    shares = []
+    for name in _GAUGES:
+        values = [found.get(name, {}).get(of) for of in ("avg", "max")]
+        beyond = max((each for each in values if each is not None), default=0.0)
+        if beyond > MAX_MS_PER_SECOND:
+            what = f"is {beyond:,.0f} ms/s, more than there are in a second"
+            problems.append(Problem(where=f"vertex {vertex_id} {name}", what=what))
+            values = [None, None]
+        shares += [None if each is None else min(1.0, each / 1000) for each in values]
+    return Shares(*shares)

@@ -4,14 +4,13 @@ The policy's author chooses the address, so that no text of a response is passed
 """
 
 import asyncio
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 from pydantic_core import from_json
-from weir_contracts import Problem, PrometheusSignals, within
+from weir_contracts import MAX_NUMBER, Problem, PrometheusSignals, within
 
 from runtime.addresses import TARGETS, Allowed
 from runtime.http_client import async_client
@@ -114,10 +113,12 @@ def _number(sample: Any) -> float:
     """Return the value of a sample, `[time, "text"]`."""
     written = sample[1] if isinstance(sample, list) and len(sample) == 2 else None
     try:
-        value = float(written) if isinstance(written, str) and len(written) <= 64 else math.nan
+        value = float(written) if isinstance(written, str) and len(written) <= 64 else None
     except ValueError:
-        value = math.nan
+        value = None
+    if value is None:
+        raise QueryFailed("the value is not a number")
     bounded = within(value)
     if bounded is None:
-        raise QueryFailed("the value is not a finite number")
+        raise QueryFailed(f"the value is {value:g}, which is no finite number of at most {MAX_NUMBER:g}")
     return bounded

@@ -126,3 +126,20 @@ def test_a_group_that_another_job_commits_to_does_not_hide_the_lag() -> None:
     found = next(s for s in analysis.symptoms if s.code == "contradiction")
     assert "check signals.kafka.groupId" in found.evidence
     assert found.numbers["committed_offsets"] == pytest.approx(100 * 300, rel=0.01)
+
+
+@pytest.mark.parametrize(("busy_factor", "is_known"), [(1.0, True), (1.2, True), (3.0, False)])
+def test_busy_time_of_more_than_a_second_in_a_second_is_unknown(busy_factor: float, is_known: bool) -> None:
+    """`enrich` is always busy. Its accumulated busy time grows up to 3 s in a second, and its other times are unknown: then
+    its utilization is that of the engine's gauge."""
+    loop = Loop(Job(rate=900))
+
+    def busier(_: Job, observation: Observation) -> Observation:
+        first, enrich, last = observation.operators
+        changes = {"busy_ms": (enrich.busy_ms or 0.0) * busy_factor, "idle_ms": None, "backpressured_ms": None}
+        changes["busy_share_mean"] = 0.4
+        return observation.model_copy(update={"operators": [first, enrich.model_copy(update=changes), last]})
+
+    enrich = _seen(loop, 60, busier).operator("enrich")
+    assert enrich is not None
+    assert enrich.utilization.value == pytest.approx(1.0 if is_known else 0.4)

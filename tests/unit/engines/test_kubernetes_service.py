@@ -261,6 +261,33 @@ async def test_a_counter_that_falls_adds_nothing() -> None:
     assert counted == [1000, 1000, 1050, None, 1060]
 
 
+async def test_a_counter_that_falls_is_a_problem_with_both_numbers() -> None:
+    """A replica ended, and took its part of the sum with it."""
+    meter, found = ServiceMeter(SIGNALS), cluster(1)
+    found.usage = {"orders-0": PodUsage(0.25, 1)}
+    problems = [
+        meter.measured(await scraped(found), {"done": done, "queued": 0.0}, at).problems
+        for at, done in ((0.0, 1000.0), (5.0, 400.0), (10.0, 450.0))
+    ]
+    assert [len(each) for each in problems] == [0, 1, 0]
+    assert problems[1][0].where == "signals.prometheus.queries.done"
+    assert problems[1][0].what.startswith("fell from 1,000 to 400 records")
+
+
+@pytest.mark.parametrize("queued", [-2.0, -0.5, -300.0, 1e19])
+async def test_a_queue_of_less_than_nothing_is_unknown_and_a_problem_that_names_it(queued: float) -> None:
+    """Exporters that read commits and log ends at different moments report negative lags
+    (github.com/danielqsj/kafka_exporter/issues/76, /437). The processed records stay known."""
+    meter, found = ServiceMeter(SIGNALS), cluster(1)
+    found.usage = {"orders-0": PodUsage(0.25, 1)}
+    scrape = meter.measured(await scraped(found), {"done": 100.0, "queued": queued}, 5.0)
+    (reading,), (queue,), (problem,) = scrape.operators, scrape.partitions, scrape.problems
+    assert (reading.records_in, reading.pending_records) == (100, None)
+    assert (queue.topic, queue.current_offset, queue.log_end_offset) == ("queued", None, None)
+    assert problem.where == "signals.prometheus.queries.queued"
+    assert problem.what == f"{queued:g} is no number of records, so application.service.waiting is unknown now"
+
+
 async def test_records_that_leave_the_queue_unprocessed_do_not_hide_later_arrivals() -> None:
     meter, found = ServiceMeter(SIGNALS), cluster(1)
     queued = [500.0, 0.0, 0.0, 0.0, 200.0]

@@ -149,6 +149,7 @@ async def test_counters_that_fall_within_a_run_are_no_sample(flink: MemoryFlink,
     flink.processed = [3, 0]
     after = await observed(flink, clock.advance(2), before)
     assert [reading.complete for reading in after.operators] == [False, False]
+    assert "within a run" in next(p.what for p in after.problems if p.where.startswith("counters of"))
     flink.processed = [9, 9]
     later = await observed(flink, clock.advance(2), after)
     assert [reading.complete for reading in later.operators] == [True, True]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -9,11 +10,13 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from weir_contracts import Problem
 
+from engines.flink import metrics
 from engines.flink.readings import FlinkReadings
 from runtime.clock import FakeClock
 from services.monitor.adapters import flink as flink_adapter
-from services.monitor.adapters.flink import FlinkCollector
+from services.monitor.adapters.flink import FlinkCollector, _shares
 from tests.effort import examples
 from tests.unit.monitor.builders import policy, recorded
 from tests.unit.monitor.fake_flink import TASK_MANAGER, FakeFlink
@@ -166,6 +169,21 @@ async def test_a_gauge_that_no_subtask_has_does_not_hide_the_other(fake: FakeFli
     assert readings.shares[MAP].busy_mean is None
     assert readings.shares[MAP].backpressure_mean == 0.0
     assert readings.sources[SOURCE].records_in == 10
+
+
+@pytest.mark.parametrize(("ms_per_second", "share"), [(999.0, 0.999), (1050.0, 1.0), (1900.0, None), (math.nan, None)])
+def test_a_second_has_no_more_than_a_thousand_milliseconds(ms_per_second: float, share: float | None) -> None:
+    """Of a gauge that is clearly above, nothing is believed, and a problem has its value; sources of the old interface
+    report NaN (FLINK-31326, github.com/apache/flink-kubernetes-operator/pull/546)."""
+    entry = {"id": "busyTimeMsPerSecond", "avg": 400.0 if ms_per_second > 0 else ms_per_second, "max": ms_per_second}
+    problems: list[Problem] = []
+    found = _shares(metrics.aggregates([entry]), MAP, problems)
+    assert found.busy_max == share
+    assert found.backpressure_mean is None
+    told = [f"{each.where}: {each.what}" for each in problems]
+    wanted = f"vertex {MAP} busyTimeMsPerSecond: is 1,900 ms/s, more than there are in a second"
+    assert told == ([wanted] if ms_per_second == 1900 else [])
+    assert (found.busy_mean is None) == (share is None)
 
 
 async def test_a_metric_that_disappears_between_list_and_request_is_unknown(
