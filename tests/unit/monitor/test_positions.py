@@ -6,12 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from weir_contracts import Analysis, Observation, PartitionReading
 
 from runtime.clock import FakeClock
 from services.analyzer.core import AnalyzerState, advance
 from services.monitor.adapters.application import ApplicationCollector
 from services.monitor.adapters.partitions import PartitionCollector, Place
+from services.monitor.adapters.positions import FirstRecord, PartitionHistory
 from services.monitor.core import observe
 from tests.unit.monitor.brokers_suite import ODD_TIMESTAMPS
 from tests.unit.monitor.builders import kafka_signals, policy
@@ -82,11 +85,30 @@ def job() -> Watched:
 # -- timestamps of records
 
 
-@pytest.mark.parametrize("stamped_ms", ODD_TIMESTAMPS.values(), ids=ODD_TIMESTAMPS.keys())
+_ODD = {**ODD_TIMESTAMPS, "zero time of Go": -6_795_364_578_871}
+
+
+@given(stamped_ms=st.integers(-(2**63), 2**63 - 1), grown=st.integers(1, 500), is_append_time=st.booleans())
+def test_no_timestamp_gives_an_age_that_the_log_ends_contradict(
+    stamped_ms: int, grown: int, is_append_time: bool
+) -> None:
+    """Whatever is stored, the append time is none, or after Kafka appeared and not after the record was seen."""
+    clock, history = FakeClock(), PartitionHistory()
+    began = clock.now()
+    history.add_end(100, began)
+    history.add_end(100 + grown, clock.advance(5))
+    history.compare(FirstRecord(100, timestamp_ms=stamped_ms, is_append_time=is_append_time))
+    record = FirstRecord(40, timestamp_ms=stamped_ms, is_append_time=is_append_time)
+    at = history.append_time(record, clock.now())
+    assert at is None or (at <= began and at.year >= 2011)
+
+
+@pytest.mark.parametrize("stamped_ms", _ODD.values(), ids=_ODD.keys())
 def test_an_odd_timestamp_makes_one_age_unknown_and_nothing_else(job: Watched, stamped_ms: int) -> None:
     """A backlog from before Weir began, whose records carry a timestamp that is no append time.
 
-    Source: SPARK-56243 (apache/spark#55038: microseconds), boom-astro/boom#266 (seconds), BrightTag/kafkameter#19 (-1).
+    Source: SPARK-56243 (apache/spark#55038: microseconds), boom-astro/boom#266 (seconds), KAFKA-4393
+    (apache/kafka#2117: negative ones), BrightTag/kafkameter#19 (-1).
     """
     ahead = stamped_ms == ODD_TIMESTAMPS["two days ahead of 2026"]
     odd_ms = job.now_ms + 2 * DAY_MS if ahead else stamped_ms
@@ -124,7 +146,8 @@ def test_event_times_of_producers_are_no_append_times(job: Watched) -> None:
     """A job upstream stamps its records with the times of events, three days ago; the backlog is older than the history.
     Until a new record shows it the timestamp stands alone; then it does not count.
 
-    Source: KAFKA-4393 (apache/kafka#2117); Kafka Streams and Flink's sink write the times of their input's events.
+    Source: teslamotors/kafka-helmsman#45 (a tracker of freshness that producers' times mislead); Kafka Streams and Flink's
+    sink write the times of their input's events (apache/kafka#7274).
     """
 
     def arrive() -> None:
