@@ -168,12 +168,19 @@ def reads_uncommitted(source: str, topic: str, partition: int, position: int, en
     )
 
 
-def timestamp_refused(source: str, record: str, stamped_ms: int, seen_at: datetime | None) -> str:
-    stamped = f"{stamped_ms:,} ms"
-    if 0 <= stamped_ms < _YEAR_3000_MS:
-        stamped = f"{datetime.fromtimestamp(stamped_ms / 1000, UTC):%Y-%m-%d %H:%M}"
-    seen = "" if seen_at is None else f", was seen {seen_at:%Y-%m-%d %H:%M}"
-    return f"{short_name(source)}: {record} is stamped {stamped}{seen}: no append time."
+def timestamp_refused(source: str, record: str, stamped_ms: int, earliest: float | None, latest: float | None) -> str:
+    """`earliest` and `latest`: times between which the record was appended, in s."""
+    stamped = _minute(stamped_ms / 1000) if 0 <= stamped_ms < _YEAR_3000_MS else f"{stamped_ms:,} ms"
+    appended = "this is no append time"
+    if earliest is not None:
+        appended = f"it was appended after {_minute(earliest)}"
+    elif latest is not None:
+        appended = f"it was in the log at {_minute(latest)}"
+    return f"{short_name(source)}: {record} is stamped {stamped}, but {appended}."
+
+
+def _minute(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
 
 
 def brokers_bound(source: str, blocked: float, growth: float) -> str:

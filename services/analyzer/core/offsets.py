@@ -1,7 +1,6 @@
 """Offsets of partitions: where a reader is, which record waits for it, and what contradicts them."""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 from weir_contracts import Observation, PartitionReading, Symptom
 
@@ -60,24 +59,26 @@ def append_time(p: PartitionReading, offset: int, points: Sequence[tuple[float, 
 
     `points` are (time, log end) around that offset, oldest first.
     """
-    after, seen = _seen_between(points, offset)
-    if p.position_appended_at is None or seen is None:
+    earliest, latest = _bounds(points, offset)
+    stamped = None if p.position_appended_at is None else p.position_appended_at.timestamp()
+    if stamped is None or latest is None or _contradicts(stamped, earliest, latest):
         return history.appended_at(points, offset)
-    stamped = p.position_appended_at.timestamp()
-    is_early = after is not None and stamped < after - CLOCKS_DIFFER_SECONDS
-    if is_early or stamped > seen + CLOCKS_DIFFER_SECONDS:
-        return history.appended_at(points, offset)
-    return min(stamped, seen) if after is None else max(after, min(stamped, seen))
+    return min(stamped, latest) if earliest is None else max(earliest, min(stamped, latest))
 
 
-def _seen_between(points: Sequence[tuple[float, int]], offset: int) -> tuple[float | None, float | None]:
+def _bounds(points: Sequence[tuple[float, int]], offset: int) -> tuple[float | None, float | None]:
     """Return the last time before the log reached beyond `offset`, and the first time after; None where not observed."""
-    after = None
+    earliest = None
     for at, end in points:
         if end > offset:
-            return after, at
-        after = at
-    return after, None
+            return earliest, at
+        earliest = at
+    return earliest, None
+
+
+def _contradicts(stamped: float, earliest: float | None, latest: float | None) -> bool:
+    is_early = earliest is not None and stamped < earliest - CLOCKS_DIFFER_SECONDS
+    return is_early or (latest is not None and stamped > latest + CLOCKS_DIFFER_SECONDS)
 
 
 def offset_symptoms(partitions: Sequence[PartitionReading], logs: LogHistory, at: float) -> Iterator[Symptom]:
@@ -144,20 +145,16 @@ def _refused(
         if position is None or column is None or (stamped_ms is None and p.position_appended_at is None):
             continue
         offset = int(first_waiting(p, position))
-        after, seen = _seen_between(history.tail(logs, column, offset), offset)
-        if stamped_ms is None and p.position_appended_at is not None and seen is not None:
+        earliest, latest = _bounds(history.tail(logs, column, offset), offset)
+        if p.position_appended_at is not None and stamped_ms is None:
             stamped = p.position_appended_at.timestamp()
-            if stamped > seen + CLOCKS_DIFFER_SECONDS or (
-                after is not None and stamped < after - CLOCKS_DIFFER_SECONDS
-            ):
-                stamped_ms = round(stamped * 1000)
+            stamped_ms = round(stamped * 1000) if _contradicts(stamped, earliest, latest) else None
         if stamped_ms is not None:
-            refused.append((p, offset, stamped_ms, seen if after is None else after))
+            refused.append((p, offset, stamped_ms, earliest, latest))
     if not refused:
         return
-    p, offset, stamped_ms, seen = refused[0]
-    seen_at = None if seen is None else datetime.fromtimestamp(seen, UTC)
-    sentence = messages.timestamp_refused(
-        name, f"offset {offset:,} of {p.topic[:40]}/{p.partition}", stamped_ms, seen_at
-    )
-    yield symptom("timestamps-refused", sentence, name, partitions=len(refused), timestamp_ms=stamped_ms, seen_at=seen)
+    p, offset, stamped_ms, earliest, latest = refused[0]
+    record = f"offset {offset:,} of {p.topic[:40]}/{p.partition}"
+    sentence = messages.timestamp_refused(name, record, stamped_ms, earliest, latest)
+    numbers = {"timestamp_ms": stamped_ms, "appended_after": earliest, "appended_by": latest}
+    yield symptom("timestamps-refused", sentence, name, partitions=len(refused), **numbers)

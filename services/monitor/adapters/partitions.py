@@ -204,7 +204,7 @@ class PartitionCollector:
         that stand still: what follows them may be no records, but markers of transactions, or aborted or compacted ones."""
         aged: list[tuple[int, Place, int]] = []
         still: list[tuple[Place, int]] = []
-        asked: list[tuple[Waiting, Place, int]] = []
+        requested: list[tuple[Waiting, Place, int]] = []
         for name, p in read:
             place, end, start = (p.topic, p.partition), p.log_end_offset, p.log_start_offset or 0
             waiting = self._waiting.get((name, place))
@@ -214,7 +214,7 @@ class PartitionCollector:
             offset = waiting.next_lookup(start, end, now, is_old=is_old)
             if offset is None or offset >= end:
                 continue
-            asked.append((waiting, place, offset))
+            requested.append((waiting, place, offset))
             if is_old:
                 aged.append((end - offset, place, offset))
             else:
@@ -225,7 +225,7 @@ class PartitionCollector:
         looked_up = await self._brokers.first_records(wanted, self._signals.isolation) if wanted else FirstRecords()
         problems += looked_up.problems
         found = looked_up.found
-        for waiting, place, offset in asked:
+        for waiting, place, offset in requested:
             if place in found and wanted.get(place) == offset:
                 waiting.found = replace(found[place], offset=max(found[place].offset, offset))
         await self._compare_timestamps(now)
@@ -276,12 +276,12 @@ class PartitionCollector:
         record, history = waiting.found, self._histories[place]
         if record is None:
             return p
-        known = replace(p, next_record_offset=min(record.offset, end))
+        looked_up = replace(p, next_record_offset=min(record.offset, end))
         if not record.exists or history.reaches_back_to(record.offset):
-            return known
+            return looked_up
         appended_at = history.append_time(record, now)
         refused_ms = record.timestamp_ms if appended_at is None else None
-        return replace(known, position_appended_at=appended_at, refused_timestamp_ms=refused_ms)
+        return replace(looked_up, position_appended_at=appended_at, refused_timestamp_ms=refused_ms)
 
 
 def metric_name(topic: str) -> str:
