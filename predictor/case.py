@@ -168,7 +168,7 @@ def case_of(analysis: Analysis, parallelism: Parallelism, outcomes: Sequence[Out
     """
     topology, deployment = analysis.topology, analysis.deployment
     if topology is None or deployment is None or not deployment.observed:
-        raise NotYet(f"the application's graph and parallelism are unknown: it was {analysis.status}")
+        raise NotYet(f"the application's graph and parallelism are unknown: it was {analysis.status.replace('_', ' ')}")
     strangers = [name for name in parallelism if name not in topology.names]
     if strangers:
         raise InvalidQuestion("parallelism", messages.no_such_operator(strangers[0], topology.names))

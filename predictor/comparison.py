@@ -21,6 +21,7 @@ from weir_contracts import (
     Prediction,
     ScalingPolicy,
     Topology,
+    short_name,
 )
 
 from .capacity import lower_bounds_of
@@ -321,7 +322,9 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
     partial = tuple(gap for gap in gaps if gap.what in ("arrival rate", "lag"))
     for gap in partial:
         if gap.lower_bound is None and (gap.what == "arrival rate" or objective.utilization is None):
-            return TooLittle("metric-missing", f"the {gap.what} of {gap.operator} is unknown ({gap.because})")
+            return TooLittle(
+                "metric-missing", f"the {gap.what} of {short_name(gap.operator)} is unknown: {gap.because}"
+            )
     current = deployment.observed
     bounds = lower_bounds_of(analysis.operators, model.curves, request.topology)
     found = Comparison(

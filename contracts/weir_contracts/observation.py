@@ -22,6 +22,7 @@ from .base import (
 )
 from .deployment import Deployment, Run, Topology
 from .policy import ScalingPolicy
+from .text import MAX_SENTENCE
 
 ObservationStatus = Literal["running", "not_running", "not_found", "unreachable", "ended"]
 """running: readings are usable. not_running: the job is starting, restarting, failed or finished. not_found: the
@@ -113,7 +114,7 @@ class Problem(Message):
 
     where: Annotated[str, Field(max_length=300), cut_to(300)]
     """Call and field that failed."""
-    what: Annotated[str, Field(max_length=1000), cut_to(1000)]
+    what: Annotated[str, Field(max_length=1000), cut_to(MAX_SENTENCE)]
     """Error, or the content that came instead."""
 
 

@@ -51,7 +51,7 @@ def plan_flink_autoscaler(request: Request) -> PlanReply:
     """The original's decision for the request's application; the window is kept in the reply's memory."""
     parameters = request.parameters(FlinkAutoscalerParameters)
     if request.analysis.status != "running":
-        sentence = f"the application is not running ({request.analysis.status}), so nothing is decided"
+        sentence = f"the application is {request.analysis.status.replace('_', ' ')}, so nothing is decided"
         return PlanReply(kind="hold", code="not-running", sentence=sentence, memory=request.memory)
     cycle = cycle_of(request, parameters)
     cycle, state = _caught_up(cycle, read(request.memory, cycle.topology.graph_hash(), cycle.topology.names))

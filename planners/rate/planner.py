@@ -231,7 +231,7 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     (code, text), comparison, hold = reason, situation.comparison, situation.hold
     restart, (fewest, most) = comparison.restart.seconds, options
     if most.vector == hold.vector:
-        return _reply(situation, None, "nothing-helps", f"{text}, and no allowed parallelism would help")
+        return _reply(situation, None, "nothing-helps", _helpless(situation, text))
     if comparison.suspects:
         return _reply(situation, fewest, code, f"{changes(hold.vector, fewest.vector)}: {text}")
     best = _smallest(comparison, fewest, most)
@@ -240,8 +240,7 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
         refused = [most] if most in others else [most, *others]
         if is_overloaded(hold.outlook):
             much = " much" if comparison.gains(most.outlook) else ""
-            sentence = f"{text}, and no allowed parallelism would help{much}"
-            return _reply(situation, None, "nothing-helps", sentence, refused)
+            return _reply(situation, None, "nothing-helps", _helpless(situation, text, much), refused)
         moved = changes(hold.vector, most.vector)
         sentence = fitted(
             f"{text}; holding clears it as soon as {moved} would", f", without a restart of {restart:.0f} s"
@@ -250,6 +249,12 @@ def _scale_out(situation: _Situation, options: Sequence[_Option], reason: tuple[
     prospect = [*_prospect(comparison, best.outlook), f", after a restart of {restart:.0f} s"]
     sentence = fitted(f"{changes(hold.vector, best.vector)}: {text}", *([] if comparison.partial else prospect))
     return _reply(situation, best, code, sentence, others)
+
+
+def _helpless(situation: _Situation, text: str, much: str = "") -> str:
+    """Return that growth would not help, and the first limit that prevents a larger one."""
+    limits = [f": {each.because}" for each in situation.infeasible[:1]]
+    return fitted(f"{text}, and no allowed parallelism would help{much}", *limits)
 
 
 def _prospect(comparison: Comparison, outlook: Outlook) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from weir_contracts import Deployment, Pod, Symptom, SymptomCode, WorkloadStatus, bounded
+from weir_contracts import MAX_SENTENCE, Deployment, Pod, Symptom, SymptomCode, WorkloadStatus, bounded
 
 from . import messages
 
@@ -15,7 +15,7 @@ _REASON_LENGTH = 90
 def symptom(code: SymptomCode, evidence: str, operator: str | None = None, **numbers: float | None) -> Symptom:
     """Return a symptom with its numbers rounded."""
     rounded = {name: None if number is None else round(number, 3) for name, number in numbers.items()}
-    return Symptom(code=code, operator=operator, evidence=evidence, numbers=rounded)
+    return Symptom(code=code, operator=operator, evidence=bounded(evidence, MAX_SENTENCE), numbers=rounded)
 
 
 def workload_symptoms(deployment: Deployment | None, now: datetime) -> Iterator[Symptom]:

@@ -266,7 +266,7 @@ def more_threads(threads: int, slots: int) -> str:
 
 
 def running(subject: str, took_seconds: float) -> str:
-    return f"{subject} runs, {took_seconds:.1f} s after the request"
+    return f"{subject} is running, {took_seconds:.1f} s after the request"
 
 
 def verified(

@@ -48,7 +48,10 @@ def precheck(request: PlanRequest) -> PlanReply | None:
     if age > limit:
         return _hold("stale", messages.stale(age, limit))
     if analysis.status in ("unreachable", "not_found", "ended"):
-        return _hold(analysis.status.replace("_", "-"), messages.not_running(analysis.message or analysis.status))
+        return _hold(
+            analysis.status.replace("_", "-"),
+            messages.not_running(analysis.message or f"it is {analysis.status.replace('_', ' ')}"),
+        )
     if request.topology is None or request.deployment is None:
         return _hold("metric-missing", messages.NO_GRAPH)
     if set(request.deployment.observed) != set(request.topology.names):

@@ -81,7 +81,7 @@ def test_a_plan_expires(interval: str, seconds: int) -> None:
             "unreachable",
             "cannot be scaled: refused",
         ),
-        (request(of={"status": "not_found"}), "not-found", "not_found"),
+        (request(of={"status": "not_found"}), "not-found", "not found"),
         (request(of={"deployment": None}), "metric-missing", "deployment is unknown"),
         (request(of={"topology": None}), "metric-missing", "graph or deployment is unknown"),
         (request(of={"deployment": deployment({SOURCE: 1, WORK: 2}, state="CANCELED")}), "job-ended", "is CANCELED"),
