@@ -93,7 +93,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     if looks_ahead:
         rise = max(rise, expected_rise(request, comparison, memory, parameters.drain_seconds))
     demands = demands_of(comparison)
-    impossible = infeasible(demands, parameters.drain_seconds, 1 + rise)
+    impossible = infeasible(comparison, demands, parameters.drain_seconds, 1 + rise)
     # What holding will be compared with is predicted together with it.
     max_utilization = comparison.max_utilization
     is_busy = any(each.is_above(max_utilization) for each in demands)

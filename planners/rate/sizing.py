@@ -8,7 +8,7 @@ from types import MappingProxyType
 from pydantic import AliasChoices, Field
 from weir_contracts import Infeasible, Parallelism, even_subtasks, short_name
 
-from predictor import Assumptions, CapacityCurve, Comparison
+from predictor import Assumptions, CapacityCurve, Comparison, loads_of
 
 
 class RateParameters(Assumptions):
@@ -149,6 +149,7 @@ def sized(
     becomes smaller. An infinite time drains nothing. Arrivals may become `growth` times as high; `upper` are records/s
     that may arrive at operators instead."""
     found: list[Parallelism] = [{} for _ in drains]
+    reaching = [_behind_a_bound(comparison, demands, growth, seconds) for seconds in drains]
     for each in demands:
         name, kept, curve = each.operator, min(each.now, each.max), each.curve
         if curve is None or each.load is None:
@@ -158,10 +159,33 @@ def sized(
         lasting, load = each.lasting(growth), upper.get(name, growth * each.load)
         step_cost = each.restart_seconds / comparison.assumptions.drain_seconds
         fittings = each.fittings(curve, [lasting + each.catching_up / seconds for seconds in drains], load)
-        for vector, (size, _), seconds in zip(found, fittings, drains, strict=True):
+        for vector, (size, _), seconds, reach in zip(found, fittings, drains, reaching, strict=True):
             most = each.largest_step(curve, max(lasting, load) + each.waiting / seconds, step_cost)
-            vector[name] = max(kept, each.min, min(size, most))
+            if name in reach:
+                ((follows, _),) = each.fittings(curve, [reach[name] / each.utilization], reach[name])
+                most = min(most, follows)
+            # A cut in between two steps of partitions or key groups does no more than the lower one.
+            vector[name] = max(kept, each.min, comparison.topology.smallest_useful(name, min(size, most)))
     return found
+
+
+def _behind_a_bound(
+    comparison: Comparison, demands: Sequence[Demand], growth: float, drain_seconds: float
+) -> Mapping[str, float]:
+    """Return records/s that reach the operators for which others, at their largest size, do not let all through that is to
+    be worked off in `drain_seconds`."""
+    model, restart = comparison.model, comparison.restart.seconds
+    ceilings = {d.operator: d.curve.rate(max(d.useful, d.now)) for d in demands if d.curve is not None}
+    wanted = {
+        source: growth * rate + (model.backlogs[source].records + rate * restart) / drain_seconds
+        for source, rate in model.arrivals.items()
+    }
+    reaching = model.reaching(wanted, ceilings)
+    return {
+        name: reaching[name]
+        for name, load in loads_of(model.flow, wanted).items()
+        if reaching[name] < min(load, ceilings.get(name, math.inf)) * (1 - 1e-6)
+    }
 
 
 def shrunk(
@@ -209,13 +233,15 @@ def _grown(comparison: Comparison, demand: Demand) -> int:
     return max(now, min(demand.useful, comparison.topology.next_useful(name, now + max(1, now // 2))))
 
 
-def infeasible(demands: Sequence[Demand], drain_seconds: float, growth: float) -> list[Infeasible]:
+def infeasible(
+    comparison: Comparison, demands: Sequence[Demand], drain_seconds: float, growth: float
+) -> list[Infeasible]:
     """Return the operators whose demand exceeds their limits or every parallelism, if arrivals may become `growth` times
-    as high."""
-    found = []
+    as high; none behind another one's limit."""
+    found, reaching = [], _behind_a_bound(comparison, demands, growth, drain_seconds)
     for each in demands:
         name, useful, curve = each.operator, each.useful, each.curve
-        if curve is None or each.load is None:
+        if curve is None or each.load is None or name in reaching:
             continue
         rate = each.lasting(growth) + each.catching_up / drain_seconds
         if curve.rate(useful) > 1.001 * rate:

@@ -286,6 +286,11 @@ def downstream_bound(name: str, downstream: str) -> str:
     return f"{short_name(name)} waits for {short_name(downstream)}, which is saturated and does not grow"
 
 
+def upstream_bound(name: str, limited: str, parallelism: int, reaching: float) -> str:
+    subtasks = "subtask" if parallelism == 1 else "subtasks"
+    return f"{_short(limited)} is limited to {parallelism} {subtasks}, so at most {reaching:,.0f} records/s reach {_short(name)}"
+
+
 def within_tolerance(operators: Sequence[str], change: float, tolerance: float) -> str:
     return f"{names(operators)} would change by {change:.0%}, within the tolerance of {tolerance:.0%}"
 

@@ -22,6 +22,7 @@ from tests.unit.planner.build import (
     analysis,
     context,
     deployment,
+    known,
     operator,
     outcome,
     point,
@@ -267,11 +268,15 @@ def test_a_hold_by_guards_predicts_holding() -> None:
 
 
 def test_growth_without_gain_after_the_guards_is_a_hold() -> None:
-    """Only the source may grow, and it is not the bottleneck."""
+    """Only the source may grow, and it is not the bottleneck, though its capacity is unknown."""
     plan_request = request(of={"arrivals": 2400})
     wanted = scale({SOURCE: 2, WORK: 6})
     bound = request(
-        analysis(arrivals=2400, the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"max": 2}}}))
+        analysis(
+            arrivals=2400,
+            operators=[operator(SOURCE, 1, None, 1000.0, utilization=known(0.3)), operator(WORK, 2, 1000.0, 2400.0)],
+            the_policy=policy(bounds={"min": 1, "max": 12, "operators": {WORK: {"max": 2}}}),
+        )
     )
     assert made(wanted, plan_request).kind == "scale"
     plan = made(wanted, bound)

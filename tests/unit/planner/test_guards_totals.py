@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from weir_contracts import Parallelism, PlanReply, PlanState, Slots
 
 from services.planner.core.decide import make_plan
-from services.planner.core.guards import amend
+from services.planner.core.guards import Proposal, amend
 from services.planner.core.guards.allowed import cut, raised, subtasks
+from services.planner.core.guards.totals import total_bounds
 from tests.effort import examples
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, context, deployment, policy, request, scale, topology
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
@@ -31,7 +32,8 @@ def test_growth_is_cut_evenly_and_what_runs_is_kept() -> None:
     """4 and 4 run, 6 and 12 are proposed, 12 are allowed: both get 2 more. With all 12 in use neither grows."""
     spec = {"bounds": {"max": 12, "total": {"max": 12}}}
     current = {SOURCE: 4, WORK: 4}
-    assert passed({SOURCE: 6, WORK: 12}, context(current, spec=spec)).vector == {SOURCE: 6, WORK: 6}
+    proposal = Proposal(context(current, spec=spec), {SOURCE: 6, WORK: 12}, "overloaded", "more arrives")
+    assert total_bounds(proposal).vector == {SOURCE: 6, WORK: 6}
     full = passed({SOURCE: 4, WORK: 9}, context({SOURCE: 4, WORK: 8}, spec=spec))
     assert (full.vector, full.code) == (None, "total-bounds")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from weir_contracts import PlanReply
 
-from .effects import dead_band, downstream_bound, hot_key, scale_down_gate
+from .effects import dead_band, downstream_bound, hot_key, scale_down_gate, upstream_bound
 from .history import action_budget, ineffective_growth, reversal
 from .peaks import will_be_needed
 from .proposal import Context, Proposal
@@ -43,6 +43,7 @@ GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "budget": budget,
     "slots-available": slots_available,
     "downstream-bound": downstream_bound,
+    "upstream-bound": upstream_bound,
     "dead-band": dead_band,
     "one-parallelism": one_parallelism,
     "quarantine": quarantined,

@@ -10,6 +10,8 @@ from .sizes import TARGET_UTILIZATION
 HOT = 2.0
 """Busiest subtask over the mean, beyond its larger share of partitions or key groups, above which a single key or
 partition is hot."""
+PLENTY = 1e6
+"""Times what arrives and waits: more than any operator does."""
 HELD_BACK = 0.2
 """Backpressured share from which an operator waits for a downstream one."""
 
@@ -142,6 +144,33 @@ def _downstream(name: str, context: Context) -> list[str]:
             found.append(nearest)
             waiting += context.topology.outputs(nearest)
     return found
+
+
+def upstream_bound(proposal: Proposal) -> Proposal:
+    """Limit growth to what can reach an operator where guards have limited another one that slows the same sources."""
+    context, model, wanted = proposal.context, proposal.context.request.model[0], proposal.wanted
+    proposed = {**wanted, **next((amendment.before for amendment in proposal.amendments if amendment.before), {})}
+    known = [name for name in wanted if name in model.curves and name in model.fed]
+    rates = {name: (model.curves[name].rate(wanted[name]), model.curves[name].rate(proposed[name])) for name in known}
+    ceilings = {name: rate for name, (rate, before) in rates.items() if rate < before and wanted[name] < proposed[name]}
+    if not ceilings:
+        return proposal
+    limit = context.spec.objective.utilization or TARGET_UTILIZATION
+    plenty = {source: PLENTY * (1 + rate + model.backlogs[source].records) for source, rate in model.arrivals.items()}
+    for name in [name for name in proposal.moves[0] if name in known]:
+        reaching = {each: model.reaching(plenty, {each: ceilings[each]})[name] for each in ceilings if each != name}
+        slowest = min(reaching, key=lambda each: reaching[each], default=None)
+        if slowest is None:
+            continue
+        needed = model.curves[name].needed(reaching[slowest] / limit)
+        follows = max(context.current[name], wanted[name] if needed is None else needed)
+        if follows >= wanted[name]:
+            continue
+        reason = messages.upstream_bound(name, slowest, wanted[slowest], reaching[slowest])
+        proposal = proposal.noting("upstream-bound", reason, wanted=wanted[name], limit=follows, operator=name).changed(
+            "upstream-bound", reason, {**proposal.wanted, name: follows}
+        )
+    return proposal
 
 
 def dead_band(proposal: Proposal) -> Proposal:
