@@ -3,7 +3,8 @@ parallelism for the peak, one for the mean, and the reactive utilization rule of
 0.1, 15 s, 5 min of stabilization).
 
 Days of each recording around its highest point, at their own speed; the same simulated application, load and restarts
-for all. The same seed gives the same figures on every machine. Results and curves are in bench/results/quality.json and
+for all. Then a day of one of them on applications with a maximum of 8, 64 and 500 subtasks (`sizes.py`). The same seed
+gives the same figures on every machine. Results are in bench/results/quality.json, curves of the recordings in
 quality.svg.
 """
 
@@ -18,6 +19,7 @@ from rich.table import Table
 
 from bench.compare.rules import STATIC_UTILIZATION, Busy, Reactive
 from bench.results_file import RESULTS, write
+from bench.sizes import SIZES, Size
 from replay.figure import Panel, write_svg
 from replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
 from replay.run import POINTS, run, run_panels
@@ -29,6 +31,8 @@ from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording
 HPA_PERIOD_SECONDS = 15.0
 INTERVAL_SECONDS = 15.0
 """Of Weir: it looks as often as the rule does."""
+SIZED_TRACE, SIZED_DAYS = "nyc_taxi", 1.0
+"""Recording, and simulated days of it, on the applications of several sizes."""
 STRATEGIES = ("weir", "static-peak", "static-mean", "reactive")
 
 Shares = Mapping[str, float | None]
@@ -55,6 +59,12 @@ def around_the_peak(trace: str, options: ReplayOptions) -> Replay:
     start = min(max(0.0, peak - prepared.duration_seconds / 2), max(0.0, latest))
     start -= start % DAY_SECONDS
     return begun_with(prepared, replace(prepared.trace, start_seconds=start))
+
+
+def sized(prepared: Replay, size: Size) -> Replay:
+    """The same recording, as high as an application of another size carries."""
+    load, policy = replace(prepared.trace, peak_rate=size.peak_rate), size.bounded(prepared.policy)
+    return begun_with(replace(prepared, application=size.application(), policy=policy), load)
 
 
 def begun_with(prepared: Replay, load: LoadTrace) -> Replay:
@@ -118,9 +128,11 @@ def _meter(prepared: Replay, simulation: Simulation) -> Meter:
     )
 
 
-def held(trace: str, strategy: str, options: ReplayOptions) -> Held:
-    """One strategy over one recording."""
+def held(trace: str, strategy: str, options: ReplayOptions, size: str | None = None) -> Held:
+    """One strategy over one recording, on an application of `SIZES` if one is named."""
     prepared = around_the_peak(trace, options)
+    if size is not None:
+        prepared, trace = sized(prepared, SIZES[size]), f"{trace}, {size}"
     rates = [prepared.trace.rate_at(minute * 60.0) for minute in range(int(prepared.duration_seconds // 60))]
     match strategy:
         case "weir":
@@ -184,13 +196,19 @@ def main() -> int:
         seed=arguments.seed,
     )
     results = []
-    for trace in sorted(path.stem for path in BUNDLED.glob("*.csv")):
+    traces = sorted(path.stem for path in BUNDLED.glob("*.csv"))
+    for trace in traces:
         for strategy in STRATEGIES:
             print(f"{trace} under {strategy}", flush=True)
             results.append(held(trace, strategy, options))
+    a_day = replace(options, duration_seconds=min(arguments.days, SIZED_DAYS) * DAY_SECONDS)
+    for size in SIZES:
+        for strategy in STRATEGIES:
+            print(f"{SIZED_TRACE} on {size} under {strategy}", flush=True)
+            results.append(held(SIZED_TRACE, strategy, a_day, size))
     Console(width=110).print(table(results))
     objective = results[0].score.objective_seconds
-    figure = figure_panels(results, objective)
+    figure = figure_panels([result for result in results if result.trace in traces], objective)
     write_svg(RESULTS / "quality.svg", "Weir and a reactive rule on the bundled recordings", figure)
     about = {
         "days": arguments.days,

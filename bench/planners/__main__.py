@@ -1,6 +1,7 @@
 """`make bench-planners`: every built-in planner on the simulator over the bundled recordings and the classic patterns on
-three topologies, over sawtooths, flash crowds and bursts, and looked at every 10 and 60 s, compared with a clairvoyant
-planner and a parallelism for the peak. The same seed gives the same figures on every machine.
+three topologies, over sawtooths, flash crowds and bursts, looked at every 10 and 60 s, and with a maximum of 8, 64 and
+500 subtasks, compared with a clairvoyant planner and a parallelism for the peak. The same seed gives the same figures on
+every machine.
 
     python -m bench.planners                        everything, into bench/results/planners.json and planners*.svg
     python -m bench.planners --planners rate,hpa --traces step --topologies chain     a part of it, printed only
@@ -28,6 +29,8 @@ from .contest import Held, Situation
 
 DRAWN = "chain"
 """The topology whose curves are drawn."""
+LEAP_DRAWN = "stepped-64"
+"""The same, of the applications of several sizes."""
 
 
 def main() -> int:
@@ -39,7 +42,7 @@ def main() -> int:
         return 0 if figures["within_budget"] else 1
     planners = _chosen("--planners", arguments.planners, contest.contestants())
     traces = _chosen("--traces", arguments.traces, contest.traces())
-    topologies = _chosen("--topologies", arguments.topologies, list(contest.TOPOLOGIES))
+    topologies = _chosen("--topologies", arguments.topologies, contest.topologies())
     chosen = [s for s in contest.situations() if s.trace in traces and s.topology in topologies]
     seeds = None if arguments.seed is None else [arguments.seed]
     runs = [(s, p, seed) for s in chosen for p in planners for seed in seeds or contest.seeds_of(p)]
@@ -50,8 +53,9 @@ def main() -> int:
         Console(width=118).print(_each(results))
         return 0
     for trace in traces:
-        drawn = [r for r in results if r.situation == Situation(trace, DRAWN) and r.seed == contest.SEEDS[0]]
-        write_svg(RESULTS / f"planners-{trace}.svg", f"Slots held over {trace}, {DRAWN}", figure_panels(drawn))
+        topology = LEAP_DRAWN if trace in contest.LEAPS else DRAWN
+        drawn = [r for r in results if r.situation == Situation(trace, topology) and r.seed == contest.SEEDS[0]]
+        write_svg(RESULTS / f"planners-{trace}.svg", f"Slots held over {trace}, {topology}", figure_panels(drawn))
     about = {
         "interval_seconds": contest.INTERVAL_SECONDS,
         "peak_rate": contest.PEAK_RATE,

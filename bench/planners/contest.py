@@ -16,6 +16,7 @@ from weir_planner.installed import built_in, parse_parameters
 
 from bench.compare.rules import STATIC_UTILIZATION
 from bench.quality import static
+from bench.sizes import SIZES
 from replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
 from replay.run import run
 from replay.score import Point, Score
@@ -68,6 +69,11 @@ SWINGS: Mapping[str, Callable[[], Shape]] = {
     **{f"bursts-{seconds}s": partial(_bursts, seconds) for seconds in (2, 5, 10)},
 }
 """Loads that move faster than stabilisation, or many times as high as before; on the chain only."""
+LEAPS: Mapping[str, Callable[[], Shape]] = {
+    "leap": lambda: Step(((0.0, LOW), (400.0, 1.0), (1300.0, 0.5), (1900.0, LOW))),
+}
+"""Loads of the applications of several sizes; on those only."""
+LEAP_SECONDS = 2400.0
 LOOKS: Mapping[float, Sequence[str]] = {10.0: ("step", "flash-x20"), 60.0: ("step", "flash-x20", "sine")}
 """By the interval of the policy: loads that are also looked at so often, on the chain."""
 SEEDS = (0, 1, 2, 3, 4)
@@ -115,7 +121,12 @@ class Held:
 
 def traces() -> list[str]:
     """Recordings first."""
-    return [*sorted(path.stem for path in BUNDLED.glob("*.csv")), *PATTERNS, *SWINGS]
+    return [*sorted(path.stem for path in BUNDLED.glob("*.csv")), *PATTERNS, *SWINGS, *LEAPS]
+
+
+def topologies() -> list[str]:
+    """The usual ones first."""
+    return [*TOPOLOGIES, *SIZES]
 
 
 def situations() -> list[Situation]:
@@ -124,7 +135,7 @@ def situations() -> list[Situation]:
 
 
 def _topologies(trace: str) -> Sequence[str]:
-    return ("chain",) if trace in SWINGS else list(TOPOLOGIES)
+    return ("chain",) if trace in SWINGS else list(SIZES) if trace in LEAPS else list(TOPOLOGIES)
 
 
 def seeds_of(planner: str) -> Sequence[int]:
@@ -139,9 +150,9 @@ def contestants() -> list[str]:
 
 def load_of(trace: str) -> tuple[LoadTrace, float]:
     """The load and how long it lasts, in s."""
-    pattern = PATTERNS.get(trace) or SWINGS.get(trace)
+    pattern = PATTERNS.get(trace) or SWINGS.get(trace) or LEAPS.get(trace)
     if pattern is not None:
-        return LoadTrace(pattern(), PEAK_RATE), PATTERN_SECONDS
+        return LoadTrace(pattern(), PEAK_RATE), LEAP_SECONDS if trace in LEAPS else PATTERN_SECONDS
     shape = named(trace)
     if not isinstance(shape, Recording):
         raise TypeError(f"{trace}: is a shape, not a recording")
@@ -154,10 +165,12 @@ def prepared(situation: Situation, planner: str | None, duration_seconds: float 
     """The run, ready; begun with what the first load needs and a little to spare."""
     load, lasts = load_of(situation.trace)
     replay = prepare(ReplayOptions(trace="sine", interval_seconds=situation.interval_seconds, duration_seconds=lasts))
-    application = TOPOLOGIES[situation.topology]()
-    max_parallelism = replay.policy.spec.bounds.max
+    policy, size = replay.policy, SIZES.get(situation.topology)
+    if size is not None:
+        load, policy = replace(load, peak_rate=size.peak_rate), size.bounded(policy)
+    application = TOPOLOGIES[situation.topology]() if size is None else size.application()
+    max_parallelism = policy.spec.bounds.max
     optimum = OfflineOptimum(application, max_parallelism)
-    policy = replay.policy
     if planner is not None:
         choice = policy.spec.planner.model_copy(
             update={"name": planner, "parameters": parameters_of(planner, application, load, lasts, max_parallelism)}
