@@ -288,7 +288,7 @@ def downstream_bound(name: str, downstream: str) -> str:
 
 def upstream_bound(name: str, limited: str, parallelism: int, reaching: float) -> str:
     subtasks = "subtask" if parallelism == 1 else "subtasks"
-    return f"{_short(limited)} is limited to {parallelism} {subtasks}, so at most {reaching:,.0f} records/s reach {_short(name)}"
+    return f"{short_name(limited)} is limited to {parallelism} {subtasks}, so at most {reaching:,.0f} records/s reach {short_name(name)}"
 
 
 def within_tolerance(operators: Sequence[str], change: float, tolerance: float) -> str:
