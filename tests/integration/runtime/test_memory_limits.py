@@ -81,7 +81,7 @@ async def unfinished(port: int, token: str | None, body: bytes) -> bytes:
         (None, b"[" * 1_900_000, {401}),
         (TOKEN, b"[" + b"[]," * 60_000, {503}),
         (TOKEN, b'["' + b"x" * 1_900_000, {503}),
-        XX,
+        (TOKEN, b"[" + b"[]," * 600_000, {413, 503}),
     ],
     ids=["no token", "elements", "text", "too many elements"],
 )
