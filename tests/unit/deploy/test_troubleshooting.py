@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from weir_contracts import NO_REPLY
 from weir_contracts.analysis import SymptomCode
 
-from services.planner.core.decide import NO_REPLY
 from services.planner.core.guards import GUARDS
 
 ROOT = Path(__file__).parents[3]
