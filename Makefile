@@ -58,7 +58,7 @@ fast: environment
 check: environment  ## lint, types, import rules and fast tests: about a minute on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target fast lint types imports
 
-explore: environment  ## the fast tests that generate examples, with 20 times as many as `make test`, others in each run (3 minutes)
+explore: environment  ## the fast tests that generate examples, with 20 times as many as `make test`, others in each run (about 15 minutes)
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --explore=20 -m hypothesis $(FAST)
 
 test-integration: means  ## each adapter against the real part
