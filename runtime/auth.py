@@ -27,7 +27,7 @@ _INCLUDED: Mapping[Role, frozenset[Role]] = {
 """What each role may: `metrics` the Prometheus metrics alone, `write` policies, `planner-admin` registrations of
 planners, `executor` the record of the action in flight."""
 MIN_TOKEN_LENGTH = 16
-PUBLIC = "/health/"
+PUBLIC = ("/health", "/health/live", "/health/ready")
 """Paths without a token: probes have none, and the answers name no application."""
 _BEARER = HTTPBearer(auto_error=False, description="needed where the service was started with tokens")
 
@@ -138,7 +138,7 @@ class Authentication:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not scope["path"].startswith(PUBLIC):
+        if scope["type"] == "http" and scope["path"] not in PUBLIC:
             caller = _caller(scope["app"].state.tokens, Headers(scope=scope).get("authorization", ""))
             if caller is None:
                 headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}

@@ -72,12 +72,12 @@ def test_the_api_asks_for_the_token(loop: Loop) -> None:
 
 
 def test_secrets_are_where_their_readers_are_and_nowhere_else(loop: Loop) -> None:
-    """The files in the monitor's folder grant no access, and no variable of any container holds a token."""
+    """The token in the monitor's folder reads metrics alone, and no variable of any container holds a token."""
     assert loop.stack.exec("monitor", "ls", "/run/weir").split() == ["WEIR_TOKENS"]
     known_to_the_monitor = json.loads(loop.stack.exec("monitor", "cat", "/run/weir/WEIR_TOKENS"))
     for token in known_to_the_monitor:
         answer = httpx.get(f"{loop.url}/v1/policies", headers={"Authorization": f"Bearer {token}"})
-        assert answer.status_code == 401
+        assert answer.status_code == 403
     secret = loop.stack.operator_token()
     assert all(secret not in json.dumps(c.attrs["Config"]["Env"]) for c in loop.stack.containers())
 
@@ -92,7 +92,7 @@ def test_a_load_step_is_followed(loop: Loop) -> None:
 
 
 def test_prometheus_finds_all_five(loop: Loop) -> None:
-    """By their names in the project's network, where no token is required."""
+    """By their names in the project's network, with the token that the first start made for it."""
     loop.stack.up("prometheus")
     command = ["promtool", "query", "instant", "http://127.0.0.1:9090", 'sum by (job) (up{job=~"weir-.*"})']
 
@@ -111,8 +111,9 @@ def several(loop: Loop) -> Iterator[list[str]]:
         namespace, _, word = name.partition("/")
         metadata = {"namespace": namespace, "name": word}
         # A separate job, which the cluster does not have: a target has one policy.
-        target = {"flink": {**policy["spec"]["target"]["flink"], "job": word}}
-        document = {**policy, "metadata": metadata, "spec": {**policy["spec"], "target": target, "mode": "advise"}}
+        application = {"flink": {**policy["spec"]["application"]["flink"], "job": word}}
+        spec = {**policy["spec"], "application": application, "mode": "advise"}
+        document = {**policy, "metadata": metadata, "spec": spec}
         loop.client.put(f"/v1/policies/{name}", json=document).raise_for_status()
     names = [loop.application, *OTHERS]
     wait_until(lambda: all(reading(loop, name, "plan") for name in names), timeout_seconds=180, what="plans for all")

@@ -216,6 +216,21 @@ async def test_no_byte_of_a_body_is_read_without_a_token() -> None:
         assert (path, sent[0]["status"], read) == (path, 401, 0)
 
 
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
+async def test_probes_need_no_token(path: str) -> None:
+    """The kubelet and a container's health check have none."""
+    app = guarded()
+
+    @app.get(path)
+    async def probed() -> str:
+        return "ok"
+
+    async with client(app) as http:
+        assert (await http.get(path)).status_code == 200
+        assert (await http.get(f"{path}/../who")).status_code == 401
+        assert (await http.get("/healthy")).status_code == 401
+
+
 async def test_open_bodies_share_one_budget() -> None:
     """Callers that each stay below the limit of a body, and never end it, do not fill the memory together: further
     large bodies are refused until theirs end, small ones and other requests are served."""
