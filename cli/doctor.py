@@ -16,7 +16,7 @@ from .output import Format, Output, text_of
 from .terminal import say
 
 WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
-JOBS = ("tokens", "topics")
+JOBS = ("tokens",)
 RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
     "monitor": {
         ("", "pods"): ("list", "watch"),

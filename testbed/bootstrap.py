@@ -245,7 +245,9 @@ class Step:
             except OSError as error:
                 raise SetupError(f"{self.name}: cannot run {command[0]}: {error.strerror}") from None
             except subprocess.TimeoutExpired:
-                raise SetupError(f"{self.name}: not done within {STEP_TIMEOUT_SECONDS} s, see {self.log}") from None
+                again = "run it again: it goes on from what is done"
+                what = f"not done within {STEP_TIMEOUT_SECONDS} s, see {self.log}; {again}"
+                raise SetupError(f"{self.name}: {what}") from None
         if done.returncode:
             raise SetupError(f"{self.name}: failed, see {self.log}; it says: {self._complaint()}")
 

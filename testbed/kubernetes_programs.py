@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .bootstrap import CACHE, PROJECT, SetupError, Step, inspect_machine, missing_space, output_of, perform, report
+from .node_host import missing as missing_for_node
 
 VERSION = "1.34.2"
 PARTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -107,7 +108,8 @@ def set_up(*, with_node: bool = False) -> None:
     if all(step.done for step, _ in steps(with_node=with_node)):
         return
     found = inspect_machine(with_java=False)
-    problem = missing() or missing_space(found, DISK_MEGABYTES)
+    # Before the builds, which take long: what else the machine lacks.
+    problem = (missing_for_node() if with_node else None) or missing() or missing_space(found, DISK_MEGABYTES)
     if problem:
         raise SetupError(problem)
     perform(partial(steps, with_node=with_node))

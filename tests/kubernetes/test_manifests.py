@@ -74,6 +74,11 @@ def installed(cluster: KubernetesCluster) -> Iterator[KubernetesCluster]:
     assert cluster_wide(cluster) <= before, "something was left"
 
 
+def jobs(cluster: KubernetesCluster) -> list[str]:
+    listed = cluster.request("GET", "/apis/batch/v1/namespaces/weir/jobs")["items"]
+    return [each["metadata"]["name"] for each in listed]
+
+
 def volume(name: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -88,7 +93,7 @@ def volume(name: str) -> dict[str, Any]:
 
 
 def test_all_pods_become_ready(installed: KubernetesCluster) -> None:
-    """In both namespaces, under `restricted`, which the API server enforces; claims are bound, and the Jobs end."""
+    """In both namespaces, under `restricted`, which the API server enforces; claims are bound, and Jobs end and are removed."""
     for namespace in ("weir", "demo"):
         listed = installed.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments")["items"]
         replicas = {each["metadata"]["name"]: each["status"]["readyReplicas"] for each in listed}
@@ -98,8 +103,7 @@ def test_all_pods_become_ready(installed: KubernetesCluster) -> None:
             for each in wanted
             if each["metadata"]["namespace"] == namespace
         }
-    complete = ("wait", "job", "--all", "--for=condition=Complete", "--timeout=60s", "-n", "weir")
-    installed.kubectl(*complete, timeout_seconds=90)
+    wait_until(lambda: jobs(installed) == [], timeout_seconds=DEADLINE_SECONDS, what="the removal of all Jobs")
 
 
 def test_what_was_applied_is_what_was_rendered(installed: KubernetesCluster) -> None:
@@ -114,10 +118,7 @@ def test_the_api_server_accepts_an_overlay(installed: KubernetesCluster, overlay
     if overlay == EXTERNAL:
         installed.create_namespace("shop")
     try:
-        # Jobs of the overlays have the same names and cannot be changed.
-        skipped = {EXTERNAL: ["topics"], REACTIVE: ["policy"], STREAMS: ["topics", "policy"]}.get(overlay, [])
-        jobs = [("Job", name) for name in skipped]
-        objects = [each for each in manifests(overlay) if (each["kind"], each["metadata"]["name"]) not in jobs]
+        objects = manifests(overlay)
         text = "\n---\n".join(json.dumps(each) for each in objects)
         options = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
         done = installed.kubectl("apply", *options, "-f", "-", stdin=text).splitlines()
@@ -378,16 +379,18 @@ def test_tokens_are_created_once(installed: KubernetesCluster, tmp_path: Path) -
 
 
 def test_an_upgrade_as_the_guide_has_it(installed: KubernetesCluster, tmp_path: Path) -> None:
-    """Other images by an overlay of one's own: Jobs are deleted first, for they cannot be changed; then all pods are
-    replaced."""
+    """Other images and another setting by an overlay of one's own: all pods are replaced, and no Job is in the way."""
     images = [
         {"name": f"weir-{name}", "newName": f"registry.example.org/weir-{name}", "newTag": "next"} for name in WEIR
     ]
-    overlay = {"resources": [os.path.relpath(FOLDER / DEMO, tmp_path)], "images": images}
+    changed = {"name": "settings", "namespace": "weir", "behavior": "merge", "literals": ["WEIR_LOG_LEVEL=DEBUG"]}
+    overlay = {
+        "resources": [os.path.relpath(FOLDER / DEMO, tmp_path)],
+        "images": images,
+        "configMapGenerator": [changed],
+    }
     (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
-    with pytest.raises(TestbedError, match="field is immutable"):
-        installed.kubectl("apply", "--dry-run=server", "-k", str(tmp_path), timeout_seconds=DEADLINE_SECONDS)
-    installed.kubectl("delete", "job", "topics", "tokens", "policy", "-n", "weir", "--ignore-not-found")
+    wait_until(lambda: jobs(installed) == [], timeout_seconds=DEADLINE_SECONDS, what="the removal of all Jobs")
     installed.kubectl("apply", "-k", str(tmp_path), timeout_seconds=DEADLINE_SECONDS)
     for name in WEIR:
         rollout = ("rollout", "status", f"deployment/{name}", "-n", "weir", "--timeout=100s")

@@ -77,15 +77,15 @@ class Tenants:
             self.cluster.apply(role, binding, namespace=namespace)
         return access
 
-    def apply(self, namespace: str, **target: str) -> None:
-        """Apply a policy of that namespace as its team."""
+    def apply(self, team: str, **target: str) -> None:
+        """Apply a policy in a team's namespace as that team."""
         spec = {
             "target": {"kubernetes": {"kind": "Deployment", "name": "orders", **target}},
             "objective": {"utilization": 0.7},
             "mode": "act",
         }
         document = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": "orders"}}
-        self.cluster.apply({**document, "spec": spec}, namespace=namespace, access=self.authors[namespace])
+        self.cluster.apply({**document, "spec": spec}, namespace=team, access=self.authors[team])
 
     def status(self, namespace: str) -> dict[str, Any]:
         text = self.cluster.kubectl("-n", namespace, "get", "scalingpolicy", "orders", "-o", "json")

@@ -184,9 +184,12 @@ def test_every_value_is_taken(overlay: str, name: str, monkeypatch: pytest.Monke
         assert settings.namespaces == scaled
 
 
-def test_the_topics_jobs_settings_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_the_container_that_makes_topics_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a listener it needs no tokens."""
-    for key, value in environment(DEMO, named(DEMO, "Job", "topics")).items():
+    pod = named(DEMO, "Deployment", "knowledge")["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["initContainers"]] == ["topics"]
+    alone = {"spec": {"template": {"spec": {"containers": pod["initContainers"]}}}}
+    for key, value in environment(DEMO, alone).items():
         monkeypatch.setenv(key, value)
     assert TopicsSettings().kafka_bootstrap_servers == "kafka.weir.svc:9092"
 
@@ -313,7 +316,7 @@ def test_the_reactive_job_is_the_same_on_pods_that_weir_may_scale() -> None:
 
 
 CONNECTIONS = {
-    *((name, "kafka", 9092) for name in (*WEIR, "topics", "kafka", "jobmanager", "taskmanager", "load")),
+    *((name, "kafka", 9092) for name in (*WEIR, "kafka", "jobmanager", "taskmanager", "load")),
     ("executor", "knowledge", 8080),
     ("policy", "knowledge", 8080),
     ("knowledge", "planner", 8093),
@@ -358,6 +361,14 @@ METADATA_SERVICES = (
     "fd00:ec2::254",
     "fd20:ce::254",
 )
+
+
+@EACH
+def test_no_job_depends_on_a_setting_and_each_is_removed_once_it_has_ended(overlay: str) -> None:
+    """A Job cannot be changed: one with a setting, or one that stays, makes the next `kubectl apply -k` fail."""
+    for job in of_kind(overlay, "Job"):
+        assert job["spec"]["ttlSecondsAfterFinished"] <= 300, job["metadata"]["name"]
+        assert "settings-" not in json.dumps(job), job["metadata"]["name"]
 
 
 @EACH
@@ -482,7 +493,7 @@ def _uncommented(path: Path, *beginnings: str) -> None:
 
 
 def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None:
-    """A user removes the `#`: every service and the topics job mount the Secret, and the other port is open; policies are
+    """A user removes the `#`: every service mounts the Secret, and the other port is open; policies are
     resources of the namespace shop."""
     shutil.copytree(FOLDER, tmp_path / "k8s")
     overlay = tmp_path / "k8s" / EXTERNAL
@@ -504,7 +515,7 @@ def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None
     def mounting(secret: str) -> set[str]:
         return {each["metadata"]["name"] for each in workloads if f'"{secret}"' in json.dumps(each["spec"])}
 
-    assert mounting("kafka") == {*WEIR, "topics"}
+    assert mounting("kafka") == set(WEIR)
     assert mounting("credentials") == {"monitor", "executor"}
     assert {"port": 9093} in found("NetworkPolicy", "to-brokers")["spec"]["egress"][0]["ports"]
 

@@ -137,6 +137,19 @@ def test_a_failing_command_names_its_log_and_its_reason(step: Callable[[], Step]
         failing.run(["/nonexistent/mvn"])
 
 
+def test_a_step_that_takes_too_long_says_that_a_rerun_goes_on(
+    step: Callable[[], Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compiler has cached stays."""
+    monkeypatch.setattr(bootstrap, "STEP_TIMEOUT_SECONDS", 0.05)
+    slow = step()
+    slow.begin()
+    with pytest.raises(
+        SetupError, match=r"not done within 0\.05 s, see .*; run it again: it goes on from what is done"
+    ):
+        slow.run(["sleep", "5"])
+
+
 def test_a_digest_sees_names_contents_and_new_files(tmp_path: Path) -> None:
     """A renamed, changed or added source file is a new build; an incomplete clone is an error."""
     (tmp_path / "src").mkdir()

@@ -77,6 +77,20 @@ def test_set_up_without_go_fails_before_it_writes(empty_machine: Path, tmp_path:
     assert not empty_machine.exists()
 
 
+def test_a_nodes_packages_are_checked_before_anything_is_built(
+    empty_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The builds take ten minutes; a cluster without a node needs none of these packages."""
+    monkeypatch.setattr(
+        kubernetes_programs, "missing_for_node", lambda: "programs of a node are missing: apt install x"
+    )
+    with pytest.raises(SetupError, match="programs of a node are missing"):
+        kubernetes_programs.set_up(with_node=True)
+    with pytest.raises(SetupError, match="etcd is needed"):
+        kubernetes_programs.set_up()
+    assert not empty_machine.exists()
+
+
 def test_every_listener_is_on_the_given_address_or_the_loopback_interface(tmp_path: Path) -> None:
     """No part listens elsewhere, and pods' addresses are local ones."""
     layout = Layout(tmp_path, "127.0.0.1")
