@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from testbed.kubernetes import NODE, KubernetesCluster
+from testbed.process import wait_until
 
 GROUP, PLURAL = "shop.example", "workers"
 PAUSE_SECONDS = 0.2
@@ -54,7 +55,14 @@ def define(cluster: KubernetesCluster, *definitions: dict[str, Any]) -> None:
     """Create definitions and wait until their kinds are served."""
     cluster.apply(*definitions)
     for each in definitions:
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{each['metadata']['name']}")
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{each['metadata']['name']}"
+        wait_until(lambda path=path: _is_served(cluster, path), timeout_seconds=60.0, what="a definition")  # type: ignore[misc]
+
+
+def _is_served(cluster: KubernetesCluster, path: str) -> bool:
+    """Return whether a definition is established; `kubectl wait` fails while it has no status."""
+    conditions = cluster.request("GET", path).get("status", {}).get("conditions") or []
+    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
 
 
 class WorkerController:

@@ -3,7 +3,6 @@
 import base64
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,11 +10,11 @@ import yaml
 from testbed.bootstrap import PROJECT
 from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
-from tests.containers.compose import WEIR as SERVICES
 
 from .images import provide
 
 OVERLAYS = PROJECT / "deploy" / "k8s" / "overlays"
+DEFINITION = OVERLAYS.parent / "components" / "policy-resources" / "scalingpolicies.json"
 WEIR, SAMPLE = "weir", "demo"
 """The overlays' namespaces: the loop, and what it scales."""
 READY_SECONDS = 600
@@ -52,21 +51,10 @@ class NodeStack:
 
     def apply(self) -> None:
         """Apply the overlay and wait until every deployment is available."""
+        self.node.cluster.kubectl("apply", "-f", str(DEFINITION))
         self.node.cluster.kubectl("apply", "--server-side", "-k", str(self._folder), timeout_seconds=READY_SECONDS)
         for namespace in (WEIR, SAMPLE):
             self.node.wait_available(namespace, READY_SECONDS)
-
-    def upgrade(self, overlay: Path) -> None:
-        """Apply another overlay in place of the present one, as the guide has it: Jobs cannot be changed."""
-        jobs = sorted(each["metadata"]["name"] for each in self.manifests() if each["kind"] == "Job")
-        self.node.cluster.kubectl(
-            "delete", "job", *jobs, "-n", WEIR, "--ignore-not-found", timeout_seconds=GONE_SECONDS
-        )
-        self._folder = overlay
-        self.apply()
-        for name in SERVICES:
-            rollout = ("rollout", "status", f"deployment/{name}", "-n", WEIR, f"--timeout={READY_SECONDS}s")
-            self.node.cluster.kubectl(*rollout, timeout_seconds=READY_SECONDS + 10)
 
     def down(self) -> None:
         """Delete all that the overlay has made."""

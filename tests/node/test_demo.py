@@ -1,11 +1,8 @@
 """`kubectl apply -k deploy/k8s/overlays/demo` on a real node: the loop acts, follows a load step, survives the death of
 each service's pods, scales by other planners and by a policy that is a resource, and leaves nothing behind."""
 
-import json
-import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ from tests.containers.compose import WEIR as SERVICES
 from tests.containers.loop import Loop, slowest
 
 from .servers import RESTRICTED, Callers, deployment, service
-from .stack import OVERLAYS, SAMPLE, WEIR, NodeStack
+from .stack import SAMPLE, WEIR, NodeStack
 
 LOW, HIGH = 700, 2000
 """Records/s: two subtasks of the slowest operator do the one, and at least five the other."""
@@ -105,33 +102,10 @@ def test_daedalus_stays_within_the_budget(loop: Loop) -> None:
     assert all(max(plan["action"]["parallelism"].values()) <= SLOTS for plan in found.values() if plan["action"])
 
 
-@pytest.fixture
-def resources(loop: Loop, tmp_path: Path) -> KubernetesCluster:
-    """A cluster on which policies of the namespace `demo` are resources, by an overlay of one's own."""
-
-    def at(folder: Path, place: str) -> str:
-        return os.path.relpath(OVERLAYS.parent / place, folder)
-
-    rights = tmp_path / "rights"
-    rights.mkdir()
-    own = {"namespace": SAMPLE, "resources": [at(rights, "target/policies")]}
-    (rights / "kustomization.yaml").write_text(json.dumps(own))
-    settings = {"name": "settings", "namespace": WEIR, "behavior": "merge"}
-    overlay = {
-        "resources": [at(tmp_path, "overlays/demo"), "rights"],
-        "components": [at(tmp_path, "components/policy-resources")],
-        "configMapGenerator": [{**settings, "literals": [f"WEIR_KNOWLEDGE_KUBERNETES_NAMESPACES={SAMPLE}"]}],
-    }
-    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
-    loop.stack.upgrade(tmp_path)
-    cluster: KubernetesCluster = loop.stack.node.cluster
-    cluster.kubectl("wait", "--for=condition=Established", "crd/scalingpolicies.weir.dev", "--timeout=60s")
-    return cluster
-
-
-def test_a_resource_lets_the_hpa_rule_scale_a_deployment_by_its_cpu(loop: Loop, resources: KubernetesCluster) -> None:
+def test_a_resource_lets_the_hpa_rule_scale_a_deployment_by_its_cpu(loop: Loop) -> None:
     """200 millicores at pods that request 100 and are to use 60 %: four pods; one once the requests end. The policy is
     applied, watched and deleted by kubectl."""
+    resources: KubernetesCluster = loop.stack.node.cluster
     pods = deployment(SHOP, RESTRICTED, 1, cpu=f"{CPU_REQUEST * 1000:g}m", cpu_seconds=CPU_SECONDS)
     resources.apply(pods, service(SHOP), namespace=SAMPLE)
     shop = Loop(loop.stack, 8080, f"{SAMPLE}/{SHOP}", loop.host)

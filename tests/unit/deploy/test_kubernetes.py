@@ -139,13 +139,13 @@ def test_every_pod_that_stays_has_probes(overlay: str) -> None:
 
 @EACH
 def test_only_who_uses_the_kubernetes_api_has_a_token_for_it(overlay: str) -> None:
-    """Monitor, executor and the Job that creates the tokens."""
+    """Monitor, executor, the Job that creates the tokens, and knowledge where policies are resources."""
     for name, workload in each_workload(overlay).items():
         pod = workload["spec"]["template"]["spec"]
         mounts = pod.get("automountServiceAccountToken")
         if mounts is None:
             mounts = named(overlay, "ServiceAccount", pod["serviceAccountName"])["automountServiceAccountToken"]
-        assert mounts is (name in ("monitor", "executor", "tokens"))
+        assert mounts is (name in {"monitor", "executor", "tokens", *(("knowledge",) if overlay != EXTERNAL else ())})
 
 
 def test_requests_fit_two_cores_and_8_gb() -> None:
@@ -247,15 +247,19 @@ def test_every_verb_has_its_reason() -> None:
 
 
 def test_rights_are_minimal() -> None:
-    """The monitor reads; the executor writes `/scale` alone; nothing is cluster-wide, nothing is a wildcard."""
+    """The monitor reads; the executor writes `/scale` alone, knowledge `/status` and events; nothing is cluster-wide,
+    nothing is a wildcard."""
     roles = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in of_kind(DEMO, "Role")}
-    assert roles.keys() == {("demo", "weir-monitor"), ("demo", "weir-executor"), ("weir", "tokens")}
+    in_demo = {("demo", f"weir-{account}") for account in ("monitor", "executor", "knowledge")}
+    assert roles.keys() == {*in_demo, ("weir", "tokens")}
     assert of_kind(DEMO, "ClusterRole", "ClusterRoleBinding") == []
     reads = {"get", "list", "watch"}
     for rule in roles["demo", "weir-monitor"]["rules"]:
         assert set(rule["verbs"]) <= reads
     for rule in roles["demo", "weir-executor"]["rules"]:
         assert set(rule["verbs"]) <= reads or all(each.endswith("/scale") for each in rule["resources"])
+    for rule in roles["demo", "weir-knowledge"]["rules"]:
+        assert set(rule["verbs"]) <= reads or set(rule["resources"]) <= {"scalingpolicies/status", "events"}
     assert "*" not in str([role["rules"] for role in roles.values()])
 
 
@@ -361,6 +365,12 @@ METADATA_SERVICES = (
     "fd00:ec2::254",
     "fd20:ce::254",
 )
+
+
+@EACH
+def test_deleting_an_overlay_keeps_the_definition_of_the_policies(overlay: str) -> None:
+    """Without it the API server deletes all resources, those of other installations among them."""
+    assert of_kind(overlay, "CustomResourceDefinition") == []
 
 
 @EACH
@@ -519,7 +529,6 @@ def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None
     assert mounting("credentials") == {"monitor", "executor"}
     assert {"port": 9093} in found("NetworkPolicy", "to-brokers")["spec"]["egress"][0]["ports"]
 
-    assert found("CustomResourceDefinition", "scalingpolicies.weir.dev")["spec"]["names"]["kind"] == "ScalingPolicy"
     assert found("ServiceAccount", "knowledge")["automountServiceAccountToken"] is True
     (rule,) = found("NetworkPolicy", "to-kubernetes")["spec"]["podSelector"]["matchExpressions"]
     assert "knowledge" in rule["values"]
