@@ -62,7 +62,7 @@ def environment(folder: str, workload: Manifest) -> dict[str, str]:
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
         found |= named(folder, "ConfigMap", source["configMapRef"]["name"])["data"]
-    return found | {each["name"]: each["value"] for each in container.get("env", [])}
+    return found | {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
 
 
 @dataclass(frozen=True)
