@@ -1,5 +1,6 @@
 """Flow of records through a graph: each operator's input per record that a source takes in."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from weir_contracts import Analysis, Topology, within
@@ -70,6 +71,30 @@ def loads_of(flow: Flow, rates: Mapping[str, float]) -> dict[str, float]:
         for source, share in shares.items():
             total += share * rates.get(source, 0.0)
         found[name] = total
+    return found
+
+
+def reaching(flow: Flow, wanted: Mapping[str, float], capacities: Mapping[str, float]) -> dict[str, float]:
+    """Return an upper bound of the records/s that reach each operator with a known flow if the sources want to take in
+    `wanted` and the named operators do no more than `capacities`.
+
+    A source takes in no more than what each operator would let through of it alone. And what arrives at an operator is at
+    most max(share here ÷ share there) times the capacity of any that all its sources feed.
+    """
+    loads, rates = loads_of(flow, wanted), dict(wanted)
+    limiting = {name: capacities[name] for name, load in loads.items() if load > capacities.get(name, math.inf)}
+    for name, capacity in limiting.items():
+        for source, share in flow[name].items():
+            if share > 0:
+                rates[source] = min(rates.get(source, 0.0), capacity / share)
+    found = loads_of(flow, rates)
+    for name in found if limiting else ():
+        here = {source: share for source, share in flow[name].items() if share > 0}
+        for limit, capacity in limiting.items():
+            there = flow[limit]
+            if here and all(there.get(source, 0.0) > 0 for source in here):
+                most = max(share / there[source] for source, share in here.items())
+                found[name] = min(found[name], capacity * most)
     return found
 
 

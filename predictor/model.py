@@ -9,7 +9,7 @@ from weir_contracts import Topology
 
 from .arrivals import ArrivalPath
 from .capacity import CapacityCurve
-from .flow import Fed, Flow, fed_by, loads_of, throttled
+from .flow import Fed, Flow, fed_by, loads_of, reaching
 
 MIN_RATE = 1e-6
 """Records/s below which nothing arrives (one record in eleven days): a smoothed rate on its way to 0."""
@@ -81,9 +81,13 @@ class Model:
         return loads_of(self.flow, self.arrivals)
 
     def reaching(self, wanted: Mapping[str, float], capacities: Mapping[str, float]) -> dict[str, float]:
-        """Return records/s that reach each operator with a known flow if the sources want to take in `wanted` and the named
-        operators do no more than `capacities`."""
-        return loads_of(self.flow, throttled(self.flow, self.topology.names, capacities, wanted))
+        """Return records/s that may reach each operator with a known flow if the sources want to take in `wanted` and the
+        named operators do no more than `capacities`.
+
+        An upper bound: where sources meet at an operator that is too small, how they share it is not known, and each is
+        taken to get what it can use. So what reaches an operator never falls because more arrives elsewhere.
+        """
+        return reaching(self.flow, wanted, capacities)
 
     def max_loads(self, horizon_seconds: float) -> Mapping[str, float]:
         """Return the highest load of each operator with a known flow within the horizon."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Parallelism, Plan
+from weir_contracts import Edge, Operator, Parallelism, Plan, Topology
 from weir_planner.installed import built_in
 
 from services.planner.core.decide import plan_offline
@@ -148,6 +148,50 @@ def test_half_as_many_arrivals_again_get_no_fewer() -> None:
         bounds={"min": 1, "max": 64},
     )
     assert fewer(after(found), after(found.with_more(arrivals=1.5))) == {}
+
+
+def meeting(now: Parallelism, capacities: Mapping[str, float], bounds: Mapping[str, Any]) -> Situation:
+    """Return three sources of 10 records/s each that meet at `join`."""
+    sources = ("a", "b", "c")
+    graph = Topology(
+        operators=[Operator(name=n, id=n, slot_sharing_group="all") for n in (*sources, "join")],
+        edges=[Edge(source=n, target="join", ship_strategy="HASH") for n in sources],
+    )
+    return Situation(
+        graph=graph,
+        now=now,
+        capacities=capacities,
+        measured={name: [point(p, capacities[name], confidence=1.0, saturated=False)] for name, p in now.items()},
+        selectivities={(n, "join"): 1.0 for n in sources},
+        arrivals=dict.fromkeys(sources, 10.0),
+        lags=dict.fromkeys(sources, 0.0),
+        restart_seconds=None,
+        objective={"maxLag": "10s"},
+        bounds=bounds,
+    )
+
+
+def test_other_sources_at_a_bound_take_nothing_from_one() -> None:
+    """The join may not grow. With twice the load the other two sources bring it more, which was taken for less that is left
+    for the third; with three times, the busiest source was not to grow, so none did."""
+    found = meeting(
+        {"a": 1, "b": 1, "c": 5, "join": 1},
+        {"a": 10.0, "b": 10.0, "c": 10.0, "join": 60.0},
+        {"min": 1, "max": 8, "operators": {"a": {"min": 1, "max": 4}, "join": {"min": 1, "max": 1}}},
+    )
+    sizes = [after(found.with_more(arrivals=times)) for times in (1.0, 1.2, 1.5, 1.8, 2.0, 3.0)]
+    assert [fewer(few, many) for few, many in pairwise(sizes)] == [{}] * 5
+
+
+def test_a_backlog_of_other_sources_takes_nothing_from_one() -> None:
+    """The join cannot work off 450 s of lag in time: what comes of it from two sources left less for the third."""
+    found = meeting(
+        {"a": 1, "b": 1, "c": 1, "join": 1},
+        {"a": 10.0, "b": 160.0, "c": 160.0, "join": 24.0},
+        {"min": 1, "max": 8},
+    )
+    sizes = [after(found.with_more(lag_seconds=lag)) for lag in (0.0, 10.0, 100.0, 450.0, 1000.0)]
+    assert [fewer(few, many) for few, many in pairwise(sizes)] == [{}] * 4
 
 
 @pytest.mark.parametrize("planner", PLANNERS)

@@ -1,9 +1,11 @@
 """How records flow: DS2's traversal, what is unknown behind an unknown, and how backpressure slows the sources."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from weir_contracts import Edge, Operator, Topology
 
-from predictor.flow import arrivals_at, flow_of, ratios_of, throttled
+from predictor.flow import arrivals_at, flow_of, ratios_of, reaching, throttled
 from tests.unit.planner.build import SOURCE, WORK, analysis, topology
 
 JOIN = Topology(
@@ -79,3 +81,30 @@ def test_unknown_capacity_holds_nothing_back() -> None:
     """No bottleneck is made up."""
     chain = topology(("a", "b"))
     assert throttled(flow_of(chain, {("a", "b"): 1.0}), chain.names, {}, {"a": 5.0}) == {"a": 5.0}
+
+
+def test_what_reaches_an_operator_behind_a_small_one() -> None:
+    """Parse does 20 of 100: so many reach what is behind it, half of them the join, where views bring 60 besides."""
+    found = reaching(flow_of(JOIN, RATIOS), {"clicks": 100.0, "views": 30.0}, {"parse": 20.0})
+    assert found == pytest.approx({"clicks": 20.0, "views": 30.0, "parse": 20.0, "join": 70.0, "sink": 7.0})
+
+
+def test_sources_that_meet_at_a_small_operator_may_each_get_what_it_does() -> None:
+    """The join does 55: of clicks alone that would be 110, of views alone 27.5. How they share it is not known; behind it
+    come a tenth of 55."""
+    found = reaching(flow_of(JOIN, RATIOS), {"clicks": 500.0, "views": 30.0}, {"join": 55.0})
+    assert found == pytest.approx({"clicks": 110.0, "views": 27.5, "parse": 110.0, "join": 55.0, "sink": 5.5})
+
+
+@given(*[st.floats(0, 1e6)] * 2, st.dictionaries(st.sampled_from(JOIN.names), st.floats(1e-3, 1e6)), st.floats(1, 100))
+def test_more_at_one_source_never_takes_from_what_reaches_another_operator(
+    clicks: float, views: float, capacities: dict[str, float], times: float
+) -> None:
+    """And nothing reaches an operator that no flow through the graph could bring."""
+    flow = flow_of(JOIN, RATIOS)
+    less = reaching(flow, {"clicks": clicks, "views": views}, capacities)
+    more = reaching(flow, {"clicks": clicks * times, "views": views}, capacities)
+    passing = throttled(flow, JOIN.names, capacities, {"clicks": clicks, "views": views})
+    for name in JOIN.names:
+        assert less[name] <= more[name] * (1 + 1e-9)
+        assert (arrivals_at(flow, name, passing) or 0.0) <= less[name] * (1 + 1e-9)
