@@ -254,7 +254,11 @@ def _estimated(estimate: Mapping[str, Any], unit: str, digits: int) -> str:
 
 def _plan(plan: Mapping[str, Any]) -> Rows:
     rows: Rows = [("reason", str(plan["sentence"]))] if plan else []
-    rows += [("guard", f"{amendment['guard']}: {amendment['because']}") for amendment in plan.get("amendments", [])]
+    said = {str(plan.get("sentence"))}
+    for amendment in plan.get("amendments", []):
+        because = str(amendment["because"])
+        rows.append(("guard", amendment["guard"] if because in said else f"{amendment['guard']}: {because}"))
+        said.add(because)
     rows += _contenders(plan.get("contenders") or [])
     rows += [("infeasible", infeasible["because"]) for infeasible in plan.get("infeasible", [])]
     for name, prediction in (("predicted", plan.get("prediction")), ("without it", plan.get("hold_prediction"))):
