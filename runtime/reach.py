@@ -1,4 +1,4 @@
-"""What a policy may name beyond its own namespace: workloads, hosts, consumer groups and credentials.
+"""Limits of what a policy may name beyond its own namespace: workloads, hosts, consumer groups and credentials.
 
 Without these limits the right to write a policy in one namespace would be a right over all others.
 """

@@ -1,6 +1,6 @@
 """Signatures of the records that decide what Weir does: policies, plans and outcomes.
 
-Whoever may write to these topics could otherwise scale every application. With a key, each of these records carries an
+Without signatures every program that may write to these topics could scale every application. With a key, each record carries an
 HMAC-SHA256 of topic, key, value and the headers that a reader obeys; a record without a valid one reaches its reader as
 one that cannot be decoded, a tombstone included, and so becomes a dead letter.
 """

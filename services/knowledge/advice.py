@@ -1,4 +1,4 @@
-"""What following the plans would have cost and how late it would have been, while the policy only advises. Pure.
+"""Estimate what following the plans would have cost, and how late it would have been, while the policy only advises. Pure.
 
 A second parallelism, the *followed* one, takes each plan as if it were applied: the plan's vector, or the present one
 where it holds. A hold that recommends nothing (an unknown reading, a planner that failed) leaves it as it was. A plan is
@@ -57,7 +57,7 @@ class Advice(Message):
 
 
 class AdviceView(Message):
-    """What following the plans would have cost, beside what ran."""
+    """Estimated cost of following the plans, next to the cost of what ran."""
 
     since: Timestamp
     hours: float
