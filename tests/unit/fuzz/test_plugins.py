@@ -109,7 +109,7 @@ async def test_fifty_megabytes_are_not_read() -> None:
         nonlocal sent
         plugin.writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
         for _ in range(500):
-            plugin.writer.write(b"1," * 50_000)
+            plugin.writer.write(b"11111111, " * 10_000)
             await plugin.writer.drain()
             sent += 100_000
         return b"1]"

@@ -33,9 +33,15 @@ def after(situation: Situation, planner: str = "rate") -> Parallelism:
     return planned(situation, planner).approved or situation.now
 
 
-def fewer(few: Parallelism, many: Parallelism) -> dict[str, tuple[int, int]]:
-    """Return the operators that have fewer subtasks in the second, by more than the predictor's steps round."""
-    return {name: (p, many[name]) for name, p in few.items() if many[name] < p - p // 50}
+def fewer(situation: Situation, few: Parallelism, many: Parallelism) -> dict[str, tuple[int, int]]:
+    """Return the operators that have fewer subtasks in the second, by more than the predictor's steps round (2 %).
+
+    Subtasks beyond the partitions or key groups do nothing: without them an operator has no less.
+    """
+    useful = situation.graph.smallest_useful
+    return {
+        name: (p, many[name]) for name, p in few.items() if useful(name, many[name]) < useful(name, p) - round(0.02 * p)
+    }
 
 
 def is_growth(situation: Situation, plan: Plan) -> bool:
@@ -46,14 +52,14 @@ def is_growth(situation: Situation, plan: Plan) -> bool:
 @given(situations(), st.floats(1.01, 3.0))
 def test_more_arrivals_never_give_fewer_subtasks(situation: Situation, times: float) -> None:
     """To no operator, with the lag in seconds and everything else equal."""
-    assert fewer(after(situation), after(situation.with_more(arrivals=times))) == {}
+    assert fewer(situation, after(situation), after(situation.with_more(arrivals=times))) == {}
 
 
 @examples(500)
 @given(situations(), st.floats(1.0, 2000.0))
 def test_more_lag_never_gives_fewer_subtasks(situation: Situation, seconds: float) -> None:
     """To no operator; nor does it turn a growth into a hold."""
-    assert fewer(after(situation), after(situation.with_more(lag_seconds=seconds))) == {}
+    assert fewer(situation, after(situation), after(situation.with_more(lag_seconds=seconds))) == {}
 
 
 @examples(500)
@@ -83,7 +89,7 @@ def test_a_reading_that_goes_missing_shrinks_nothing(situation: Situation, readi
     measured is taken for a usual one."""
     known = replace(situation, restart_seconds=8.0) if reading == "restart" else situation
     left = {name: min(p, known.now[name]) for name, p in after(known, planner).items()}
-    assert fewer(left, after(replace(known, unknown=frozenset([reading])), planner)) == {}
+    assert fewer(known, left, after(replace(known, unknown=frozenset([reading])), planner)) == {}
 
 
 def chain(now: Parallelism, capacities: Mapping[str, float], arrivals: float, **given_: Any) -> Situation:
@@ -133,7 +139,7 @@ def test_twice_the_lag_is_no_reason_to_stay() -> None:
         objective={"maxLatency": "30s"},
         bounds={"min": 1, "max": 8},
     )
-    assert fewer(after(found), after(found.with_more(lag_seconds=1045.0))) == {}
+    assert fewer(found, after(found), after(found.with_more(lag_seconds=1045.0))) == {}
 
 
 def test_half_as_many_arrivals_again_get_no_fewer() -> None:
@@ -147,7 +153,7 @@ def test_half_as_many_arrivals_again_get_no_fewer() -> None:
         objective={"maxLag": "2m"},
         bounds={"min": 1, "max": 64},
     )
-    assert fewer(after(found), after(found.with_more(arrivals=1.5))) == {}
+    assert fewer(found, after(found), after(found.with_more(arrivals=1.5))) == {}
 
 
 def meeting(now: Parallelism, capacities: Mapping[str, float], bounds: Mapping[str, Any]) -> Situation:
@@ -180,7 +186,7 @@ def test_other_sources_at_a_bound_take_nothing_from_one() -> None:
         {"min": 1, "max": 8, "operators": {"a": {"min": 1, "max": 4}, "join": {"min": 1, "max": 1}}},
     )
     sizes = [after(found.with_more(arrivals=times)) for times in (1.0, 1.2, 1.5, 1.8, 2.0, 3.0)]
-    assert [fewer(few, many) for few, many in pairwise(sizes)] == [{}] * 5
+    assert [fewer(found, few, many) for few, many in pairwise(sizes)] == [{}] * 5
 
 
 def test_a_backlog_of_other_sources_takes_nothing_from_one() -> None:
@@ -191,7 +197,7 @@ def test_a_backlog_of_other_sources_takes_nothing_from_one() -> None:
         {"min": 1, "max": 8},
     )
     sizes = [after(found.with_more(lag_seconds=lag)) for lag in (0.0, 10.0, 100.0, 450.0, 1000.0)]
-    assert [fewer(few, many) for few, many in pairwise(sizes)] == [{}] * 4
+    assert [fewer(found, few, many) for few, many in pairwise(sizes)] == [{}] * 4
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
@@ -201,7 +207,7 @@ def test_nothing_shrinks_while_it_is_unknown_what_waits(planner: str) -> None:
         {"a": 2, "b": 1, "c": 3}, {"a": 1278.0, "b": 1278.0, "c": 456.0}, 40.0, objective={"utilization": 0.7}
     )
     unknown = replace(found, unknown=frozenset(["lag"]))
-    assert fewer(found.now, after(unknown, planner)) == {}
+    assert fewer(found, found.now, after(unknown, planner)) == {}
 
 
 def test_a_restart_that_was_never_measured_shrinks_nothing_that_a_measured_one_keeps() -> None:

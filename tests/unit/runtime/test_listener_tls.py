@@ -61,14 +61,15 @@ async def test_a_renewed_certificate_is_used_by_new_connections(authority: Autho
         async with asyncio.timeout(10.0):
             while not lines:  # noqa: ASYNC110 - log lines have no event
                 await asyncio.sleep(0.01)
+        assert lines[0]["event"] == "certificate-unusable"
         assert await common_name(port, authority) == "first"
         installed(second, tmp_path)
         async with asyncio.timeout(10.0):
-            while len(lines) < 2:  # noqa: ASYNC110
+            # Between its two files the replacement may be read in half once more.
+            while lines[-1]["event"] != "certificate-renewed":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         renewing.request("enough")
         await kept
-    assert [line["event"] for line in lines] == ["certificate-unusable", "certificate-renewed"]
     assert await common_name(port, authority) == "second"
     stop.request("enough")
     await asyncio.wait_for(serving, 10.0)
