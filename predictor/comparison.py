@@ -40,6 +40,8 @@ SURE_GROWTH = 0.3
 """Confidence from which growth of lag counts; two readings a few seconds apart have less."""
 CLOSE = 0.98
 """Share of the throughput of more subtasks, from which fewer are as good."""
+ABOUT = 1.15
+"""Ratio of late times, or of rates at which a backlog is worked off, that counts as equally good."""
 MAX_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
@@ -257,8 +259,14 @@ class Comparison:
         return self.violation_cost(self.staying) > within_tolerance(self.violation_cost(going))
 
     def is_close(self, going: Outlook, best: Outlook) -> bool:
-        """Whether a change is about as good as a larger one: it lets about as much through, or is late for about as long."""
-        if CLOSE * self._used(going) <= self._used(best):
+        """Whether a change is about as good as a larger one: it lets about as much through, works a backlog off about as
+        fast, or is late for about as long.
+
+        The first two do not depend on what waits. Late times alone would: what a restart adds to both counts for less
+        with more lag, for which the smaller change would be enough.
+        """
+        used, least = self._used(going), self._used(best)
+        if used * CLOSE <= least or (0 < used < 1 and 1 / least - 1 <= ABOUT * (1 / used - 1)):
             return True
         allowed = self.violation_cost(best)
         return not allowed[0] and self.violation_cost(going) <= within_tolerance(allowed)
@@ -293,7 +301,7 @@ def is_overloaded(found: Outlook) -> bool:
 
 def within_tolerance(violation_cost: ViolationCost) -> ViolationCost:
     """Return the largest cost that counts as equally good."""
-    return violation_cost[0], violation_cost[1] * 1.15 + 1.0
+    return violation_cost[0], violation_cost[1] * ABOUT + 1.0
 
 
 class ReadRequest(Protocol):

@@ -28,6 +28,7 @@ LEASE_SECONDS = 6
 SLEEPER = """
 import os, signal, sys
 from weir_contracts.topics import POLICIES
+from runtime import settings
 from runtime.kafka_bus import KafkaBus
 from services.knowledge import __main__ as knowledge
 
@@ -40,7 +41,7 @@ class SleepingBus(KafkaBus):
             os.kill(os.getpid(), signal.SIGSTOP)  # its lease was just looked at
         await super().publish(topic, key, *record)
 
-knowledge.KafkaBus = SleepingBus
+settings.KafkaBus = SleepingBus
 sys.argv = ["knowledge"]
 sys.exit(knowledge.main())
 """
