@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simulator import Application, Noise, chain, diamond, two_sources
+from simulator.capacity import OfflineOptimum
 from tests.effort import some, thorough
 from tests.loop.world import CALMING, WORK, Load, World, job, without
 
@@ -110,11 +111,14 @@ def test_a_hot_key_is_reported_and_not_scaled_for_ever() -> None:
 @pytest.mark.thorough
 def test_a_hot_key_is_allowed_for_before_it_limits() -> None:
     """A tenth of all records has one key, barely visible with 2 subtasks. When five times as much arrives, one restart brings
-    what is needed, and nothing is late. What was too much is given back once the load has been steady for minutes."""
-    world = story(changed(chain(2), "enrich", hot_key_share=0.1), 480.0, bounds={"max": 16}).live(200)
+    what is needed, and nothing is late. What was too much is given back once the load has been steady for minutes: then it
+    has what the offline optimum has, which knows the key."""
+    application = changed(chain(2), "enrich", hot_key_share=0.1)
+    world = story(application, 480.0, bounds={"max": 16}).live(200)
     world.load = 2300.0
-    world.live(300)
+    world.live(900)
     assert [wanted > current for current, wanted in world.moves("enrich")] == [True, False]
+    assert world.p("enrich") == OfflineOptimum(application, 16).parallelism(2300.0)["enrich"]
     assert world.worst(since=200) < 30
 
 

@@ -289,7 +289,7 @@ def _sources(
         taken, hidden = operators[name].input_rate, hidden_partitions(context.observation, name)
         if arrives.value is not None and hidden:
             arrives = demand.of_known_partitions(arrives, hidden)
-        counted = demand.contradiction(arrives, state.history, name, operators[name].view, states[name].points)
+        counted = demand.contradiction(arrives, state.history, name, operators[name].view, states[name])
         if counted is not None:
             arrives = demand.corrected(arrives, counted)
         elif arrives.value is None:

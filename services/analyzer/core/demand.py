@@ -15,7 +15,7 @@ from . import history as log
 from .history import Interval
 from .numbers import at_least, estimate, slope
 from .settings import AnalysisSettings
-from .state import LogHistory
+from .state import LogHistory, SourceState
 from .window import Shares, View
 
 _SATURATED_SHARE = 0.9
@@ -81,18 +81,20 @@ class Counted(NamedTuple):
 
 
 def contradiction(
-    arrives: Estimate, history: LogHistory, operator: str, view: View | None, points: Sequence[tuple[float, float]]
+    arrives: Estimate, history: LogHistory, operator: str, view: View | None, state: SourceState
 ) -> Counted | None:
     """Return what a source took in by its counter and by its offsets if they contradict each other over the window of
-    capacity; None if they agree, or one is unknown. `points` are (time, lag in records)."""
-    if arrives.value is None or view is None or not view.samples or view.commits or not points:
+    capacity; None if they agree, or one is unknown."""
+    if arrives.value is None or view is None or not view.samples or view.commits:
         return None
     first, last = view.taught, len(view.at) - 1
     rate = view.rate(view.records_in, first)
     if rate is None or off_level(rate, arrives.value, _CONTRADICTION_SHARE) == 0:
         return None
     start, end = view.at[first], view.at[last]
-    lags = [log.end_at(points, at) for at in (start, end)]
+    if state.guessed_at is not None and start <= state.guessed_at:
+        return None  # a lag as of a commit stands still, and jumps once the position is known
+    lags = [log.end_at(state.points, at) for at in (start, end)]
     appended = 0.0
     for i in log.columns_of(history.keys, operator):
         curve = log.column(history, i)

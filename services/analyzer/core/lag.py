@@ -37,6 +37,8 @@ _DRAINED_SECONDS, _DRAINED_SHARE = 10.0, 0.1
 """Time in which no position moved, and largest busy and backpressured share of a source that has nothing to read."""
 _OWN_POSITION = frozenset({_POSITION, _EMPTY_LOG})
 """Bases of a lag that the reader's own position gives."""
+_COUNTED = _OWN_POSITION | {_SPREAD, _DRAINED}
+"""Bases of a lag that grows by what is appended less what is taken in."""
 
 
 class PartitionLag(NamedTuple):
@@ -100,12 +102,13 @@ def source_lag(
         made = at_least if state.missing else estimate
         records, seconds = (made(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
         return SourceLag(records, seconds, _growth(state, settings)), state
-    missing = hidden = 0
+    missing, guessed_at = 0, state.guessed_at
     partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
         commits, hidden = _commits(observation, settings), hidden_partitions(observation, operator)
         lags = _of_partitions(partitions, reading, history, run, at, commits=commits, resume=resume, hidden=hidden)
         records, seconds = _over_partitions(lags)
+        guessed_at = at if any(lag.basis not in _COUNTED for lag in lags) else guessed_at
         if hidden:
             records, seconds = _with_hidden(records, seconds, reading, len(partitions), hidden)
         if records.value is None:
@@ -123,7 +126,7 @@ def source_lag(
         before = state.points if state.missing == missing else ()
         kept = since(before, at - settings.trend_window_seconds - 1, 4)
         points = thinned([*kept, (at, records.proven)], _MAX_POINTS)
-        state = SourceState(tuple(points), seconds.proven, seconds.basis, missing)
+        state = SourceState(tuple(points), seconds.proven, seconds.basis, missing, guessed_at)
     elif state.points and at - state.points[-1][0] > _CARRY_SECONDS:
         return SourceLag(records, seconds, unknown(records.basis)), state
     return SourceLag(records, seconds, _growth(state, settings)), state

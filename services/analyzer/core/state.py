@@ -60,6 +60,8 @@ class SourceState:
     basis: str = ""
     missing: int = 0
     """Checksum of the partitions whose lag is unknown; 0: all are known."""
+    guessed_at: float | None = None
+    """When the lag of some partition was last as of a commit, for want of a position; None: not in this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +272,9 @@ def _run_in(stored: list[Any]) -> RunState:
         positions_at=moved_at,
         edges={edge: _edge_in(*state) for edge, state in edges.items()},
         sources={
-            # older states end before the missing partitions
-            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, *missing)
-            for name, (points, seconds, basis, *missing) in sources.items()
+            # older states end before the missing partitions, or before the time of a guess
+            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, *others)
+            for name, (points, seconds, basis, *others) in sources.items()
         },
     )
 

@@ -106,6 +106,32 @@ def test_a_restart_contradicts_nothing() -> None:
         assert not loop.now().has("contradiction")
 
 
+def test_partitions_that_a_backlogged_source_has_not_reached_contradict_nothing() -> None:
+    """After a restart each source subtask works off one partition after another, and reports no position of the others.
+    Their lag is as of a commit, which stands still for a while: that is no record taken in. Nor is the jump once the position
+    is known."""
+    loop = Loop(Job(rate=900.0))
+    loop.watch(30)
+    committed = {p.partition: p.current_offset for p in loop.job.observe().partitions[2:]}
+    at = loop.job.observe().observed_at
+
+    def half_reached(_: Job, observation: Observation) -> Observation:
+        changes = {"current_offset": None, "committed_at": at}
+        waiting = [
+            p.model_copy(update={**changes, "committed_offset": committed[p.partition]})
+            for p in observation.partitions[2:]
+        ]
+        return observation.model_copy(update={"partitions": [*observation.partitions[:2], *waiting]})
+
+    for _ in range(20):
+        analysis = _seen(loop, loop.job.interval, half_reached)
+        assert not analysis.has("contradiction")
+    for _ in range(30):
+        analysis = loop.now()
+        assert not analysis.has("contradiction")
+        assert analysis.arrival_rate.value == pytest.approx(900, rel=0.05)
+
+
 def test_a_group_that_another_job_commits_to_does_not_hide_the_lag() -> None:
     """`signals.kafka.groupId` is that of a job that keeps up: its commits are at the log's end, while this job's positions
     move 30 records/s and lag more and more."""
