@@ -38,7 +38,7 @@ def test_it_waits_for_knowledge_and_ends_in_time(own_kafka: KafkaBroker, tmp_pat
     """Kafka is there, knowledge is not: everything else is ready, and readiness names what is missing."""
     with WeirService("executor", tmp_path, environment(own_kafka.bootstrap_servers, free_port())) as service:
         wait_until(lambda: lives(service), timeout_seconds=30, what="the listener")
-        expected = {"kafka": True, "topics": True, "knowledge": False, "plans": True, "messages": True}
+        expected = {"kafka": True, "topics": True, "knowledge": False, "plans": True}
         wait_until(lambda: ready(service) == expected, timeout_seconds=40, what=f"readiness as {expected}")
         metrics = httpx.get(f"{service.url}/metrics", timeout=5.0).text
         assert "weir_executor_actions_in_flight 0.0" in metrics

@@ -35,7 +35,7 @@ def test_a_service_that_ends_or_waits_is_named(tmp_path: Path) -> None:
     """A wrong setting ends it at once; a dependency that is away keeps it waiting, and the deadline names its log."""
     with (
         WeirService("knowledge", tmp_path / "wrong", {"WEIR_KNOWLEDGE_HISTORY_COUNT": "many"}) as wrong,
-        pytest.raises(TestbedError, match="knowledge: ended with code 2; ") as ended,
+        pytest.raises(TestbedError, match="knowledge ended with code 2: ") as ended,
     ):
         wait_all_ready([wrong], timeout_seconds=30)
     assert "history_count" in str(ended.value).lower()
