@@ -105,7 +105,7 @@ class Demand:
         Beyond the present parallelism capacity is extrapolated, and its lower edge may be so flat that no parallelism is
         sure to be enough. A step that proves too small costs another restart, and then its measurement says what is
         needed. So doubt may add to the straightest plausible curve no more than that costs: the share `step_cost` of
-        the rate, by which the records of a restart are worked off.
+        the rate, by which the records of a restart are worked off and the load rises meanwhile.
         """
         straight = curve.straightest(self.now).needed(rate * (1 + step_cost)) or self.useful
         linear = max(1.0, rate * self.now / curve.rate(self.now))
@@ -157,7 +157,8 @@ def sized(
                 vector[name] = _grown(comparison, each)
             continue
         lasting, load = each.lasting(growth), upper.get(name, growth * each.load)
-        step_cost = each.restart_seconds / comparison.assumptions.drain_seconds
+        # By the time that another step counts, a load that rises will be higher by as much again.
+        step_cost = growth - 1 + each.restart_seconds / comparison.assumptions.drain_seconds
         fittings = each.fittings(curve, [lasting + each.catching_up / seconds for seconds in drains], load)
         for vector, (size, _), seconds, reach in zip(found, fittings, drains, reaching, strict=True):
             most = each.largest_step(curve, max(lasting, load) + each.waiting / seconds, step_cost)
