@@ -64,10 +64,11 @@ class Scraped:
 
 
 def _configuration(ports: dict[str, int]) -> str:
-    """As shipped, but for where the services are, and with a sample every 5 s: a trial is short."""
+    """As shipped, but for where the services are and their token, which a trial does not have, and with a sample every 5 s:
+    a trial is short."""
     shipped = yaml.safe_load((MONITORING / "prometheus" / "prometheus.yml").read_text())
     shipped["global"] |= {"scrape_interval": "5s", "scrape_timeout": "5s", "evaluation_interval": "5s"}
     for job in shipped["scrape_configs"]:
-        del job["dns_sd_configs"]
+        del job["dns_sd_configs"], job["authorization"]
         job["static_configs"] = [{"targets": [f"127.0.0.1:{ports[job['job_name'].removeprefix('weir-')]}"]}]
     return str(yaml.safe_dump(shipped))
