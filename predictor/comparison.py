@@ -265,8 +265,8 @@ class Comparison:
         The first two do not depend on what waits. Late times alone would: what a restart adds to both counts for less
         with more lag, for which the smaller change would be enough.
         """
-        used, least = self._used(going), self._used(best)
-        if used * CLOSE <= least or (0 < used < 1 and 1 / least - 1 <= ABOUT * (1 / used - 1)):
+        used, used_by_best = self._used(going), self._used(best)
+        if used * CLOSE <= used_by_best or (0 < used < 1 and 1 / used_by_best - 1 <= ABOUT * (1 / used - 1)):
             return True
         allowed = self.violation_cost(best)
         return not allowed[0] and self.violation_cost(going) <= within_tolerance(allowed)
