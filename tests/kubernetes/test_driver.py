@@ -176,7 +176,7 @@ async def test_a_selector_that_matches_nothing(cluster: KubernetesCluster, shop:
     assert "has no selector" in await _refusal(rig, "selector")
     status = '{"status": {"replicas": 2, "selector": "app=other"}}'
     rig.kubectl("patch", "workers.shop.example", name, "--subresource=status", "--type=merge", "-p", status)
-    found = await rig.until(lambda s: s.refusal is not None and "matches none" in s.refusal.sentence)
+    found = await rig.until(lambda s: s.refusal is not None and "owns none" in s.refusal.sentence)
     assert found.refusal is not None and found.refusal.code == "selector"
     await rig.driver.close()
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
-from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, changes
+from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, Topology, changes, short_name
 
 from engines.flink import rescale
 from engines.flink.health import TERMINAL
@@ -110,6 +110,7 @@ class FlinkDriver(WithoutGroups):
         version: str | None = None,
     ) -> Accepted | Rejected | Unanswered | Refusal:
         path = f"/jobs/{job_id}/resource-requirements"
+        graph: Topology | None = None
         try:
             cluster = self._cluster(subject)
             graph = (await cluster.get(f"/jobs/{job_id}", job)).topology()
@@ -128,7 +129,7 @@ class FlinkDriver(WithoutGroups):
                 return held
             await cluster.send("PUT", path, json=rescale.request_body(graph, parallelism), timeout=self._leaving)
         except CallFailed as error:
-            return Rejected(str(error)) if error.is_final else Unanswered(str(error))
+            return Rejected(_named(error.what, graph)) if error.is_final else Unanswered(str(error))
         except Unreadable as error:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
@@ -230,6 +231,13 @@ async def _get_or_none(cluster: Cluster, path: str, parse: Callable[[Any], T]) -
         if error.status is None:
             raise
         return None
+
+
+def _named(reason: str, graph: Topology | None) -> str:
+    """Return Flink's reason with the names of operators instead of their ids."""
+    for operator in () if graph is None else graph.operators:
+        reason = reason.replace(operator.id, short_name(operator.name))
+    return reason
 
 
 def _rescale_settings(

@@ -199,7 +199,8 @@ def back_to(reason: str, target: Parallelism) -> str:
 
 
 def refused_by_engine(request: str, reason: str) -> str:
-    return f"the engine refused {request}: {reason}"
+    """The engine's own reason comes first: it is what a reader cannot know."""
+    return fitted(f"the engine refused: {reason}", f"; asked for {request}")
 
 
 def request_unanswered(deadline_at: datetime | None, reason: str) -> str:

@@ -146,8 +146,7 @@ def _applying(case: Situation) -> Step:
         case Accepted(at):
             return case.accepted("accepted", at, change)
         case Rejected(reason):
-            request = sizes(action.wanted) if action.instance is None else change
-            return case.end("rejected", messages.refused_by_engine(request, reason))
+            return case.end("rejected", messages.refused_by_engine(change, reason))
         case Refusal(code, sentence):
             return case.end("contested" if code == "contested" else "outdated", sentence, code)
     lost = case.job_lost()

@@ -151,7 +151,7 @@ async def test_flink_refuses(running: Running) -> None:
     """Above max parallelism: failed with Flink's own reason, nothing changed, and the next plan is welcome."""
     made = await running.until_ended(await running.plan(vector(121)))
     assert (made.phase, made.code) == ("failed", "rejected")
-    assert "exceeds its maximum parallelism 120" in made.sentence
+    assert "for the job vertex enrich exceeds its maximum parallelism 120; asked for enrich 1 → 121" in made.sentence
     after = await running.until_ended(await running.plan(vector(2)))
     assert after.phase == "verified"
 

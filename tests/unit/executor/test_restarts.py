@@ -192,7 +192,13 @@ def test_a_lost_answer_is_found_by_its_effect() -> None:
 @pytest.mark.parametrize(
     ("answer", "found", "at", "code", "text"),
     [
-        (Rejected("no such instance"), there(), 5, "rejected", "refused a restart of orders-2: no such instance"),
+        (
+            Rejected("no such instance"),
+            there(),
+            5,
+            "rejected",
+            "refused: no such instance; asked for a restart of orders-2",
+        ),
         (Refusal("policy-changed", "it changed"), there(), 5, "policy-changed", "it changed"),
         (Unanswered("…"), there(), 31, "unreachable", "was not sent or not answered"),
         (None, there(requested={**BEFORE, "enrich": 3}), 5, "contested", "enrich 1 → 3"),
