@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from structlog.testing import capture_logs
 
 from runtime import kafka_bus
@@ -61,6 +61,13 @@ async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPa
         with pytest.raises(BusError, match=r"kafka: 127\.0\.0\.1:9 \(WEIR_KAFKA_BOOTSTRAP_SERVERS\): .*[Ll]ocal: "):
             await call()
     await bus.close()
+
+
+def test_a_client_cannot_be_given_a_resolver() -> None:
+    """docs/explanation/security.md says that brokers' addresses are checked, but not at each connection. The test fails
+    with the first confluent-kafka that passes the callback of librdkafka's pull request 4051 on: then pin them."""
+    with pytest.raises(KafkaException, match="resolve_cb"):
+        Producer({"bootstrap.servers": "127.0.0.1:9", "resolve_cb": lambda *_: []})
 
 
 def test_a_complaint_is_repeated_once_a_minute() -> None:
