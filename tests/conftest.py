@@ -83,6 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
+            item.add_marker(pytest.mark.xdist_group("parts"))  # they share Kafka, Flink and Spark
         if item.path.parent == _FUZZ:
             item.add_marker("thorough")
     if not effort.thorough():
