@@ -33,6 +33,9 @@ class Metadata(Document):
     owner: Literal["rest", "resource"] | None = None
     """What may change and delete the policy, set by the knowledge service: its REST API (the default), or the
     ScalingPolicy resource of this name in Kubernetes. Both may read, pause and resume it."""
+    mode_before_pause: Literal["advise", "act"] | None = None
+    """Mode to which the policy resumes, set by the knowledge service while the application is paused. Default: a policy
+    that was written as paused resumes to `advise`."""
     labels: Labels = Field(default_factory=dict)
     """Labels, at most 100. Default: none."""
     annotations: Annotations = Field(default_factory=dict)

@@ -73,12 +73,12 @@ class PolicyChanges:
             self._check_owner(before, owner)
         self._check_reach(policy)
         await _check_planners(policy, before, self.catalogue)
-        if policy.spec.mode == "paused" and not dry_run:
-            # The mode of before an earlier pause does not count: this policy was written as paused.
-            await self.store.keep_mode(policy.application, "advise")
-        if owner == "resource" or policy.metadata.owner is not None:
-            metadata = policy.metadata.model_copy(update={"owner": None if owner == "rest" else owner})
-            policy = policy.model_copy(update={"metadata": metadata})
+        policy = _with_metadata(
+            policy,
+            owner=None if owner == "rest" else owner,
+            # The document's own: an exported policy is paused as it was, one that is written as paused resumes to advise.
+            mode_before_pause=policy.metadata.mode_before_pause if policy.spec.mode == "paused" else None,
+        )
         if owner == "rest" and before is not None and _as_written(policy) == _as_written(before):
             if expected not in (None, before.metadata.version):
                 raise _conflict(policy.application, before)
@@ -116,10 +116,7 @@ class PolicyChanges:
         deleted = await self.store.deletion(policy.application) or 0
         # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
         following = max(version + 1, deleted + 1, _by_time(now))
-        metadata = policy.metadata.model_copy(
-            update={"version": following, "updated_at": now, "updated_by": caller.name}
-        )
-        stored = policy.model_copy(update={"metadata": metadata})
+        stored = _with_metadata(policy, version=following, updated_at=now, updated_by=caller.name)
         if before is None or before.subject != policy.subject:
             await self._check_job(policy)
         if dry_run:
@@ -169,20 +166,19 @@ class PolicyChanges:
                 raise _taken(policy, other)
 
     async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Stop planning, and store the mode."""
+        """Stop planning; the policy says in which mode it resumes."""
         policy = await self.existing(application)
         if policy.spec.mode == "paused":
             return policy
-        await self.store.keep_mode(application, policy.spec.mode)
-        return await self._with_mode(policy, "paused", caller)
+        return await self._with_mode(_with_metadata(policy, mode_before_pause=policy.spec.mode), "paused", caller)
 
     async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
         """Restore the mode of before the pause; a policy that was written as paused advises."""
         policy = await self.existing(application)
         if policy.spec.mode != "paused":
             return policy
-        kept = await self.store.kept_mode(application)
-        return await self._with_mode(policy, "act" if kept == "act" else "advise", caller)
+        mode = policy.metadata.mode_before_pause or "advise"
+        return await self._with_mode(_with_metadata(policy, mode_before_pause=None), mode, caller)
 
     async def _with_mode(
         self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
@@ -197,6 +193,13 @@ def _check_size(policy: ScalingPolicy) -> None:
     if size > MAX_POLICY_BYTES:
         detail = messages.policy_too_large(size, MAX_POLICY_BYTES)
         raise Problem(422, detail, errors=[("body", detail)])
+
+
+def _with_metadata(policy: ScalingPolicy, **changes: object) -> ScalingPolicy:
+    """Return the policy with these fields of its metadata; None removes one from the document."""
+    metadata = policy.metadata.model_copy(update=changes)
+    metadata.model_fields_set.difference_update(name for name, value in changes.items() if value is None)
+    return policy.model_copy(update={"metadata": metadata})
 
 
 def _as_written(policy: ScalingPolicy) -> dict[str, Any]:

@@ -115,11 +115,6 @@ class Store(Protocol):
     async def publish_again(self, application: str) -> None:
         """Put a stored policy, or its deletion, into the outbox again."""
 
-    async def keep_mode(self, application: str, mode: str) -> None:
-        """Store the mode of before a pause."""
-
-    async def kept_mode(self, application: str) -> str | None: ...
-
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
         """Return the oldest entries."""
 
@@ -162,7 +157,7 @@ class Store(Protocol):
         """Return stored applications without a policy, and when their newest message was observed (None: unknown)."""
 
     async def forget(self, application: str) -> None:
-        """Delete an application's state, history, action and scores, and without a policy its mode of before a pause."""
+        """Delete an application's state, history, action and scores."""
 
     async def action(self, application: str) -> ActionState | None: ...
 

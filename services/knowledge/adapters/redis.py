@@ -38,12 +38,11 @@ STATE = "weir:state:"
 ACTIONS = "weir:actions"
 SCORES = "weir:scores:"
 """A hash of each application: scores by hour (`hour_key`)."""
-MODES = "weir:modes"
 WHOLE = "weir:whole"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""
 
-# KEYS: policies, outbox, deletions, modes. ARGV: application, expected version or "", new value or "" (delete), the new
+# KEYS: policies, outbox, deletions. ARGV: application, expected version or "", new value or "" (delete), the new
 # value's version or the deletion's least. A policy or deletion and its outbox entry are written together, so nothing is
 # stored that is never published.
 _PUT_POLICY = """
@@ -55,7 +54,6 @@ if ARGV[3] == '' then
   if not current then return {2, ''} end
   local deleted = string.format('%.0f', math.max(version + 1, tonumber(ARGV[4])))
   redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('HDEL', KEYS[4], ARGV[1])
   redis.call('HSET', KEYS[3], ARGV[1], deleted)
   redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'version', deleted, 'deleted', current)
 else
@@ -168,7 +166,7 @@ class RedisStore(Connection):
         version: int,
         check: Callable[[Any], Awaitable[None]] | None = None,
     ) -> bool:
-        keys = [POLICIES, OUTBOX, DELETIONS, MODES]
+        keys = [POLICIES, OUTBOX, DELETIONS]
         arguments = (application, "" if expected is None else str(expected), value, str(version))
         if check is None:
             done, current = await self.script(_PUT_POLICY, keys, *arguments)
@@ -200,13 +198,6 @@ class RedisStore(Connection):
 
     async def publish_again(self, application: str) -> None:
         await self.script(_PUBLISH_AGAIN, [POLICIES, OUTBOX, DELETIONS], application)
-
-    async def keep_mode(self, application: str, mode: str) -> None:
-        await self.do(self.client.hset(MODES, application, mode))
-
-    async def kept_mode(self, application: str) -> str | None:
-        found = await self.do(self.client.hget(MODES, application))
-        return None if found is None else str(found)
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
         found = await self.do(self.client.xrange(OUTBOX, count=count))
@@ -334,9 +325,7 @@ class RedisStore(Connection):
         return dict(zip(applications, fields, strict=True))
 
     async def leftovers(self) -> dict[str, datetime | None]:
-        found = await self.batch(
-            [("SMEMBERS", APPLICATIONS), ("HKEYS", ACTIONS), ("HKEYS", MODES), ("HKEYS", POLICIES)]
-        )
+        found = await self.batch([("SMEMBERS", APPLICATIONS), ("HKEYS", ACTIONS), ("HKEYS", POLICIES)])
         with_policy = found.pop()
         kept = {name for names in found for name in names}
         for prefix in (SCORES, STATE, *history_keys("")):
@@ -357,8 +346,6 @@ class RedisStore(Connection):
                 ("HDEL", ACTIONS, application),
             ]
         )
-        if not await self.do(self.client.hexists(POLICIES, application)):
-            await self.do(self.client.hdel(MODES, application))
 
     async def action(self, application: str) -> ActionState | None:
         text = await self.do(self.client.hget(ACTIONS, application))

@@ -131,6 +131,22 @@ def test_everything_comes_back_after_redis_was_emptied(world: World) -> None:
         assert world.published()[-1].value is None
 
 
+def test_a_pause_outlives_redis(world: World) -> None:
+    """Paused, and Redis emptied: the policy is paused, and resumes to act as before."""
+    with world.service() as service:
+        service.wait_ready()
+        policy_url = f"{service.url}/v1/policies/{world.application}"
+        assert httpx.put(policy_url, json=document(world.application, mode="act"), timeout=5.0).status_code == 201
+        assert httpx.post(f"{policy_url}/pause", timeout=5.0).status_code == 200
+        wait_until(lambda: len(world.published()) == 2, timeout_seconds=20, what="the paused policy in its topic")
+    world.redis.flushdb()
+    with world.service() as service:
+        service.wait_ready()
+        policy_url = f"{service.url}/v1/policies/{world.application}"
+        assert httpx.get(policy_url, timeout=5.0).json()["spec"]["mode"] == "paused"
+        assert httpx.post(f"{policy_url}/resume", timeout=5.0).json()["spec"]["mode"] == "act"
+
+
 def test_an_outage_of_redis_is_reported_and_survived(kafka: KafkaBroker, tmp_path: Path) -> None:
     """503 and not ready while it is away, with no call that hangs; messages of that time are stored once it is back."""
     with RedisServer(tmp_path / "redis") as own:

@@ -36,7 +36,6 @@ class MemoryStore:
         self._events_bytes = events_bytes
         self.full = False
         """Refuses writes that need memory, as a full Redis does."""
-        self._modes: dict[str, str] = {}
         self._hours: dict[str, dict[datetime, ScoredHour]] = {}
         self._whole = False
         self._count = 0
@@ -82,7 +81,6 @@ class MemoryStore:
         policy = self._policies.pop(application, None)
         if policy is None:
             return False
-        self._modes.pop(application, None)
         version = max((policy.metadata.version or 0) + 1, min_version)
         self._deletions[application] = version
         self._post(application, None, version, policy.model_dump_json(exclude_unset=True))
@@ -139,13 +137,6 @@ class MemoryStore:
     ) -> None:
         self._count += 1
         self._outbox.append(OutboxEntry(str(self._count), application, value, version, deleted))
-
-    async def keep_mode(self, application: str, mode: str) -> None:
-        self._need_room()
-        self._modes[application] = mode
-
-    async def kept_mode(self, application: str) -> str | None:
-        return self._modes.get(application)
 
     async def outbox(self, count: int = 100) -> list[OutboxEntry]:
         return self._outbox[:count]
@@ -214,7 +205,7 @@ class MemoryStore:
         return with_ends(self._lines.get(application, []), self._ends.get(application, {}))
 
     async def leftovers(self) -> dict[str, datetime | None]:
-        kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions, *self._hours, *self._modes}
+        kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions, *self._hours}
         kept -= self._policies.keys()
         return {name: self._states[name].times.newest if name in self._states else None for name in kept}
 
@@ -225,8 +216,6 @@ class MemoryStore:
         self._ends.pop(application, None)
         self._actions.pop(application, None)
         self._hours.pop(application, None)
-        if application not in self._policies:
-            self._modes.pop(application, None)
 
     async def action(self, application: str) -> ActionState | None:
         return self._actions.get(application)

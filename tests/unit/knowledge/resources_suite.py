@@ -58,6 +58,14 @@ class House:
         summary = partial(summary_by_name, self.store, self.clock)
         return ResourcePolicies(self.world.resources, self.changes, lambda: self.publishes, summary)
 
+    async def restart_on_an_emptied_store(self) -> None:
+        """Start a process whose store has what the log of policies has, and nothing else."""
+        log, self.store = await self.store.outbox(), MemoryStore()
+        for entry in log:
+            await self.store.restore_policy(ScalingPolicy.model_validate_json(entry.value or ""))
+        self.changes.store = self.store
+        self.policies = self.new_process()
+
     def document(self, name: str = "orders", **spec: Any) -> dict[str, Any]:
         """Return a policy as its user writes it."""
         return document(f"{self.world.namespace}/{name}", **spec)
@@ -152,6 +160,16 @@ class ResourcesSuite:
         await house.changes.pause(house.app, WRITER)
         await house.world.apply(house.document(mode="act", interval="10s"))
         await house.until(lambda status, policy: status.get("mode") == "act" and policy is not None)
+
+    async def test_a_pause_outlives_the_store(self, house: House) -> None:
+        """An emptied store is restored from the log: the resource is paused still, and resumes to act as before."""
+        await house.world.apply(house.document(mode="act"))
+        await house.until(lambda status, _: accepted(status) == "True")
+        await house.changes.pause(house.app, WRITER)
+        await house.restart_on_an_emptied_store()
+        await house.policies.check()
+        assert (await house.changes.existing(house.app)).spec.mode == "paused"
+        assert (await house.changes.resume(house.app, WRITER)).spec.mode == "act"
 
     async def test_a_policy_of_the_rest_api_is_taken_over_only_if_its_owner_releases_it(self, house: House) -> None:
         """As a new version of the same policy: the application does not end. The resource's own annotation is no release."""

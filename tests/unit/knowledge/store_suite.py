@@ -247,8 +247,7 @@ class StoreSuite:
         assert (entries[0].version, entries[0].deleted) == (6, None)
 
     async def test_what_is_left_of_an_application_is_found(self, store: Store) -> None:
-        """Without a policy, whatever it is: with the time of its newest message, or None. The mode before a pause goes
-        with the policy."""
+        """Without a policy, whatever it is: with the time of its newest message, or None."""
         await store.put_policy(policy(OTHER), None)
         for name in (APP, OTHER):
             state = remember(
@@ -259,25 +258,12 @@ class StoreSuite:
             await store.save([state], [])
         await store.put_action(action(plan(1, application="shop/acted")), 0)
         await store.keep_scores("shop/scored", [_hour(0, 60)], NOON)
-        await store.keep_mode("shop/paused", "act")
         await store.save([], [], [("shop/past", plan(1, 4).in_short(None, None))])
-        await store.keep_mode(OTHER, "act")
-        nameless = ("shop/acted", "shop/past", "shop/paused", "shop/scored")
+        nameless = ("shop/acted", "shop/past", "shop/scored")
         assert await store.leftovers() == {APP: at(2)} | dict.fromkeys(nameless)
         for name in (APP, *nameless):
             await store.forget(name)
         assert await store.leftovers() == {}
-        assert await store.kept_mode(OTHER) == "act"
-        await store.delete_policy(OTHER, None)
-        assert await store.kept_mode(OTHER) is None
-
-    async def test_the_mode_before_a_pause_is_kept(self, store: Store) -> None:
-        """Each application's own; the last one counts."""
-        assert await store.kept_mode(APP) is None
-        await store.keep_mode(APP, "act")
-        await store.keep_mode(APP, "advise")
-        await store.keep_mode(OTHER, "act")
-        assert [await store.kept_mode(APP), await store.kept_mode(OTHER)] == ["advise", "act"]
 
     async def test_states_are_saved_and_forgotten(self, store: Store) -> None:
         """With its state an application's action is forgotten; other applications keep theirs."""
@@ -464,7 +450,6 @@ class StoreSuite:
             store.restore_policy(policy(OTHER)),
             store.put_action(action(plan(1), version=2), 1),
             store.keep_scores(APP, [_hour(0, 60)], NOON),
-            store.keep_mode(APP, "act"),
             store.save([], [], [(APP, line.model_copy(update={"plan_id": SPACE}))]),
             store.mark_complete(),
         ):

@@ -420,6 +420,23 @@ async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
     assert resumed.json()["metadata"]["version"] == first + 2
 
 
+async def test_an_exported_pause_is_the_same_pause(house: House) -> None:
+    """Applied again, a paused policy is unchanged and resumes in the mode before the pause; changed to advise, it has no
+    pause to end."""
+    before = await house.apply(mode="act")
+    await house.http.post(f"{POLICY}/pause")
+    exported = (await house.http.get(POLICY)).json()
+    assert exported["metadata"]["modeBeforePause"] == "act"
+    applied = await house.http.put(POLICY, json=exported)
+    assert (applied.status_code, applied.headers["x-weir-result"]) == (200, "unchanged")
+    resumed = (await house.http.post(f"{POLICY}/resume")).json()
+    assert resumed["spec"]["mode"] == "act"
+    assert resumed["metadata"].keys() == before["metadata"].keys()
+    exported["metadata"].pop("version")
+    written = await house.http.put(POLICY, json={**exported, "spec": {**exported["spec"], "mode": "advise"}})
+    assert "modeBeforePause" not in written.json()["metadata"]
+
+
 async def test_what_was_written_paused_advises_when_resumed(house: House) -> None:
     """Also where an earlier pause, of this policy or of a deleted one with its name, began in `act`: acting is asked
     for."""
