@@ -23,6 +23,10 @@ CONFIRMED_SECONDS = 4.0
 """How long a confirmation must last: a side effect has this long to leave."""
 
 
+POLICY_SECONDS = 2.0
+"""How old a policy may be: a process that stood still, or slow brokers, may have outlasted a pause by the user."""
+
+
 class LostPartition(Exception):
     """Another replica owns the application now and continues from the outcomes; this one drops it."""
 
@@ -70,11 +74,15 @@ class ActionFence:
     async def begin(self) -> Refusal | Unanswered | None:
         if self._action.phase == "rolling-back":
             return await self.go_on()
+        asked_at = self._clock.monotonic()
         policy = await self._knowledge.policy(self._app.id)
         held = await self.go_on()
         refusal = still_wanted(self._action, policy, None, self._clock.now(), self._app.planned_version)
         if refusal is None and not policy.reachable:
             return Unanswered(f"the policy cannot be read from knowledge: {policy.reason}")
+        age_seconds = self._clock.monotonic() - asked_at
+        if refusal is None and held is None and age_seconds > POLICY_SECONDS:
+            return Unanswered(f"the policy was read {age_seconds:.1f} s ago")
         return refusal or held
 
     async def go_on(self) -> Unanswered | None:

@@ -2,6 +2,8 @@
 
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import httpx
@@ -39,7 +41,8 @@ class HttpKnowledge:
             response = await self._request("GET", f"/v1/policies/{application}", 200, 404)
             if response.status_code == 404:
                 return PolicyReading(reachable=True, reason="there is no such policy")
-            return PolicyReading(reachable=True, policy=_read(ScalingPolicy, response, "policy"))
+            policy = _read(ScalingPolicy, response, "policy")
+            return PolicyReading(reachable=True, policy=policy, at=_time_of(response))
         except NotUsable as error:
             return PolicyReading(reachable=False, reason=str(error))
 
@@ -96,6 +99,14 @@ class HttpKnowledge:
         if response.status_code not in usable:
             raise NotUsable(f"{method} {path}: {_detail(response)}")
         return response
+
+
+def _time_of(response: httpx.Response) -> datetime | None:
+    """Return the server's time, in whole seconds."""
+    try:
+        return parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)
+    except (KeyError, ValueError):
+        return None
 
 
 def _read(model: type[M], response: httpx.Response, root: str) -> M:

@@ -113,6 +113,9 @@ def _by_policy(plan: Plan, context: Context) -> Refusal | None:
         return Refusal("policy-changed", messages.POLICY_DELETED)
     if reading.policy.spec.mode != "act":
         return Refusal("not-act", messages.mode_is(reading.policy.spec.mode))
+    now = reading.latest(context.now)
+    if now >= plan.expires_at:
+        return Refusal("expired", messages.expired(plan.expires_at, now))
     version = reading.policy.metadata.version
     if version != plan.policy_version:
         return Refusal("policy-changed", messages.policy_version_differs(version, plan.policy_version))
@@ -258,7 +261,7 @@ def still_wanted(
     `planned_version` is the plan's policy version; if it is None, the policy must be unchanged since the action began.
     `snapshot` is None if the driver compares the target itself. An outage is waited out until the intent expires.
     """
-    if action.deadline_at is not None and now >= action.deadline_at:
+    if action.deadline_at is not None and policy.latest(now) >= action.deadline_at:
         return Refusal("expired", messages.PLAN_EXPIRED)
     if policy.reachable:
         if policy.policy is None:

@@ -135,6 +135,13 @@ class PolicyReading:
     reachable: bool
     policy: ScalingPolicy | None = None
     reason: str = ""
+    at: datetime | None = None
+    """Time of the response by knowledge's clock; None if it names none."""
+
+    def latest(self, now: datetime) -> datetime:
+        """Return the later of this process's time and knowledge's, so that a plan has expired as soon as one clock says
+        so: a clock that is behind prolongs no plan."""
+        return now if self.at is None else max(now, self.at)
 
 
 @dataclass(frozen=True)

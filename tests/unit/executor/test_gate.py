@@ -110,6 +110,16 @@ def test_without_knowledge_nothing_begins() -> None:
     assert refusal(plan(), policy=PolicyReading(reachable=False, reason="connection refused")).code == "unreachable"
 
 
+def test_a_clock_that_is_behind_prolongs_no_plan() -> None:
+    """This executor's clock is a minute behind: the plan has expired as soon as knowledge's clock says so."""
+    expired = replace(reading(), at=plan().expires_at)
+    assert refusal(plan(), now=after(-30), policy=expired).code == "expired"
+    held = still_wanted(intent(plan()), expired, snapshot(), after(-30), 3)
+    assert held is not None and held.code == "expired"
+    assert still_wanted(intent(plan()), replace(expired, at=after(29)), snapshot(), after(-30), 3) is None
+    intent(plan(), policy=replace(reading(), at=after(-60)))  # and knowledge's clock that is behind proves nothing
+
+
 def test_an_expired_plan_is_refused() -> None:
     """A plan has expired at the instant `expires_at`."""
     assert refusal(plan(), now=plan().expires_at).code == "expired"

@@ -285,6 +285,27 @@ async def test_no_request_for_a_plan_that_expired_meanwhile(stories: list[Story]
     assert house.driver.requests == []
 
 
+async def test_no_request_on_a_policy_that_was_read_before_a_stop(stories: list[Story]) -> None:
+    """The process stood still for 6 s, less than a session, with the policy of before the user's pause in hand."""
+    story = Story()
+    stories.append(story)
+    replica = await story.begin(replicas=1)
+
+    def stop(effect: str) -> None:
+        if effect == "after policy" and story.house.phases()[-1:] == ["applying"]:
+            replica.ports.stop_at = len(replica.ports.effects)
+
+    replica.ports.on_effect = stop
+    await story.house.until(lambda: replica.ports.stopped)
+    replica.ports.on_effect = lambda effect: None
+    story.house.knowledge.set_mode(APP, "paused", story.house.clock.now())
+    await story.house.quiet(6)
+    replica.ports.wake()
+    await story.house.until(story.over)
+    assert (story.house.phases()[-1], story.house.published()[-1].code) == ("failed", "not-act")
+    assert story.house.driver.requests == []
+
+
 @pytest.mark.parametrize(
     ("mode", "code"), [("paused", "not-act"), ("advise", "not-act"), ("act", "policy-changed"), ("", "policy-changed")]
 )

@@ -26,7 +26,7 @@ from services.knowledge.applications_api import applications_router
 from services.knowledge.core import State
 from services.knowledge.policies_api import policies_router
 from services.knowledge.policy_changes import PolicyChanges
-from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, policy
+from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, after, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 
 APP = "shop/orders"
@@ -73,6 +73,17 @@ async def test_a_policy_is_read_as_it_is(rig: Rig) -> None:
     assert reading.reachable and reading.policy is not None
     assert reading.policy.spec == rig.stored.spec
     assert reading.policy.metadata.version == rig.stored.metadata.version
+
+
+async def test_a_policy_comes_with_the_time_of_knowledge() -> None:
+    """Its server names it in each response; one that does not, or wrongly, leaves it unknown."""
+    for date, at in (("Thu, 01 Jan 2026 12:00:05 GMT", after(5)), ("yesterday", None), (None, None)):
+        headers = {} if date is None else {"Date": date}
+        response = httpx.Response(200, content=policy().model_dump_json(by_alias=True), headers=headers)
+        transport = httpx.MockTransport(lambda _request, response=response: response)
+        knowledge = HttpKnowledge(httpx.AsyncClient(transport=transport, base_url="http://knowledge"))
+        assert (await knowledge.policy(APP)).at == at
+        await knowledge.close()
 
 
 async def test_no_policy_is_not_an_outage(rig: Rig) -> None:
