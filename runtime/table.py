@@ -1,7 +1,7 @@
 """The newest value of each key of a topic, in memory, like Kafka Streams' global table."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from .bus import Bus, BusError, Reader
+from .dead_letters import log_unreadable
 from .envelope import Undecodable
 from .loop import Stop
 from .records import NewestVersions, Record
@@ -22,14 +23,13 @@ class GlobalTable(Generic[T]):
     """Follows a topic from its beginning. `latest` is the newest readable value of every key.
 
     A record with an older version than an earlier one of its key is ignored. An unreadable record leaves its key
-    unchanged and goes to `on_unreadable`.
+    unchanged and is logged: every replica reads it, so its dead letter comes from `DeadLetters.watch`.
     """
 
     bus: Bus
     topic: str
     decode: Callable[[Record], T]
     on_change: Callable[[str, T | None], None] | None = None
-    on_unreadable: Callable[[Record, Undecodable], Awaitable[None]] | None = None
     latest: dict[str, T] = field(default_factory=dict, init=False)
     _reader: Reader | None = field(default=None, init=False)
     _versions: NewestVersions = field(default_factory=NewestVersions, init=False)
@@ -70,12 +70,12 @@ class GlobalTable(Generic[T]):
             self._reader = self.bus.reader(self.topic)
         records = await self._reader.receive(timeout_seconds=timeout_seconds)
         for record in records:
-            await self._apply(record)
+            self._apply(record)
         if not self.ready and await self._reader.caught_up():
             self._ready.set()
         return len(records)
 
-    async def _apply(self, record: Record) -> None:
+    def _apply(self, record: Record) -> None:
         if record.key is None or self._versions.outdated(record):
             return
         value = None
@@ -85,17 +85,7 @@ class GlobalTable(Generic[T]):
             else:
                 value = self.latest[record.key] = self.decode(record)
         except Undecodable as error:
-            await self._unreadable(record, error)
+            log_unreadable(record, error)
             return
         if self.on_change:
             self.on_change(record.key, value)
-
-    async def _unreadable(self, record: Record, error: Undecodable) -> None:
-        if self.on_unreadable is None:
-            _log.warning("unreadable", place=record.place, reason=error.reason, field=error.field)
-            return
-        try:
-            await self.on_unreadable(record, error)
-        except BusError as failure:
-            # The record stays in its topic; the records behind it must not wait for its dead letter.
-            _log.warning("unreadable", place=record.place, reason=error.reason, no_dead_letter=str(failure))

@@ -43,6 +43,9 @@ class DeadLetter(Message):
     """First 64 KiB of the message, in base64. None: it had no value."""
     value_bytes: Count | None = None
     """Size of the message in bytes. None: it had no value."""
+    suppressed: Count = 0
+    """Further messages that this process of the service could not read since its last dead letter, and that have no dead letter because
+    of the limit a minute."""
 
 
 _HOUR_MS = 3_600_000
@@ -97,7 +100,7 @@ DEAD_LETTERS = _topic(
     {
         "cleanup.policy": "delete",
         "retention.ms": str(7 * 24 * _HOUR_MS),
-        "retention.bytes": _GIBIBYTE,
+        "retention.bytes": str(2**28),
         "segment.bytes": "67108864",
     },
 )

@@ -68,7 +68,6 @@ class Executor:
         self._pace = pace
         self._log = structlog.get_logger("executor")
         self._dead_letters = DeadLetters(bus, "executor", clock)
-        # The monitor sends unreadable policies to the dead-letter topic: one letter, not one of each reader.
         self._policies = GlobalTable[ScalingPolicy](bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
         self._newest_outcomes = NewestOutcomes()
         self._outcomes = GlobalTable[Outcome](
@@ -76,7 +75,6 @@ class Executor:
             OUTCOMES.name,
             self._outcome,
             on_change=self._newest_outcomes.note,
-            on_unreadable=self._dead_letters.undecodable,
         )
         self.analyses = LatestAnalyses()
         self.applications = Applications(self._newest_outcomes, rules)
@@ -115,6 +113,7 @@ class Executor:
             asyncio.create_task(self._policies.follow(stop), name="policies"),
             asyncio.create_task(self._outcomes.follow(stop), name="outcomes"),
             asyncio.create_task(self._follow_analyses(stop), name="analyses"),
+            asyncio.create_task(self._dead_letters.watch({OUTCOMES.name: self._outcome}, stop), name="dead-letters"),
         ]
         try:
             await stop.race(self._tables_ready())

@@ -9,11 +9,14 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
+from weir_contracts import ScalingPolicy
+from weir_contracts.topics import POLICIES
 
 from engines.kubernetes.api import Access, KubernetesApi
 from runtime import health
 from runtime.clock import SystemClock
 from runtime.dead_letters import DeadLetters
+from runtime.envelope import decode
 from runtime.http import application
 from runtime.kafka_lease import TOPIC as LEASES
 from runtime.kafka_lease import KafkaLease
@@ -141,6 +144,7 @@ async def run(settings: KnowledgeSettings) -> int:
                 knowledge.tidy_gauges(stop),
                 scores.follow(stop),
                 count_dead_letters(bus, stop),
+                dead_letters.watch({POLICIES.name: lambda record: decode(record, ScalingPolicy)}, stop),
                 follow_resources(stop),
             )
 

@@ -28,6 +28,11 @@ _DEAD_LETTERS = Counter(
     "Dead letters of all services, as their topic has them",
     ["service", "topic", "code"],
 )
+_SUPPRESSED = Counter(
+    "weir_knowledge_dead_letters_suppressed_total",
+    "Unreadable messages without a dead letter, as the next dead letter of their process counts them",
+    ["service"],
+)
 _service, _topic, _code = CardinalityLimiter(20), CardinalityLimiter(50), CardinalityLimiter(20)
 
 
@@ -129,3 +134,4 @@ def count_dead_letter(record: Record) -> None:
         _DEAD_LETTERS.labels("unknown", record.topic, "unknown").inc()
         return
     _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _code(letter.code or "unknown")).inc()
+    _SUPPRESSED.labels(_service(letter.service)).inc(letter.suppressed)

@@ -7,17 +7,15 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import structlog
 from prometheus_client import Counter
-from pydantic import BaseModel
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, precedes
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
 from runtime.bus import Bus
 from runtime.clock import Clock
-from runtime.dead_letters import DeadLetters
+from runtime.dead_letters import DeadLetters, readable
 from runtime.envelope import Undecodable, decode
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
@@ -27,8 +25,6 @@ from .consumers import Batches
 from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, kind_of, remember
 from .gauges import ApplicationGauges
 from .store import RETRY_SECONDS, Store, StoreFull, StoreUnavailable, VersionConflict
-
-M = TypeVar("M", bound=BaseModel)
 
 GROUP = "weir-knowledge"
 TIDY_SECONDS = 30.0
@@ -81,7 +77,7 @@ class Knowledge:
             if version is not None and record.key is not None:
                 await self.store.restore_deletion(record.key, version.number)
             return False
-        policy = await self._read(record, ScalingPolicy)
+        policy = readable(record, ScalingPolicy)
         if policy is None or policy.metadata.version is None:
             return False
         await self.store.restore_policy(policy)
@@ -96,7 +92,7 @@ class Knowledge:
         for topic in (ANALYSES, PLANS, OUTCOMES):
             model, kind = READ[topic.name]
             for record in (await self._latest(topic)).values():
-                message = await self._read(record, model)
+                message = readable(record, model)
                 if message is None or message.application not in current:
                     continue
                 application = message.application
@@ -126,7 +122,7 @@ class Knowledge:
     async def _complete_actions(self) -> None:
         """Store ends of actions that were published but not stored, or were lost with the store's last second."""
         for record in (await self._latest(OUTCOMES)).values():
-            outcome = await self._read(record, Outcome)
+            outcome = readable(record, Outcome)
             if outcome is not None:
                 await self._end_action(outcome)
 
@@ -157,10 +153,6 @@ class Knowledge:
             await reader.close()
         return latest
 
-    async def _read(self, record: Record, model: type[M]) -> M | None:
-        decoded = await self.dead_letters.decoded(record, model)
-        return None if decoded is None else decoded.message
-
     async def follow(self, stop: Stop) -> None:
         """Store the messages of the loop until stopped."""
         await stop.race(self.rebuilt.wait())
@@ -189,7 +181,8 @@ class Knowledge:
             kinds: Tally[str] = Tally()
             for record in records:
                 model, kind = READ[record.topic]
-                message = await self._read(record, model)
+                decoded = await self.dead_letters.decoded(record, model)
+                message = None if decoded is None else decoded.message
                 kinds[kind if message is not None else "skipped"] += 1
                 if message is not None:
                     by_application[message.application].append(message)

@@ -10,7 +10,7 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock
-from runtime.dead_letters import DeadLetters
+from runtime.dead_letters import DeadLetters, log_unreadable
 from runtime.envelope import TooLarge, Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import NewestVersions, Record
@@ -68,6 +68,7 @@ class Monitor:
         self._watched: dict[str, tuple[int, Watch]] = {}
         self._assignment: frozenset[int] = frozenset()
         self._inbox = _Inbox()
+        self._uncommitted: list[Record] = []
         self._caught_up = False
         self._refused = 0
         self._log = structlog.get_logger("monitor")
@@ -90,9 +91,9 @@ class Monitor:
         policies = self._bus.reader(POLICIES.name, partitions=[])
 
         async def cycle() -> None:
-            # The member's records are only its heartbeat: the reader gets the same ones, and the older ones.
-            if await member.receive(timeout_seconds=0.1):
-                await member.commit()
+            # The member's records are its heartbeat, and each is received by one replica, once: the reader gets the same ones,
+            # and again the older ones.
+            self._uncommitted += await member.receive(timeout_seconds=0.1)
             if member.assignment != self._assignment:
                 await self._take_over(member.assignment, policies)
             for record in await stop.race(policies.receive(timeout_seconds=0.4)) or []:
@@ -101,6 +102,10 @@ class Monitor:
             if await policies.caught_up():
                 await self._act()
                 self._caught_up = True
+            if self._uncommitted:
+                await self._dead_letters.of_unreadable(self._uncommitted, {POLICIES.name: _policy_of})
+                await member.commit()
+                self._uncommitted = []
 
         try:
             await run_forever("monitor", cycle, stop)
@@ -131,7 +136,7 @@ class Monitor:
         try:
             policy = _policy_of(record)
         except Undecodable as error:
-            await self._dead_letters.undecodable(record, error)
+            log_unreadable(record, error)
             return
         if key in self._watched:
             self._watched[key][1].change(policy)

@@ -11,7 +11,6 @@ from weir_contracts.topics import PLANNERS
 
 from runtime.bus import Bus
 from runtime.clock import Clock
-from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode, encode
 from runtime.loop import Stop
 from runtime.records import Record
@@ -36,13 +35,7 @@ class Registrations:
         self._clock = clock
         self._on_removed = on_removed
         self._changes = asyncio.Event()
-        self._table = GlobalTable(
-            bus,
-            PLANNERS.name,
-            _decode,
-            on_change=self._changed,
-            on_unreadable=DeadLetters(bus, "planner", clock).undecodable,
-        )
+        self._table = GlobalTable(bus, PLANNERS.name, registration_of, on_change=self._changed)
 
     async def follow(self, stop: Stop) -> None:
         """Read until stopped."""
@@ -98,7 +91,8 @@ class Registrations:
         self._changes.set()
 
 
-def _decode(record: Record) -> PlannerRegistration:
+def registration_of(record: Record) -> PlannerRegistration:
+    """Return the registration of a record; `Undecodable` also for one under another planner's name."""
     registration = decode(record, PlannerRegistration).message
     if registration.name != record.key:
         raise Undecodable(record, f"names {registration.name}, its key {record.key}", "name", code="wrong-key")

@@ -5,11 +5,11 @@ from datetime import datetime
 
 import structlog
 from weir_contracts import Analysis, Observation, Outcome, Plan, PlanRequest, derive_id
-from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS
 
 from runtime.bus import Bus, Consumer, Reader
 from runtime.clock import Clock
-from runtime.dead_letters import DeadLetters
+from runtime.dead_letters import DeadLetters, readable
 from runtime.envelope import Decoded, TooLarge, child_traceparent, decode, encode
 from runtime.loop import Stop, run_forever
 from runtime.records import Record, partition_of
@@ -18,6 +18,7 @@ from runtime.table import GlobalTable
 from . import telemetry
 from .pending import UNCOMMITTED_SECONDS, PendingDecisions, skipped
 from .planners import CallsPlanners, plan_for, reads_observations
+from .registrations import registration_of
 from .request_cache import RequestCache
 from .shadows import ShadowRunner
 
@@ -44,13 +45,7 @@ class Planner:
         self._partitions = partitions
         self._shadows = shadows
         self._dead_letters = DeadLetters(bus, "planner", clock)
-        self._outcomes = GlobalTable(
-            bus,
-            OUTCOMES.name,
-            lambda record: decode(record, Outcome).message,
-            on_change=cache.happened,
-            on_unreadable=self._dead_letters.undecodable,
-        )
+        self._outcomes = GlobalTable(bus, OUTCOMES.name, _outcome, on_change=cache.happened)
         self._assigned: frozenset[int] = frozenset()
         self._pending: list[Record] = []
         self._decisions = PendingDecisions(self._decide)
@@ -64,7 +59,8 @@ class Planner:
     async def run(self, stop: Stop) -> None:
         """Plan until stopped."""
         await stop.race(self._planners.start())
-        following = asyncio.create_task(self._outcomes.follow(stop))
+        tables = {OUTCOMES.name: _outcome, PLANNERS.name: registration_of}
+        following = asyncio.gather(self._outcomes.follow(stop), self._dead_letters.watch(tables, stop))
         try:
             while not stop.requested and not await self._outcomes.wait_ready(0.5):
                 continue
@@ -125,9 +121,8 @@ class Planner:
         await observations.assign(assigned)
         while assigned and not stop.requested:
             for record in await plans.receive(timeout_seconds=0.2):
-                decoded = await self._dead_letters.decoded(record, Plan)
-                if decoded is not None:
-                    self._cache.planned(decoded.message)
+                if (plan := readable(record, Plan)) is not None:
+                    self._cache.planned(plan)
             if await plans.caught_up():
                 break
         # From here on the replica's own plans are in the cache.
@@ -218,6 +213,10 @@ class Planner:
             planning_seconds=plan.planning_seconds,
             traceparent=trace,
         )
+
+
+def _outcome(record: Record) -> Outcome:
+    return decode(record, Outcome).message
 
 
 def _is_superseded(record: Record, newer: Decoded[Analysis] | None) -> bool:

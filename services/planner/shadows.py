@@ -26,7 +26,7 @@ from weir_planner.installed import UnknownPlanner, ask, reads
 
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock, SystemClock
-from runtime.dead_letters import DeadLetters
+from runtime.dead_letters import readable
 from runtime.envelope import encode
 from runtime.loop import Stop, run_forever
 from runtime.records import partition_of
@@ -100,7 +100,6 @@ class ShadowRunner:
         self._limits = limits
         self._registered = registered
         self._call_registered = call_registered
-        self._dead_letters = DeadLetters(bus, "planner", clock)
         self._kept: dict[str, _Kept] = {}
         self._queue: OrderedDict[str, PlanRequest] = OrderedDict()
         self._ended: list[str] = []
@@ -185,10 +184,9 @@ class ShadowRunner:
                     if record.key is not None:
                         self._kept.pop(record.key, None)
                     continue
-                decoded = await self._dead_letters.decoded(record, Shadows)
-                if decoded is None:
+                message = readable(record, Shadows)
+                if message is None:
                     continue
-                message = decoded.message
                 before = self._kept.get(message.application)
                 if before is None or before.at < message.at:
                     self._kept[message.application] = _Kept(message.model_dump_json(), message.at, is_published=True)

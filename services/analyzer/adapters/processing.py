@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS
 
-from runtime.dead_letters import dead_letter, value_fields
+from runtime.dead_letters import LetterRate, dead_letter, value_fields
 from runtime.envelope import Undecodable, child_traceparent, decode, encode
 from runtime.records import Outgoing, Record
 from services.analyzer.core import AnalysisSettings, AnalyzerState, UnreadableState, advance, seed
@@ -46,12 +46,14 @@ def process(
     records: Sequence[Record],
     settings: AnalysisSettings,
     lost: Mapping[int, Lost] | None = None,
+    *,
+    rate: LetterRate | None = None,
 ) -> tuple[StoredState | None, list[Outgoing]]:
     """Advance one application by its records of a batch, in the order of (observed_at, offset).
 
     Returns the new state (None: remove it) and the records to publish, in order. `lost` holds by partition the records
     deleted unread: the first record behind such a gap carries it into its analysis. A damaged state becomes a dead
-    letter of the first record.
+    letter of the first record. `rate` limits the dead letters of unreadable records; None: no limit.
     """
     state: AnalyzerState | None = None
     partition, offset = -1, -1
@@ -68,7 +70,7 @@ def process(
         try:
             observation = _read(key, record)
         except Undecodable as error:
-            out.append(_dead_letter(error))
+            out += _dead_letters(error, rate)
         else:
             readable.append((observation.observed_at, record.offset, observation, record))
     readable.sort(key=lambda each: each[:2])
@@ -80,7 +82,7 @@ def process(
                 out.append(_published(analysis, record))
         except Exception as error:  # noqa: BLE001 - any error is this application's alone
             failed = f"the analysis failed: {type(error).__name__}: {error}"
-            out.append(_dead_letter(Undecodable(record, failed, code="analysis-failed")))
+            out += _dead_letters(Undecodable(record, failed, code="analysis-failed"), rate)
         partition, offset = record.partition, max(offset, record.offset)
     return (None if state is None else StoredState(state.to_bytes(), partition, offset)), out
 
@@ -130,9 +132,16 @@ def _published(analysis: Analysis, record: Record) -> Outgoing:
     return Outgoing(ANALYSES.name, analysis.application, body, headers)
 
 
-def _dead_letter(error: Undecodable) -> Outgoing:
-    """The same letter for the same record at every replay: its time is the record's own."""
-    return _outgoing(error.record, dead_letter(SERVICE, _time_of(error.record), error))
+def _dead_letters(error: Undecodable, rate: LetterRate | None) -> list[Outgoing]:
+    """Return the dead letter of a record, unless there are too many. At every replay it has the same id and time, which is
+    the record's."""
+    record = error.record
+    if rate is not None and not rate.admits(record):
+        return []
+    letter = dead_letter(SERVICE, _time_of(record), error, rate.suppressed if rate is not None else 0)
+    if rate is not None:
+        rate.sent(record, letter)
+    return [_outgoing(record, letter)]
 
 
 def _damaged(stored: StoredState, damage: str, record: Record) -> Outgoing:
@@ -148,4 +157,4 @@ def _time_of(record: Record) -> datetime:
 
 def _outgoing(record: Record, letter: DeadLetter) -> Outgoing:
     body, headers = encode(letter, type=DEAD_LETTERS.type, source=SERVICE, id=letter.id, time=letter.at)
-    return Outgoing(DEAD_LETTERS.name, record.key or "unknown", body, headers)
+    return Outgoing(DEAD_LETTERS.name, letter.key or "unknown", body, headers)

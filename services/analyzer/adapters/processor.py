@@ -13,6 +13,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from weir_contracts.topics import OBSERVATIONS
 
+from runtime.clock import SystemClock
+from runtime.dead_letters import LetterRate
 from runtime.records import Outgoing, Record
 from services.analyzer.core import AnalysisSettings
 
@@ -20,6 +22,10 @@ from .processing import Lost, StoredState, process, seeded
 
 STATE_SCHEMA = "memory BINARY, partition INT, offset BIGINT"
 OUTPUT_SCHEMA = "topic STRING, key STRING, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+_RATE = LetterRate(SystemClock())
+"""Of this process: a worker outlives its tasks."""
 
 
 @cache
@@ -46,7 +52,9 @@ class ApplicationProcessor(StatefulProcessor):  # type: ignore[misc]
         del timerValues
         stored = self._state.get()
         before = None if stored is None else StoredState(bytes(stored[0]), stored[1], stored[2])
-        after, out = process(str(key[0]), before, [_record(row) for row in rows], self._settings, self._lost)
+        after, out = process(
+            str(key[0]), before, [_record(row) for row in rows], self._settings, self._lost, rate=_RATE
+        )
         if after is not None:
             self._state.update((after.state, after.partition, after.offset))
         elif before is not None:

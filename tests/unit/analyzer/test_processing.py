@@ -7,6 +7,8 @@ import pytest
 from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
 
+from runtime.clock import FakeClock
+from runtime.dead_letters import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
 from runtime.records import Outgoing, Record
 from services.analyzer.adapters import processing
 from services.analyzer.adapters.processing import Lost, StoredState, process, seeded
@@ -96,6 +98,20 @@ def test_what_cannot_be_read_is_a_dead_letter_and_the_rest_goes_on() -> None:
     assert "no value" in letters[2].reason
     assert state is not None
     assert _letters(process("shop/orders", None, [broken], SETTINGS)[1])[0].id == letters[0].id
+
+
+def test_many_unreadable_records_give_few_letters() -> None:
+    """Ten of a key in a minute of the worker; the next letter counts those that were left out. Observations are analysed as
+    before."""
+    clock, good = FakeClock(), _records(2)
+    rate = LetterRate(clock)
+    broken = [Record(OBSERVATIONS.name, 3, 100 + i, "shop/orders", b"{", {}, good[0].timestamp) for i in range(500)]
+    _, out = process("shop/orders", None, [good[0], *broken, good[1]], SETTINGS, rate=rate)
+    assert len(_analyses(out)) == 2
+    assert [letter.offset for letter in _letters(out)] == list(range(100, 100 + MAX_OF_KEY))
+    clock.advance(PERIOD_SECONDS)
+    _, later = process("shop/orders", None, broken[:1], SETTINGS, rate=rate)
+    assert [letter.suppressed for letter in _letters(later)] == [500 - MAX_OF_KEY]
 
 
 def test_a_foreign_key_is_refused() -> None:

@@ -243,6 +243,21 @@ async def test_an_unreadable_policy_goes_to_the_dead_letter_topic(house: House) 
     assert (letters["shop/mine"].field, letters["shop/mine"].reason) == ("metadata", "is of shop/yours")
 
 
+async def test_a_takeover_repeats_no_dead_letter(house: House) -> None:
+    """The new owner of a partition reads its policies from the beginning; the letter of a bad one was sent by the earlier owner."""
+    await house.bus.publish(POLICIES.name, "shop/mine", b"{")
+    async with house.replica():
+        await until(lambda: len(house.bus.records(DEAD_LETTERS.name)) == 1)
+        await until(lambda: house.bus.committed("weir-monitor", POLICIES.name) == 1)
+    await house.apply(policy())
+    async with house.replica():
+        await until(lambda: house.statuses("shop/orders"))
+        await house.bus.publish(POLICIES.name, "shop/other", b"{")
+        await until(lambda: len(house.bus.records(DEAD_LETTERS.name)) == 2)
+    keys = [record.key for record in house.bus.records(DEAD_LETTERS.name)]
+    assert sorted(filter(None, keys)) == ["shop/mine", "shop/other"]
+
+
 async def test_a_stuck_application_delays_no_other(house: House) -> None:
     """Each has its own task."""
     house.applications.stuck.add("shop/a0")

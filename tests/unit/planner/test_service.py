@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from structlog.testing import capture_logs
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
-from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, Topic
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS, Topic
 from weir_planner.installed import ask
 
 from runtime.clock import FakeClock
@@ -248,6 +248,24 @@ async def test_unreadable_records_go_to_the_dead_letter_topic(cluster: Cluster) 
     letters = {letter.offset: letter for letter in cluster.dead_letters()}
     assert {(letter.service, letter.topic) for letter in letters.values()} == {("planner", ANALYSES.name)}
     assert (letters[0].field, letters[1].field) == (None, "key")
+
+
+async def test_one_replica_reports_what_all_of_them_read(cluster: Cluster) -> None:
+    """Outcomes and registrations are read by every replica from their beginning, plans at each takeover. A bad record of the first
+    two has one letter; that of the plans is the executor's."""
+    for topic in (OUTCOMES, PLANNERS, PLANS):
+        await cluster.bus.publish(topic.name, "shop/other", b"nonsense", {})
+    first, second = cluster.replica(), cluster.replica()
+    await cluster.until(lambda: len(cluster.dead_letters()) == 2)
+    await first.end()
+    cluster.replica()
+    await cluster.bus.publish(OUTCOMES.name, "shop/other", b"more nonsense", {})
+    await cluster.until(lambda: len(cluster.dead_letters()) == 3)
+    await second.end()
+    await cluster.analysed(1)
+    await cluster.planned(1)
+    topics = sorted(letter.topic for letter in cluster.dead_letters())
+    assert topics == sorted([OUTCOMES.name, OUTCOMES.name, PLANNERS.name])
 
 
 @pytest.mark.parametrize("code", ["planner-timeout", "planner-failed"])

@@ -1,19 +1,23 @@
 """Unreadable records go to the dead-letter topic with their reason."""
 
+import asyncio
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 from weir_contracts import DeadLetter, Plan
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 
 from runtime.bus import BusError
 from runtime.clock import FakeClock
-from runtime.dead_letters import MAX_VALUE_BYTES, DeadLetters
+from runtime.dead_letters import MAX_OF_ALL, MAX_OF_KEY, MAX_VALUE_BYTES, PERIOD_SECONDS, DeadLetters
 from runtime.envelope import Undecodable, decode
+from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
-from runtime.records import Record
+from runtime.records import Outgoing, Record
 
 
 def bad(value: bytes | None = b"{", key: str | None = "shop/orders") -> Record:
@@ -24,7 +28,7 @@ async def sent(record: Record, reason: str = "it is broken", field: str | None =
     bus, clock = MemoryBus(), FakeClock()
     await DeadLetters(bus, "planner", clock).send(record, "wrong-key", reason, field)
     (letter,) = bus.records(DEAD_LETTERS.name)
-    assert letter.key == (record.key or "unknown")
+    assert letter.key == (record.key or "unknown")[:1000]
     assert letter.headers["ce_type"] == DEAD_LETTERS.type
     assert letter.headers["traceparent"] == "00-abc-def-01"
     return decode(letter, DeadLetter).message
@@ -121,3 +125,107 @@ async def test_a_code_for_each_reason(value: bytes | None, code: str, field: str
     assert (found.code, found.field) == (code, field)
     earlier = found.model_dump(mode="json", exclude={"code", "type"})
     assert DeadLetter.model_validate(earlier).code is None
+
+
+async def refused(letters: DeadLetters, keys: Sequence[str], first: int = 0) -> list[DeadLetter]:
+    """Let the service read a bad record of each key; return the letters of these records."""
+    bus = letters.bus
+    assert isinstance(bus, MemoryBus)
+    for offset, key in enumerate(keys, first):
+        assert await letters.decoded(Record(PLANS.name, 0, offset, key, b"{"), Plan) is None
+    found = [decode(each, DeadLetter).message for each in bus.records(DEAD_LETTERS.name)]
+    return sorted((each for each in found if each.offset >= first), key=lambda each: each.offset)
+
+
+async def test_a_stream_of_bad_records_writes_few_letters() -> None:
+    """Ten of a key in a minute, while other applications' records still have theirs. The next letter and a metric count what
+    has none."""
+    name, labels, clock = "weir_dead_letters_suppressed_total", {"topic": PLANS.name}, FakeClock()
+    before = REGISTRY.get_sample_value(name, labels) or 0
+    letters = DeadLetters(MemoryBus(), "planner", clock)
+    assert len(await refused(letters, ["shop/orders"] * 1000)) == MAX_OF_KEY
+    assert REGISTRY.get_sample_value(name, labels) == before + 1000 - MAX_OF_KEY
+    (other,) = await refused(letters, ["shop/payments"], 1000)
+    assert other.suppressed == 1000 - MAX_OF_KEY
+    clock.advance(PERIOD_SECONDS)
+    (next_minute,) = await refused(letters, ["shop/orders"], 2000)
+    assert next_minute.suppressed == 0
+
+
+async def test_many_keys_share_the_letters_of_a_process() -> None:
+    """A program that writes under a new key each time gains nothing by it."""
+    letters = DeadLetters(MemoryBus(), "planner", FakeClock())
+    assert len(await refused(letters, [f"shop/job-{number}" for number in range(500)])) == MAX_OF_ALL
+
+
+async def test_letters_that_the_brokers_refuse_take_no_room() -> None:
+    """During an outage each repetition is an attempt; afterwards the record still has its letter."""
+    bus = MemoryBus()
+    letters = DeadLetters(bus, "planner", FakeClock())
+    bus.break_down()
+    for _ in range(MAX_OF_ALL + 1):
+        with pytest.raises(BusError):
+            await letters.decoded(bad(), Plan)
+    bus.mend()
+    assert await letters.decoded(bad(), Plan) is None
+    assert len(bus.records(DEAD_LETTERS.name)) == 1
+
+
+class Replica:
+    """A service that reads a whole topic, and sends its dead letters as one of a group."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        letters = DeadLetters(bus, "planner", FakeClock())
+        self._stop = Stop()
+        self._task = asyncio.create_task(letters.watch({PLANS.name: lambda r: decode(r, Plan)}, self._stop))
+
+    async def end(self) -> None:
+        self._stop.request("done")
+        await asyncio.wait_for(self._task, 5.0)
+
+
+async def test_no_replica_repeats_anothers_letter() -> None:
+    """Three replicas read the same topic: one letter for each bad record, also after all of them have restarted."""
+    bus = MemoryBus()
+
+    async def until_read(count: int) -> None:
+        async with asyncio.timeout(5):
+            while bus.committed("weir-planner-unreadable", PLANS.name) < count:  # noqa: ASYNC110 - no signal exists
+                await asyncio.sleep(0.01)
+
+    for number in range(20):
+        await bus.publish(PLANS.name, f"shop/job-{number}", b"{")
+    await bus.publish(PLANS.name, "shop/job-0", None)
+    for _ in range(2):
+        replicas = [Replica(bus) for _ in range(3)]
+        await until_read(21)
+        for each in replicas:
+            await each.end()
+    replicas = [Replica(bus), Replica(bus)]
+    await bus.publish(PLANS.name, "shop/late", b"{")
+    await until_read(22)
+    for each in replicas:
+        await each.end()
+    keys = [decode(record, DeadLetter).message.key for record in bus.records(DEAD_LETTERS.name)]
+    assert sorted(filter(None, keys)) == sorted([*(f"shop/job-{number}" for number in range(20)), "shop/late"])
+
+
+async def test_a_letter_that_cannot_be_sent_is_sent_later() -> None:
+    """The group commits no record before its letter is there."""
+    bus = MemoryBus()
+    await bus.publish(PLANS.name, "shop/orders", b"{")
+    accept, refusals = bus.publish_many, ["away", "away"]
+
+    async def publish(records: Sequence[Outgoing]) -> None:
+        if refusals:
+            raise BusError(refusals.pop())
+        await accept(records)
+
+    bus.publish_many = publish  # type: ignore[method-assign]
+    with capture_logs():  # a failed cycle is logged with its trace, which takes seconds to draw
+        replica = Replica(bus)
+        async with asyncio.timeout(5):
+            while not bus.records(DEAD_LETTERS.name):  # noqa: ASYNC110 - no signal exists
+                await asyncio.sleep(0.01)
+        await replica.end()
+    assert refusals == []

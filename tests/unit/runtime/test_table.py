@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
+from weir_contracts.topics import DEAD_LETTERS
 
 from runtime.bus import BusError
 from runtime.envelope import Undecodable
@@ -57,38 +59,19 @@ async def test_it_follows_what_comes() -> None:
     await asyncio.wait_for(task, 5.0)
 
 
-async def test_an_unreadable_record_changes_nothing_and_becomes_a_dead_letter() -> None:
-    """The key keeps its value; the records behind it are read."""
-    bus, aside = MemoryBus(), list[str]()
-
-    async def put_aside(record: Record, error: Undecodable) -> None:
-        aside.append(f"{record.key} {error.reason}")
-
+async def test_an_unreadable_record_changes_nothing() -> None:
+    """The key keeps its value; the records behind it are read, and the log names the place. The dead letter is sent by a
+    group."""
+    bus, stop = MemoryBus(), Stop()
     for value in (b"1", b"x"):
         await bus.publish(TOPIC, "a", value)
     await bus.publish(TOPIC, "b", b"2")
-    table = GlobalTable(bus, TOPIC, number, on_unreadable=put_aside)
-    stop = Stop()
-    task = await following(table, stop)
+    table = GlobalTable(bus, TOPIC, number)
+    with capture_logs() as lines:
+        task = await following(table, stop)
     assert table.latest == {"a": 1, "b": 2}
-    assert aside == ["a is no number"]
-    stop.request("done")
-    await asyncio.wait_for(task, 5.0)
-
-
-async def test_nothing_is_skipped_when_dead_letters_cannot_be_sent() -> None:
-    """The dead-letter topic is away: the readable records of the same batch still count."""
-    bus = MemoryBus()
-
-    async def fail(_record: Record, _error: Undecodable) -> None:
-        raise BusError("away")
-
-    for value in (b"x", b"1"):
-        await bus.publish(TOPIC, "a", value)
-    stop = Stop()
-    table = GlobalTable(bus, TOPIC, number, on_unreadable=fail)
-    task = await following(table, stop)
-    assert table.latest == {"a": 1}
+    assert [(line["event"], line["reason"]) for line in lines] == [("unreadable", "is no number")]
+    assert bus.records(DEAD_LETTERS.name) == []
     stop.request("done")
     await asyncio.wait_for(task, 5.0)
 
@@ -111,7 +94,7 @@ async def test_it_is_not_ready_before_the_brokers_are() -> None:
 async def test_a_record_without_key_is_no_row() -> None:
     """It cannot be replaced or removed, so it is left out."""
     table = GlobalTable(MemoryBus(), TOPIC, number)
-    await table._apply(Record(TOPIC, 0, 0, None, b"1"))
+    table._apply(Record(TOPIC, 0, 0, None, b"1"))
     assert table.latest == {}
 
 
