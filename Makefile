@@ -11,7 +11,7 @@ FAST := tests/unit tests/contracts tests/loop
 # Each worker collects all tests, and no test waits for a clock: more workers than processors would only collect more often.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment setup kubernetes kubernetes-node means trial check lint types imports fast explore test test-integration test-e2e \
+.PHONY: help environment setup kubernetes kubernetes-node node-means means trial check lint types imports fast explore test test-integration test-e2e \
         test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-ahead bench-capacity \
         bench-compare bench-fleet bench-forecast bench-planners bench-quality bench-streams \
         chaos schemas lock images clean
@@ -32,10 +32,14 @@ environment:
 kubernetes: environment  ## builds the Kubernetes API server of the tests with Go, once (about ten minutes)
 	@$(BIN)/python -m testbed.kubernetes_programs
 
-kubernetes-node: environment  ## besides that what runs pods on this machine, once (five minutes more)
+kubernetes-node: environment  ## the same with what runs pods on this machine, once (five minutes more)
 	@$(BIN)/python -m testbed.kubernetes_programs node
 
-demo-kubernetes: setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root; ARGS=reactive or kafka-streams)
+# What the machine lacks is named before anything is built or fetched, which takes long.
+node-means: environment
+	@$(BIN)/python -m tests.node.images
+
+demo-kubernetes: node-means setup kubernetes-node  ## the whole loop on a Kubernetes node of this machine, until Ctrl-C (Debian, as root; ARGS=reactive or kafka-streams)
 	@$(BIN)/python -m tests.node.demo $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
 
 # Without its means a tier is skipped and says what is missing, or fails where WEIR_REQUIRE names it.
@@ -73,14 +77,15 @@ test-containers: means  ## images, compose and all that needs a Docker daemon: y
 test-kubernetes: kubernetes  ## against a real Kubernetes API server, whose pods are simulated
 	@$(BIN)/pytest -q tests/kubernetes
 
-test-node: means kubernetes-node  ## on a Kubernetes node of this machine, where pods really run (Debian, as root)
+test-node: node-means means kubernetes-node  ## on a Kubernetes node of this machine, where pods really run (Debian, as root)
 	@$(BIN)/pytest -q tests/node
 
 # One run, one closing line: the fast tests by all workers, then the others by one. The trial comes before the integration tests, whose parts stay up until the end.
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
-	-@$(BIN)/python -m testbed.kubernetes_programs $(if $(findstring node,$(WEIR_REQUIRE)),node)
+	-@$(BIN)/python -m testbed.kubernetes_programs
+	$(if $(findstring node,$(WEIR_REQUIRE)),-@$(BIN)/python -m testbed.kubernetes_programs node)
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --thorough $(FAST) tests/e2e tests/containers tests/kubernetes tests/node tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
@@ -116,7 +121,7 @@ bench-ahead: environment  ## a week of each recording with slow capacity, with a
 bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
 	@$(BIN)/python -m bench.kubernetes $(ARGS)
 
-bench-kubernetes-node: setup kubernetes-node  ## the same on a real node into bench/results/kubernetes_node.json (about 20 minutes, Debian, as root)
+bench-kubernetes-node: node-means setup kubernetes-node  ## the same on a real node into bench/results/kubernetes_node.json (about 20 minutes, Debian, as root)
 	@$(BIN)/python -m bench.kubernetes.node $(ARGS)
 
 bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json

@@ -6,6 +6,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,8 +22,8 @@ import docker
 import psutil
 from docker.errors import DockerException
 
+from . import node_host as host
 from .bootstrap import CACHE
-from .node_host import CPU_SHARES
 from .process import Launcher, ManagedProcess, TestbedError
 
 READY_SECONDS = 60.0
@@ -33,6 +34,9 @@ OLDEST_API = "1.40"
 USUAL = "unix:///var/run/docker.sock"
 _CPU_GROUP = Path("/sys/fs/cgroup/cpu/docker")
 """Control group of all containers where the kernel has cgroups of the first version."""
+_BRIDGE = re.compile(r"docker0|br-[0-9a-f]{12}")
+_CHAINS = "DOCKER"
+"""Beginning of the names of all chains that a daemon makes."""
 
 
 def own_folder() -> Path:
@@ -80,7 +84,9 @@ def _ask(url: str, timeout_seconds: int) -> None:
 class DockerDaemon(Launcher):
     """Runs `dockerd` with its own data, socket, process id file and bridge network.
 
-    `data` is kept from one start to the next (images, build cache); `folder` holds what belongs to one run.
+    `data` is kept from one start to the next (images, build cache); `folder` holds what belongs to one run. Bridges,
+    chains of iptables and kernel settings that a daemon leaves are as before once it has ended, unless another daemon
+    had made them already.
     """
 
     def __init__(self, data: Path | None = None, folder: Path | None = None, options: Sequence[str] = ()) -> None:
@@ -88,6 +94,7 @@ class DockerDaemon(Launcher):
         self.folder = folder or own_folder()
         self.socket = self.folder / "docker.sock"
         self._pid_file = self.folder / "docker.pid"
+        self._before = self.folder / "machine.json"
         self.process = ManagedProcess(
             "dockerd",
             [
@@ -117,15 +124,18 @@ class DockerDaemon(Launcher):
         # An empty configuration: that of the machine's own daemon is not meant for this one.
         (self.folder / "daemon.json").write_text(json.dumps({}))
         self._forget_dead()
+        self._note_machine()
         try:
             self.process.start_ready(self.answers, timeout_seconds=timeout_seconds)
-        except TestbedError as error:
+        except BaseException as error:
             self._release()
-            raise TestbedError(f"{error}{self._hint()}") from None
+            if isinstance(error, TestbedError):
+                raise TestbedError(f"{error}{self._hint()}") from None
+            raise
         if (_CPU_GROUP.parent / "cpu.shares").exists():
             # A new group has the weight of a single process: on a busy machine containers would not start in time.
             _CPU_GROUP.mkdir(exist_ok=True)
-            (_CPU_GROUP / "cpu.shares").write_text(str(CPU_SHARES))
+            (_CPU_GROUP / "cpu.shares").write_text(str(host.CPU_SHARES))
         return self
 
     def answers(self) -> bool:
@@ -144,31 +154,67 @@ class DockerDaemon(Launcher):
         self.process.stop()
         self._release()
 
+    def _note_machine(self) -> None:
+        """Record the machine's network, unless a killed daemon of ours has left it changed, whose record then counts."""
+        if _another_runs():
+            self._before.unlink(missing_ok=True)
+        elif not (_bridges() or host.chains(_CHAINS)):
+            before = {"forward": host.forward_policies(), "settings": host.kernel_settings()}
+            self._before.write_text(json.dumps(before))
+
     def _release(self) -> None:
-        """A daemon mounts its data onto itself, and one that fails or is killed leaves that behind."""
+        """Undo what a daemon leaves: its data mounted onto itself, bridges, chains, and forwarding of packets."""
+        host.unmount_below(self.folder, self.data)
         if any(mounted.mountpoint == str(self.data.resolve()) for mounted in psutil.disk_partitions(all=True)):
             subprocess.run(["umount", str(self.data)], timeout=ANSWER_SECONDS, check=False)
+        if not self._before.exists() or _another_runs():
+            return
+        before, bridges = json.loads(self._before.read_text()), _bridges()
+        host.remove_chains(_CHAINS, bridges)
+        for bridge in bridges:
+            host.run("ip", "link", "delete", bridge)
+        for program, policy in host.forward_policies().items():
+            if policy != before["forward"].get(program, "ACCEPT"):
+                host.run(program, "-w", "-P", "FORWARD", before["forward"].get(program, "ACCEPT"))
+        if not host.has_interface(host.POD_BRIDGE):  # a node that started meanwhile needs forwarding
+            host.restore(before["settings"])
+        for group in Path("/sys/fs/cgroup").glob("*/docker"):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        self._before.unlink()
 
     def _remove_containers(self) -> None:
         with contextlib.closing(docker.DockerClient(base_url=self.url, timeout=ANSWER_SECONDS)) as client:
             for container in client.containers.list(all=True):
                 with contextlib.suppress(DockerException):
                     container.remove(force=True, v=True)
+            client.networks.prune()
 
     def _forget_dead(self) -> None:
-        """A daemon that was killed leaves its process id, by which another program may go today."""
-        try:
-            command = Path(f"/proc/{int(self._pid_file.read_text())}/cmdline").read_bytes()
-        except (OSError, ValueError):
-            command = b""
-        if str(self._pid_file).encode() not in command:
-            self._pid_file.unlink(missing_ok=True)
+        """A daemon that was killed leaves process ids, its own and its containerd's, by which others may go today."""
+        for file in (self._pid_file, self.folder / "exec" / "containerd" / "containerd.pid"):
+            try:
+                command = Path(f"/proc/{int(file.read_text())}/cmdline").read_bytes()
+            except (OSError, ValueError):
+                command = b""
+            if str(self.folder).encode() not in command:
+                file.unlink(missing_ok=True)
 
     def _hint(self) -> str:
         log = self.process.log.read_text(errors="replace") if self.process.log.exists() else ""
         if "ermission denied" in log or "peration not permitted" in log:
             return " (this machine does not let root mount or make networks, as in a container without privileges)"
         return ""
+
+
+def _bridges() -> list[str]:
+    """Return the bridges of this machine that a Docker daemon has made."""
+    return [name for name in psutil.net_if_stats() if _BRIDGE.fullmatch(name)]
+
+
+def _another_runs() -> bool:
+    """Whether this machine runs a daemon, asked while ours does not."""
+    return any(process.info["name"] == "dockerd" for process in psutil.process_iter(["name"]))
 
 
 def main() -> int:

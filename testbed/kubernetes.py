@@ -35,8 +35,6 @@ from .process import Launcher, ManagedProcess, TestbedError, claim_port, stop_al
 
 ADMIN = "weir-admin"
 NODE = "kwok-node"
-REQUIRED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "metrics-server")
-"""What set-up builds; etcd is installed."""
 _PARTS = (CONTROLLER_MANAGER, SCHEDULER)
 """Users for which Kubernetes has roles of its own."""
 _OWN_USERS = (KWOK, METRICS_SERVER, *_PARTS)
@@ -53,8 +51,7 @@ def binary(name: str) -> str:
 
 def missing() -> str | None:
     """Return which program a cluster lacks and the remedy; None if it could start."""
-    absent = [name for name in REQUIRED if programs.program(name) is None]
-    if absent:
+    if absent := programs.absent(programs.SIMULATION):
         return programs.missing() or f"no {absent[0]} in {programs.FOLDER}: run `make kubernetes`"
     return programs.missing_etcd()
 

@@ -1,14 +1,14 @@
 """Builds the programs of a Kubernetes cluster with Go: `python -m testbed.kubernetes_programs [node]`.
 
-That takes about ten minutes on two cores and happens once. `node`: besides, what runs pods on this machine, five
-minutes more.
+That takes about ten minutes on two cores and happens once. `node`: with what runs pods on this machine instead of what
+simulates them, five minutes more.
 """
 
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,13 +18,15 @@ from .node_host import missing as missing_for_node
 VERSION = "1.34.2"
 PARTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 """Built from one Go module, testbed/kubernetes-tools; the API server first, since it compiles what they share."""
-TOOLS = {
+_GO_PACKAGES = {
     "kwok": "sigs.k8s.io/kwok/cmd/kwok@v0.7.0",
     "metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server@v0.8.0",
+    "coredns": "github.com/coredns/coredns@v1.12.4",
 }
-NODE_PARTS = ("kubelet", "kube-proxy")
-NODE_TOOLS = {"coredns": "github.com/coredns/coredns@v1.12.4"}
-_GO_PACKAGES = {**TOOLS, **NODE_TOOLS}
+SIMULATION = (*PARTS, "kwok", "metrics-server")
+"""Programs of a cluster whose pods are simulated; etcd is installed."""
+NODE = (*PARTS, "metrics-server", "kubelet", "kube-proxy", "coredns", "pause")
+"""Programs of a cluster whose pods run on this machine."""
 FOLDER = CACHE / "kubernetes" / VERSION
 MIN_GO = (1, 24)
 DISK_MEGABYTES = 6500
@@ -62,22 +64,26 @@ def program(name: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
+def absent(names: Sequence[str]) -> list[str]:
+    """Return the programs that are neither built nor in KUBEBUILDER_ASSETS."""
+    return [name for name in names if program(name) is None]
+
+
 def steps(*, with_node: bool = False) -> Iterator[tuple[Step, Callable[[Step], None]]]:
     """Yield one step for each program that KUBEBUILDER_ASSETS does not hold, with the function that builds it.
 
-    With a node: besides the programs of a cluster, those of a machine where pods really run.
+    With a node: the programs of a machine where pods really run, instead of what simulates them.
     """
     module, pause = PROJECT / "testbed" / "kubernetes-tools", PROJECT / "testbed" / "pause"
-    names = (*PARTS, *TOOLS)
-    if with_node:
-        names += (*NODE_PARTS, *NODE_TOOLS)
-    for name in names:
+    for name in NODE if with_node else SIMULATION:
         result = FOLDER / name
-        if program(name) in {None, result}:
+        if program(name) not in {None, result}:
+            continue
+        if name == "pause":
+            yield Step("kubernetes-pause", [pause], result), partial(_build_pause, pause)
+        else:
             step = Step(f"kubernetes-{name}", [module], result, version=_GO_PACKAGES.get(name, ""))
             yield step, partial(_build_program, module, name)
-    if with_node and program("pause") in {None, FOLDER / "pause"}:
-        yield Step("kubernetes-pause", [pause], FOLDER / "pause"), partial(_build_pause, pause)
 
 
 def _build_pause(folder: Path, step: Step) -> None:

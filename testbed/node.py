@@ -25,7 +25,6 @@ from . import kubernetes_programs as programs
 from . import node_host as host
 from .bootstrap import CACHE, PROJECT
 from .kubernetes import KubernetesCluster, binary, is_ready
-from .kubernetes import missing as missing_for_cluster
 from .kubernetes_access import kubeconfig
 from .node_runtime import PAUSE, Containerd, static_image
 from .process import Launcher, ManagedProcess, TestbedError, free_port, stop_all, wait_until
@@ -46,10 +45,16 @@ _LOG_LINKS = Path("/var/log/containers")
 
 def missing() -> str | None:
     """Return why this machine cannot run a node and the remedy; None if it can."""
-    if reason := host.missing() or missing_for_cluster():
+    if reason := missing_packages():
         return reason
-    absent = [name for name in (*programs.NODE_PARTS, *_IMAGES) if programs.program(name) is None]
+    absent = programs.absent(programs.NODE)
     return f"no {absent[0]} in {programs.FOLDER}: run `make kubernetes-node`" if absent else None
+
+
+def missing_packages() -> str | None:
+    """Return what this machine lacks to run a node, and to build its programs unless they are there; None if nothing."""
+    of_programs = programs.missing() if programs.absent(programs.NODE) else programs.missing_etcd()
+    return "; ".join(filter(None, (host.missing(), of_programs))) or None
 
 
 class KubernetesNode(Launcher):
@@ -140,7 +145,7 @@ class KubernetesNode(Launcher):
         found += [f"mount {point}" for point in host.mounts_below(self.folder, self.data)]
         found += [f"control group {folder}" for folder in host.cgroup_folders()]
         found += [f"process {pid} ({name})" for pid, name in host.processes_with(str(self.folder))]
-        return found + [f"chain {chain}" for chain in host.kubernetes_rules()]
+        return found + [f"chain {chain}" for chain in host.chains(host.KUBERNETES)]
 
     def wait_available(self, namespace: str, timeout_seconds: float) -> None:
         """Wait until all deployments of a namespace are available; `TestbedError` with the pods' states otherwise."""
@@ -280,7 +285,7 @@ class KubernetesNode(Launcher):
         stop_all([self.kubelet, self.kube_proxy], timeout_seconds=20)
         with contextlib.suppress(TestbedError):
             host.run(binary("kube-proxy"), "--cleanup", timeout_seconds=60)
-        host.remove_kubernetes_rules()
+        host.remove_chains(host.KUBERNETES)  # `kube-proxy --cleanup` leaves KUBE-FIREWALL
 
     def _end_pods(self) -> None:
         try:

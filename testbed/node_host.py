@@ -10,9 +10,10 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -58,6 +59,8 @@ CPU_SHARES = 16 * 1024
 _UMOUNT_LAZILY = 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _TABLES = ("iptables", "ip6tables")
+KUBERNETES = "KUBE-"
+"""Beginning of the names of the chains that a kube-proxy or kubelet makes."""
 CGROUP = "weir-node"
 """The control group below which all pods run."""
 
@@ -118,7 +121,7 @@ class HostNetwork:
 
     def up(self) -> None:
         """Make the bridges; raise `TestbedError` if an address is in use or does not become local."""
-        if kubernetes_rules():
+        if chains(KUBERNETES):
             raise TestbedError("a kubelet or kube-proxy of another Kubernetes has rules in this machine's iptables")
         for address in (NODE_ADDRESS, POD_GATEWAY):
             if is_local(address):
@@ -191,28 +194,50 @@ def processes_with(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def kubernetes_rules() -> list[str]:
-    """Return the chains of iptables that a kube-proxy or kubelet has made, each with its table and program."""
+def chains(prefix: str) -> list[str]:
+    """Return the chains of iptables whose names begin so, each with its program and table."""
+    return [
+        f"{program} {table} {line[1:].split()[0]}" for program, table, line in _rules() if line.startswith(f":{prefix}")
+    ]
+
+
+def remove_chains(prefix: str, bridges: Collection[str] = ()) -> None:
+    """Remove the chains of iptables whose names begin so, and all rules that lead there or name one of the bridges."""
+    for program, table, line in _rules():
+        words = shlex.split(line)
+        if (
+            words[0] == "-A"
+            and not words[1].startswith(prefix)
+            and (words[-1].startswith(prefix) or {*words} & {*bridges})
+        ):
+            run(program, "-w", "-t", table, "-D", *words[1:])
+    found = [each.split() for each in chains(prefix)]
+    for option in ("-F", "-X"):  # a chain is removed only once no other leads to it
+        for program, table, chain in found:
+            run(program, "-w", "-t", table, option, chain)
+
+
+def _rules() -> list[tuple[str, str, str]]:
+    """Return the lines of chains (`:NAME POLICY`) and rules (`-A …`), each with its program and table."""
     found = []
     for program in _TABLES:
         table = ""
         with contextlib.suppress(TestbedError):
             for line in run(f"{program}-save").splitlines():
-                table = line[1:] if line.startswith("*") else table
-                if line.startswith(":KUBE-"):
-                    found.append(f"{program} {table} {line[1:].split()[0]}")
+                if line.startswith("*"):
+                    table = line[1:]
+                elif line.startswith((":", "-A ")):
+                    found.append((program, table, line))
     return found
 
 
-def remove_kubernetes_rules() -> None:
-    """Remove all chains of Kubernetes: `kube-proxy --cleanup` leaves KUBE-FIREWALL."""
-    for each in kubernetes_rules():
-        program, table, chain = each.split()
-        for line in run(f"{program}-save", "-t", table).splitlines():
-            if line.startswith("-A ") and line.endswith(f" -j {chain}"):
-                run(program, "-w", "-t", table, "-D", *line.split()[1:])
-        run(program, "-w", "-t", table, "-F", chain)
-        run(program, "-w", "-t", table, "-X", chain)
+def forward_policies() -> dict[str, str]:
+    """Return what each program of iptables does with a forwarded packet that no rule is for: `ACCEPT` or `DROP`."""
+    return {
+        program: line.split()[1]
+        for program, table, line in _rules()
+        if table == "filter" and line.startswith(":FORWARD ")
+    }
 
 
 def has_interface(name: str) -> bool:

@@ -18,6 +18,7 @@ from docker.errors import ImageNotFound
 
 from testbed.bootstrap import CACHE, PROJECT, digest
 from testbed.jars import class_path, jars
+from testbed.node_host import unmount_below
 from testbed.process import TestbedError
 
 RELEASE = "bookworm"
@@ -122,10 +123,15 @@ def bootstrap_base(archive: Path) -> None:
     if reason := missing():
         raise TestbedError(reason)
     root = archive.with_suffix(".root")
+    unmount_below(root)  # an earlier one may have been killed
     shutil.rmtree(root, ignore_errors=True)
     root.parent.mkdir(parents=True, exist_ok=True)
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(root)]
-    run([*command, package_source()], CACHE / "logs" / "image-base.log")
+    try:
+        run([*command, package_source()], CACHE / "logs" / "image-base.log")
+    finally:
+        # debootstrap mounts /proc and /sys there, and does not unmount them where it is interrupted.
+        unmount_below(root)
     pack(root, archive)
 
 

@@ -1,7 +1,11 @@
-"""Images for a node's pods, built by a Docker daemon, which may be one of our own that ends when they are built."""
+"""Images for a node's pods, built by a Docker daemon, which may be one of our own that ends when they are built.
+
+`python -m tests.node.images` names what this machine lacks to run a node with such images, before anything is built.
+"""
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import docker
@@ -10,6 +14,7 @@ from testbed.docker import ANSWER_SECONDS, DockerDaemon, unanswered
 from testbed.docker import missing as missing_daemon
 from testbed.node import KubernetesNode
 from testbed.node import missing as missing_for_node
+from testbed.node import missing_packages as missing_packages_of_node
 from testbed.process import TestbedError
 from tests.containers.images import BASE, LOCAL, Images
 from tests.containers.images import missing as missing_base
@@ -19,8 +24,13 @@ TAG = "dev"
 
 def missing() -> str | None:
     """Return all reasons why this machine cannot run a node with images built here, with remedies; None if it can."""
-    found = (missing_for_node(), unanswered() and missing_daemon(), missing_base())
-    return "; ".join(reason for reason in found if reason) or None
+    return missing_packages() or missing_for_node()
+
+
+def missing_packages() -> str | None:
+    """Return all that this machine lacks besides what is built, with remedies; None if nothing."""
+    found = (missing_packages_of_node(), unanswered() and missing_daemon(), missing_base())
+    return "; ".join(filter(None, found)) or None
 
 
 @contextlib.contextmanager
@@ -56,3 +66,8 @@ def provide(node: KubernetesNode, images: Sequence[str], report: Callable[[str],
         Images(client, report).for_tests(TAG)
         report("images: into the node")
         node.containerd.load_from_docker({image: local_name(image) for image in images})
+
+
+if __name__ == "__main__":
+    if reason := missing_packages():
+        sys.exit(f"node: {reason}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import kubernetes, kubernetes_programs
+from testbed import kubernetes, kubernetes_programs, node
 from testbed.bootstrap import PROJECT, SetupError
 from testbed.kubernetes_access import create_access
 from testbed.kubernetes_audit import read_events
@@ -38,7 +38,7 @@ def test_each_missing_program_is_one_line_with_the_remedy(empty_machine: Path, t
     assert "this is Go 1.19" in str(kubernetes.missing())
     _program(tmp_path / "bin" / "go", "echo go1.26.8")
     assert "no kube-apiserver in" in str(kubernetes.missing()) and "make kubernetes" in str(kubernetes.missing())
-    for name in (*kubernetes_programs.PARTS, *kubernetes_programs.TOOLS):
+    for name in kubernetes_programs.SIMULATION:
         _program(empty_machine / name)
     assert kubernetes.missing() is None
     assert kubernetes.binary("etcd") == str(tmp_path / "bin" / "etcd")
@@ -47,7 +47,7 @@ def test_each_missing_program_is_one_line_with_the_remedy(empty_machine: Path, t
 def test_programs_need_no_go_once_they_are_built(empty_machine: Path, tmp_path: Path) -> None:
     """A machine without Go can use what another has built."""
     _program(tmp_path / "bin" / "etcd")
-    for name in (*kubernetes_programs.PARTS, *kubernetes_programs.TOOLS):
+    for name in kubernetes_programs.SIMULATION:
         _program(empty_machine / name)
     assert kubernetes.missing() is None
 
@@ -67,6 +67,22 @@ def test_programs_that_the_user_has_are_not_built(
     assert names == ["kube-controller-manager", "kube-scheduler", "kwok", "metrics-server"]
     with pytest.raises(TestbedError, match="no go is on the PATH"):
         kubernetes.binary("kwok")
+
+
+def test_only_what_is_used_is_built(empty_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of simulated pods has kwok instead of a node; a node runs pods itself."""
+    simulated, real = (
+        {step.name.removeprefix("kubernetes-") for step, _ in kubernetes_programs.steps(with_node=with_node)}
+        for with_node in (False, True)
+    )
+    assert simulated - real == {"kwok"}
+    assert real - simulated == {"kubelet", "kube-proxy", "coredns", "pause"}
+    for name in real:
+        _program(empty_machine / name)
+    monkeypatch.setattr("testbed.node.missing_packages", lambda: None)
+    assert node.missing() is None
+    (empty_machine / "pause").unlink()
+    assert str(node.missing()).endswith("run `make kubernetes-node`")
 
 
 def test_set_up_without_go_fails_before_it_writes(empty_machine: Path, tmp_path: Path) -> None:
