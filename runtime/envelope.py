@@ -16,7 +16,6 @@ from weir_contracts import InvalidDocument
 from weir_contracts.topics import TOPICS
 
 from .records import Record
-from .schema_version import NEWER_VERSION, is_newer
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -27,6 +26,10 @@ ENVELOPE_BYTES = 100_000
 refused for good as if the brokers were away."""
 UNSIGNED_HEADER = "weir_unsigned"
 """Names the setting of the keys by which a record is not signed (`signed_bus`)."""
+NEWER_VERSION = "newer-version"
+"""Code of a dead letter of a newer version."""
+_TYPE = re.compile(r"dev\.weir\.[a-z-]{1,40}\.v(\d{1,4})(?:(alpha|beta)(\d{1,4}))?")
+_STAGES = {"alpha": 0, "beta": 1, None: 2}
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _COMPACTED = frozenset(topic.name for topic in TOPICS if topic.is_compacted)
 
@@ -109,6 +112,26 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
     except ValidationError as error:
         field, reason = InvalidDocument.of(error, root="").problems[0]
         raise Undecodable(record, reason, field or None) from None
+
+
+def version_rank(type: str) -> tuple[int, int, int] | None:
+    """Return the rank of a type's version in Kubernetes' order (v1alpha1, v1beta2, v1, v2alpha1); None if it is no type
+    of Weir."""
+    found = _TYPE.fullmatch(type)
+    if found is None:
+        return None
+    return int(found[1]), _STAGES[found[2]], int(found[3] or 0)
+
+
+def is_newer(type: str, own: str) -> bool:
+    """Return whether `type` has a later version than the type `own`.
+
+    Within a version only optional fields are added, which a reader ignores; another version is another type.
+    """
+    if type == own:
+        return False  # every message, except during an upgrade
+    theirs, ours = version_rank(type), version_rank(own)
+    return theirs is not None and ours is not None and theirs > ours
 
 
 def is_tombstone(record: Record) -> bool:

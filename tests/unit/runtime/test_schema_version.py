@@ -7,12 +7,11 @@ from weir_contracts.topics import DEAD_LETTERS
 
 from runtime.clock import FakeClock
 from runtime.dead_letters import DeadLetters
-from runtime.envelope import Undecodable, decode
+from runtime.envelope import NEWER_VERSION, Undecodable, decode, is_newer, version_rank
 from runtime.health import Health
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
-from runtime.schema_version import NEWER_VERSION, is_newer, version_rank
 from runtime.service import wait_for_topics
 
 
