@@ -1,4 +1,4 @@
-"""Files of credentials, and what a policy may not use of them."""
+"""Files of credentials and other settings, and what a policy may not use of them."""
 
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,20 @@ def read_credentials_file(path: Path, setting: str) -> bytes:
     if len(content) > MAX_BYTES:
         raise ValueError(f"{setting}: {path} has more than {MAX_BYTES:,} bytes")
     return content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+
+
+def read_text(path: Path, setting: str) -> str:
+    """Return the text of a file, or `ValueError` that names the setting."""
+    try:
+        return read_credentials_file(path, setting).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{setting}: {path} is not UTF-8 text") from None
+
+
+def words(text: str) -> list[str]:
+    """Return what commas and white space separate in a file; # begins a comment."""
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    return [word for line in lines for word in line.replace(",", " ").split()]
 
 
 def read_namespaces(value: Any) -> frozenset[str]:

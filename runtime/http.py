@@ -233,12 +233,9 @@ async def serve(
     server = _Server(config)
     serving = asyncio.create_task(_serve(server, bound), name="http")
     stopped = asyncio.create_task(stop.wait(), name="http-stop")
-    renewing = None if tls is None else asyncio.create_task(tls.keep_renewed(stop), name="certificate")
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     stopped.cancel()
-    if renewing is not None:
-        renewing.cancel()
     await serving
 
 

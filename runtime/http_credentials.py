@@ -4,10 +4,12 @@ An entry has the origin that it is for. Without it the author of a policy could 
 own.
 """
 
+import asyncio
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -28,10 +30,14 @@ from weir_contracts.base import Name
 from weir_contracts.document import sentence_of
 
 from .credentials import CredentialsRefused, read_credentials_file, read_namespaces
+from .followed_files import FileState, FollowedFiles, FollowedMapping, state_of
 from .http_client import Certificates, async_client, bearer, tls_context
+from .reach import Reach
 from .settings import TargetSettings, shared
 
 FLINK_SETTING = "WEIR_FLINK_CREDENTIALS_FILE"
+LAST_REQUEST_SECONDS = 60.0
+"""For the requests that a client still sends when its credentials change."""
 
 
 def _origin_only(value: AnyHttpUrl) -> AnyHttpUrl:
@@ -115,6 +121,8 @@ class HttpCredential:
     authorization: SecretStr | None = None
     """Value of the Authorization header."""
     certificates: Certificates | None = None
+    files: tuple[FileState, ...] = ()
+    """State of the certificates: an entry with other ones is another entry."""
 
 
 def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
@@ -130,7 +138,13 @@ def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
         first, *_ = error.errors(include_url=False, include_input=False)
         raise ValueError(_problem(first["type"], [str(part) for part in first["loc"]], sentence_of(first))) from None
     return {
-        name: HttpCredential(_origin(each.origin), each.namespaces, each.authorization, each.certificates)
+        name: HttpCredential(
+            _origin(each.origin),
+            each.namespaces,
+            each.authorization,
+            each.certificates,
+            state_of(filter(None, each.certificates or ())),
+        )
         for name, each in entries.items()
     }
 
@@ -155,14 +169,16 @@ def _origin(url: AnyHttpUrl) -> tuple[str, str, int | None]:
 
 
 class ClientsByCredential:
-    """HTTP clients of one service, each made when it is first needed: one without credentials, and one of each entry."""
+    """HTTP clients of one service, each made when it is first needed: one without credentials, and one of each entry. A
+    changed entry has a new client; the one before is closed after the time of the requests that it still sends."""
 
     def __init__(self, entries: Mapping[str, HttpCredential] | None, setting: str, **options: Any) -> None:
-        """`options` are those of `async_client`."""
-        self._entries = entries or {}
+        """`entries` are looked up at each use; `options` are those of `async_client`."""
+        self._entries = {} if entries is None else entries
         self._setting = setting
         self._options = options
-        self._clients: dict[str | None, httpx.AsyncClient] = {}
+        self._clients: dict[str | None, tuple[HttpCredential | None, httpx.AsyncClient]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     def of(self, name: str | None, url: AnyHttpUrl) -> httpx.AsyncClient:
         """Return the client for an address with the credentials that a policy names. Raises `CredentialsRefused`."""
@@ -171,13 +187,27 @@ class ClientsByCredential:
             raise CredentialsRefused(f"{self._setting} has no entry {name!r}")
         if entry is not None and entry.origin != _origin(url):
             raise CredentialsRefused(f"{self._setting}: entry {name!r} is for another origin than {str(url)[:200]}")
-        if name not in self._clients:
+        used, client = self._clients.get(name, (None, None))
+        if client is None or used != entry:
+            if client is not None:
+                self._ending.add(ending := asyncio.create_task(self._end(client)))
+                ending.add_done_callback(self._ending.discard)
             authorization, certificates = (None, None) if entry is None else (entry.authorization, entry.certificates)
-            self._clients[name] = async_client(authorization=authorization, certificates=certificates, **self._options)
-        return self._clients[name]
+            client = async_client(authorization=authorization, certificates=certificates, **self._options)
+            self._clients[name] = (entry, client)
+        return client
+
+    async def _end(self, client: httpx.AsyncClient) -> None:
+        try:
+            await asyncio.sleep(LAST_REQUEST_SECONDS)
+        finally:
+            await client.aclose()
 
     async def close(self) -> None:
-        for each in self._clients.values():
+        for ending in self._ending:
+            ending.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for _, each in self._clients.values():
             await each.aclose()
 
 
@@ -196,16 +226,29 @@ class FlinkSettings(TargetSettings):
         _ = self.flink_credentials
         return self
 
-    @property
+    @cached_property
     def flink_credentials(self) -> Mapping[str, HttpCredential]:
-        """The credentials of Flink clusters by name; `ValueError` that names the setting if they cannot be read."""
+        """The credentials of Flink clusters by name, as the file is now; `ValueError` that names the setting if they cannot be
+        read."""
         path = self.flink_credentials_file
         if path is None:
             return {}
-        content = read_credentials_file(path, FLINK_SETTING)
-        if not content.strip():
-            raise ValueError(f"{FLINK_SETTING}: {path}: is not JSON")
-        try:
-            return read_credentials(content)
-        except ValueError as error:
-            raise ValueError(f"{FLINK_SETTING}: {path}: {error}") from None
+
+        def paths(found: Mapping[str, HttpCredential]) -> list[Path]:
+            return [path, *(Path(file[0]) for entry in found.values() for file in entry.files)]
+
+        return FollowedMapping(self.follow(FollowedFiles(FLINK_SETTING, lambda: _read_flink_credentials(path), paths)))
+
+    def reach(self) -> Reach:
+        """Return what policies may name, with these credentials."""
+        return super().reach().with_credentials("application.flink", self.flink_credentials)
+
+
+def _read_flink_credentials(path: Path) -> Mapping[str, HttpCredential]:
+    content = read_credentials_file(path, FLINK_SETTING)
+    if not content.strip():
+        raise ValueError(f"{FLINK_SETTING}: {path}: is not JSON")
+    try:
+        return read_credentials(content)
+    except ValueError as error:
+        raise ValueError(f"{FLINK_SETTING}: {path}: {error}") from None

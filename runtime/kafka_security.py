@@ -21,7 +21,7 @@ ALLOWED = frozenset(
 )
 """librdkafka's settings that an entry may have; others could load libraries or switch checks off."""
 _PROTOCOLS = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
-_FILES = frozenset({"ssl.ca.location", "ssl.certificate.location", "ssl.key.location"})
+FILES = frozenset({"ssl.ca.location", "ssl.certificate.location", "ssl.key.location"})
 _LOGIN_MODULES = {
     "PLAIN": "plain.PlainLoginModule",
     "SCRAM-SHA-256": "scram.ScramLoginModule",
@@ -48,7 +48,7 @@ def check(entry: Mapping[str, Any], place: str, further: frozenset[str] = frozen
     _check_login(entry, protocol, place)
     if ("ssl.certificate.location" in entry) != ("ssl.key.location" in entry):
         raise ValueError(f"{place}: ssl.certificate.location and ssl.key.location belong together")
-    for field in sorted(_FILES & entry.keys()):
+    for field in sorted(FILES & entry.keys()):
         if b"-----BEGIN " not in read_credentials_file(Path(entry[field]), f"{place}: {field}"):
             raise ValueError(f"{place}: {field}: {entry[field]} is not PEM: it has no line -----BEGIN …-----")
 

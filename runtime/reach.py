@@ -3,17 +3,25 @@
 Without these limits the right to write a policy in one namespace would be a right over all others.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Self
+from typing import Protocol, Self
 
 from weir_contracts import Subject
 
 from .addresses import NAMESPACE, TARGETS, AddressRefused, Allowed, hosts_of
-from .credentials import ANY
+from .credentials import ANY, words
 
 PAIRS, GROUPS = "WEIR_TARGET_NAMESPACES", "WEIR_TARGET_GROUPS"
+
+
+class Entry(Protocol):
+    """Entry of credentials."""
+
+    @property
+    def namespaces(self) -> Collection[str]:
+        """Namespaces of the policies that may use it."""
 
 
 @dataclass(frozen=True)
@@ -23,26 +31,21 @@ class Reach:
     allowed: Allowed = TARGETS
     groups: tuple[str, ...] = (ANY,)
     """Patterns of consumer groups, in which `{namespace}` is the policy's own."""
-    pairs: frozenset[tuple[str, str]] = frozenset()
+    pairs: Set[tuple[str, str]] = frozenset()
     """Namespaces of a policy and of the workloads that it may name besides those of its own namespace."""
-    credentials: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
-    """Namespaces of the policies that may use an entry, by the path of the policy's field and the entry's name. Fields
-    and entries that are not listed are not limited here."""
+    credentials: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
+    """Entries by the path of the policy's field and the entry's name. Fields and entries that are not listed are not
+    limited here."""
 
     @classmethod
     def of(cls, allowed: Allowed, groups: str, pairs: str) -> Self:
         """Read comma-separated lists; `ValueError` that names the setting."""
-        split = [tuple(part.strip() for part in pair.split(":")) for pair in pairs.split(",") if pair.strip()]
-        for pair in split:
-            if len(pair) != 2 or not all(pair):
-                raise ValueError(f"{PAIRS}: {':'.join(pair)!r} is not FROM:TO, two namespaces")
         patterns = tuple(part.strip() for part in groups.split(",") if part.strip())
-        return cls(allowed, patterns, frozenset((pair[0], pair[1]) for pair in split))
+        return cls(allowed, patterns, read_pairs(pairs, PAIRS))
 
-    def with_credentials(self, **by_field: Mapping[str, Collection[str]]) -> Self:
-        """Return the limits with those of entries, by `kafka`, `flink` and `endpoint`."""
-        fields = {"kafka": "signals.kafka", "flink": "application.flink", "endpoint": "target.endpoint"}
-        return replace(self, credentials={f"{fields[name]}.credentials": found for name, found in by_field.items()})
+    def with_credentials(self, part: str, entries: Mapping[str, Entry]) -> Self:
+        """Return the limits with those of the entries that a part of the policy, such as `signals.kafka`, may name."""
+        return replace(self, credentials={**self.credentials, f"{part}.credentials": entries})
 
     def refusal(self, subject: Subject) -> tuple[str, str] | None:
         """Return the field of `spec` that names something out of reach, with the reason; None if all is within."""
@@ -97,10 +100,21 @@ class Reach:
             "signals.kafka.credentials": None if kafka is None else kafka.credentials,
         }
         for place, name in named.items():
-            allowed = self.credentials.get(place, {}).get(name or "")
-            if allowed is not None and not {own, ANY} & set(allowed):
+            entry = self.credentials.get(place, {}).get(name or "")
+            if entry is not None and not {own, ANY} & set(entry.namespaces):
                 return place, f"the entry {name!r} is not for policies of namespace {own} (its namespaces)"
         return None
+
+
+def read_pairs(text: str, setting: str) -> frozenset[tuple[str, str]]:
+    """Read pairs FROM:TO; `ValueError` that names the setting."""
+    found = set()
+    for word in words(text):
+        own, _, other = word.partition(":")
+        if not own or not other or ":" in other:
+            raise ValueError(f"{setting}: {word[:150]!r} is not FROM:TO, two namespaces")
+        found.add((own, other))
+    return frozenset(found)
 
 
 REACH = Reach()

@@ -12,6 +12,7 @@ from weir_contracts.topics import TOPICS
 from . import log
 from .bus import Bus, BusError
 from .envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
+from .followed_files import follow
 from .garbage import collect_seldom
 from .health import Health
 from .http import PortInUse, listen, serve
@@ -57,6 +58,8 @@ async def run_service(
     serving = serve(app, bound, stop, allowed_hosts=settings.hosts(), tls=tls)
     running = {asyncio.create_task(_listener(serving, stop), name="http")}
     running |= {asyncio.create_task(task(stop), name=label) for label, task in tasks.items()}
+    files = settings.followed_files if tls is None else [*settings.followed_files, tls.files]
+    running.add(asyncio.create_task(follow(files, stop), name="files"))
     await _until_stopped(running, stop)
     logger.info("stopping", reason=stop.reason)
     failed = await _end(running, logger)

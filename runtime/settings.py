@@ -4,12 +4,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import cached_property
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from weir_contracts.document import sentence_of
@@ -18,16 +20,19 @@ from .addresses import USUAL_TARGETS, Allowed
 from .auth import Tokens, read_tokens
 from .bus import Bus
 from .clock import Clock
+from .credentials import read_text, words
+from .followed_files import FollowedFiles, FollowedSet
 from .kafka_bus import KafkaBus
 from .kafka_security import read_security
 from .listener_tls import ListenerTls
 from .log import masked, without_credentials
 from .origins import is_loopback
-from .reach import Reach
+from .reach import Reach, read_pairs
 from .signed_bus import SignedBus, read_signing_keys
 
 S = TypeVar("S", bound="ServiceSettings")
 A = TypeVar("A")
+T = TypeVar("T")
 
 EXIT_BAD_SETTINGS = 2
 
@@ -85,6 +90,18 @@ class ServiceSettings(BaseSettings):
     secrets_folder: Path | None = shared("secrets_folder", default=None)
     """folder of files that are each named as a setting and hold its value, as Docker and Kubernetes mount secrets; the
     environment takes precedence"""
+
+    _followed: list[FollowedFiles[Any]] = PrivateAttr(default_factory=list)
+
+    @property
+    def followed_files(self) -> Sequence[FollowedFiles[Any]]:
+        """The files that the service reads again when they change."""
+        return self._followed
+
+    def follow(self, files: FollowedFiles[T]) -> FollowedFiles[T]:
+        """Add to these files."""
+        self._followed.append(files)
+        return files
 
     @field_validator("kafka_bootstrap_servers")
     @classmethod
@@ -165,6 +182,8 @@ class TargetSettings(ServiceSettings):
     target_namespaces: str = shared("target_namespaces", default="")
     """pairs FROM:TO of namespaces, comma-separated: policies of FROM may name Kubernetes workloads of TO; * is any.
     Without them a policy names workloads of its own namespace only"""
+    target_namespaces_file: Path | None = shared("target_namespaces_file", default=None)
+    """file with further such pairs, separated by commas or line breaks; it is read again when it changes"""
     target_groups: str = shared("target_groups", default="*")
     """consumer groups that policies may name, comma-separated, with * for any characters; {namespace} in it is the
     policy's own, as in {namespace}-*"""
@@ -176,7 +195,18 @@ class TargetSettings(ServiceSettings):
 
     def reach(self) -> Reach:
         """Return what policies may name, by their namespace."""
-        return Reach.of(self.targets(), self.target_groups, self.target_namespaces)
+        reach = Reach.of(self.targets(), self.target_groups, self.target_namespaces)
+        further = self._further_pairs
+        return reach if further is None else replace(reach, pairs=FollowedSet(further, frozenset(reach.pairs)))
+
+    @cached_property
+    def _further_pairs(self) -> FollowedFiles[frozenset[tuple[str, str]]] | None:
+        setting, path = "WEIR_TARGET_NAMESPACES_FILE", self.target_namespaces_file
+        if path is None:
+            return None
+        return self.follow(
+            FollowedFiles(setting, lambda: read_pairs(read_text(path, setting), setting), lambda _: [path])
+        )
 
     def targets(self) -> Allowed:
         """Return the allowed addresses of targets and brokers."""
@@ -211,6 +241,21 @@ class KubernetesSettings(TargetSettings):
         description="namespaces whose workloads policies may name, comma-separated; empty: none, and no connection to Kubernetes",
     )
 
+    kubernetes_namespaces_file: Path | None = Field(
+        default=None,
+        description="file with further such namespaces, separated by commas or line breaks; it is read again when it changes",
+    )
+
+    @model_validator(mode="after")
+    def _readable_namespaces(self) -> Self:
+        _ = self.namespaces
+        return self
+
+    @property
+    def uses_kubernetes(self) -> bool:
+        """Whether a setting lists namespaces, or may do so later."""
+        return bool(self.kubernetes_namespaces) or self.kubernetes_namespaces_file is not None
+
     def kubernetes_access(self, of: Callable[[str, Path | None, Path | None], A]) -> A:
         """Return the access that `of` makes of the API server's address and files; end the program for invalid ones."""
         try:
@@ -218,10 +263,23 @@ class KubernetesSettings(TargetSettings):
         except ValueError as error:
             refuse(error)
 
-    @property
-    def namespaces(self) -> frozenset[str]:
-        """The namespaces whose workloads policies may name."""
-        return frozenset(filter(None, self.kubernetes_namespaces.split(",")))
+    @cached_property
+    def namespaces(self) -> Set[str]:
+        """The listed namespaces; those of the file as it is now."""
+        listed, path = frozenset(filter(None, self.kubernetes_namespaces.split(","))), self.kubernetes_namespaces_file
+        if path is None:
+            return listed
+        field = type(self).model_fields["kubernetes_namespaces_file"]
+        setting = variable(type(self), "kubernetes_namespaces_file", field)
+        files = FollowedFiles(setting, lambda: _read_namespaces(path, setting), lambda _: [path])
+        return FollowedSet(self.follow(files), listed)
+
+
+def _read_namespaces(path: Path, setting: str) -> frozenset[str]:
+    names = words(read_text(path, setting))
+    if wrong := [name for name in names if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name)]:
+        raise ValueError(f"{setting}: {path}: {wrong[0][:100]!r} is no name of a namespace")
+    return frozenset(names)
 
 
 def checked_ports(addresses: str) -> str:

@@ -95,8 +95,8 @@ def _daemon(settings: Settings) -> Daemon | None:
 
 
 def _workloads(settings: Settings) -> Workloads | None:
-    """Return the workloads of the cluster, or None unless the settings name a namespace."""
-    if not settings.namespaces:
+    """Return the workloads of the cluster, or None unless a setting lists namespaces."""
+    if not settings.uses_kubernetes:
         return None
     from engines.kubernetes.api import Access, KubernetesApi
 

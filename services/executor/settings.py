@@ -68,15 +68,7 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
 
     def reach(self) -> Reach:
         """Return what policies may name, with the credentials of this service."""
-        return (
-            super()
-            .reach()
-            .with_credentials(
-                kafka={name: each.namespaces for name, each in self.broker_credentials.items()},
-                flink={name: each.namespaces for name, each in self.flink_credentials.items()},
-                endpoint={name: each.namespaces for name, each in self.credentials.items()},
-            )
-        )
+        return super().reach().with_credentials("target.endpoint", self.credentials)
 
     @property
     def docker_allowed(self) -> frozenset[str]:

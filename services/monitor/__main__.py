@@ -49,8 +49,8 @@ async def run(settings: MonitorSettings) -> int:
 
 
 def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
-    """Return the workloads of the cluster, or None unless the settings name a namespace."""
-    if not settings.namespaces:
+    """Return the workloads of the cluster, or None unless a setting lists namespaces."""
+    if not settings.uses_kubernetes:
         return None
     access = settings.kubernetes_access(Access.of)
     return KubernetesWorkloads(KubernetesApi(access, timeout_seconds=settings.scrape_timeout_seconds))

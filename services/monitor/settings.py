@@ -5,7 +5,6 @@ from pydantic_settings import SettingsConfigDict
 
 from runtime.broker_credentials import BrokerSettings
 from runtime.http_credentials import FlinkSettings
-from runtime.reach import Reach
 from runtime.settings import KubernetesSettings, http_port
 
 
@@ -24,14 +23,3 @@ class MonitorSettings(KubernetesSettings, BrokerSettings, FlinkSettings):
         le=300,
         description="time limit of a scrape, in s; after it the application counts as unreachable",
     )
-
-    def reach(self) -> Reach:
-        """Return what policies may name, with the credentials of this service."""
-        return (
-            super()
-            .reach()
-            .with_credentials(
-                kafka={name: each.namespaces for name, each in self.broker_credentials.items()},
-                flink={name: each.namespaces for name, each in self.flink_credentials.items()},
-            )
-        )

@@ -9,7 +9,7 @@ policy before a client is made, and those that the brokers advertise before any 
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
@@ -47,8 +47,7 @@ class _Cluster:
     """Client of one cluster's brokers, and the partitions that they listed last."""
 
     thread: ClientThread
-    settings: Mapping[str, str] = field(repr=False)
-    """librdkafka's settings of the credentials."""
+    credentials: BrokerCredentials
     admin: AdminClient | None = None
     partitions: Mapping[str, frozenset[int]] | None = None
     listed_at: float = 0.0
@@ -68,7 +67,7 @@ class KafkaGroups:
         resolve: Resolve = resolve,
     ) -> None:
         self._clock = clock
-        self._credentials = credentials or {}
+        self._credentials = {} if credentials is None else credentials
         self._timeout_seconds = timeout_seconds
         self._allowed = allowed
         self._resolve = resolve
@@ -100,7 +99,7 @@ class KafkaGroups:
         cluster = self._cluster(kafka)
         await self._partitions(kafka, cluster)
         servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
-        removal = cluster.thread.call(_remove, servers, group, members, seconds, cluster.settings)
+        removal = cluster.thread.call(_remove, servers, group, members, seconds, cluster.credentials.settings)
         answer = await self._in_time(removal, 3 * seconds)
         if not isinstance(answer, frozenset):
             raise GroupUnread(f"group {group[:60]}: {answer}")
@@ -113,7 +112,7 @@ class KafkaGroups:
             return cluster.partitions
         await self._check(kafka, hosts_of(kafka.bootstrap_servers))
         if cluster.admin is None:
-            settings = {"socket.timeout.ms": self._timeout_ms, **cluster.settings}
+            settings = {"socket.timeout.ms": self._timeout_ms, **cluster.credentials.settings}
             cluster.admin = AdminClient(connection(kafka.bootstrap_servers, settings))
         admin, seconds = cluster.admin, self._timeout_seconds
         try:
@@ -129,10 +128,12 @@ class KafkaGroups:
 
     async def _connection_problem(self, kafka: KafkaSignals, cluster: _Cluster) -> str:
         """Return why the brokers refuse the credentials; empty if that is not the problem."""
-        if not cluster.settings:
+        if not cluster.credentials.settings:
             return ""
         servers, seconds = kafka.bootstrap_servers, self._timeout_seconds
-        return await self._in_time(cluster.thread.call(connection_problem, servers, seconds, cluster.settings))
+        return await self._in_time(
+            cluster.thread.call(connection_problem, servers, seconds, cluster.credentials.settings)
+        )
 
     async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:
         """Raise `GroupUnread` if an address of any host is not allowed; then no client stays open."""
@@ -163,15 +164,18 @@ class KafkaGroups:
     def _cluster(self, kafka: KafkaSignals) -> _Cluster:
         """Return the client's place for these brokers, and close the idle ones."""
         try:
-            settings = credentials_for(kafka.credentials, kafka.bootstrap_servers, self._credentials)
+            credentials = credentials_for(kafka.credentials, kafka.bootstrap_servers, self._credentials)
         except CredentialsRefused as error:
             raise GroupUnread(str(error)) from None
         now, key = self._clock.monotonic(), (kafka.bootstrap_servers, kafka.credentials)
         for idle in [each for each, found in self._clusters.items() if now - found.used_at > IDLE_SECONDS]:
             self._drop(idle)
         cluster = self._clusters.get(key)
+        if cluster is not None and cluster.credentials != credentials:
+            self._drop(key)
+            cluster = None
         if cluster is None:
-            cluster = self._clusters[key] = _Cluster(ClientThread(f"groups-{key[0]}"[:40]), settings)
+            cluster = self._clusters[key] = _Cluster(ClientThread(f"groups-{key[0]}"[:40]), credentials)
         cluster.used_at = now
         return cluster
 

@@ -6,7 +6,7 @@ Each write is conditional on the version of the workload that was read just befo
 refused.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -91,7 +91,7 @@ class KubernetesDriver:
         clock: Clock,
         cluster: Cluster,
         workloads: Workloads | None,
-        namespaces: Iterable[str] = (),
+        namespaces: Collection[str] = (),
         *,
         groups: Groups,
         checkpoint_seconds: float = 5.0,
@@ -100,7 +100,7 @@ class KubernetesDriver:
         self._job = ReactiveJob(cluster, clock, checkpoint_seconds=checkpoint_seconds)
         self._groups = GroupPods(groups, clock)
         self._workloads = workloads
-        self._namespaces = frozenset(namespaces)
+        self._namespaces = namespaces
         self._observed: dict[str, _Observed] = {}
         self._log = structlog.get_logger("executor")
 

@@ -1,7 +1,7 @@
 """Collector of one application: its engine, then the partitions of its sources at the brokers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from weir_contracts import Problem, ScalingPolicy, Subject
@@ -11,7 +11,6 @@ from engines.kubernetes.signals import ServiceMeter
 from engines.scrape import Scrape
 from runtime.broker_credentials import BrokerCredentials, credentials_for
 from runtime.clock import Clock
-from runtime.credentials import CredentialsRefused
 from runtime.http_credentials import HttpCredential
 from runtime.reach import REACH, Reach
 from services.monitor.core import Readings
@@ -95,7 +94,7 @@ class Collectors:
     reach: Reach = REACH
     """What policies may name."""
     workloads: WorkloadReader | None = None
-    namespaces: frozenset[str] = frozenset()
+    namespaces: Set[str] = frozenset()
     """Namespaces whose workloads policies may name."""
     credentials: Mapping[str, BrokerCredentials] = field(default_factory=dict)
     """TLS and SASL settings of brokers, by name."""
@@ -106,15 +105,14 @@ class Collectors:
         self._pool = BrokersPool(self._open_brokers)
 
     def _open_brokers(self, cluster: Cluster) -> KafkaBrokers:
-        """Return a cluster's clients; without the right to the policy's credentials every request is refused."""
         servers, name = cluster
-        refusal, security = "", {}
-        try:
-            security = dict(credentials_for(name, servers, self.credentials))
-        except CredentialsRefused as error:
-            refusal = str(error)
-        timeout = self.call_timeout_seconds
-        return KafkaBrokers(servers, timeout, self.clock, self.reach.allowed, security=security, refusal=refusal)
+        return KafkaBrokers(
+            servers,
+            self.call_timeout_seconds,
+            self.clock,
+            self.reach.allowed,
+            credentials=lambda: credentials_for(name, servers, self.credentials),
+        )
 
     async def close(self) -> None:
         """End the watches of the Kubernetes cluster."""

@@ -30,8 +30,10 @@ from weir_contracts import Problem
 
 from engines.kafka_streams.group import DescribedGroup
 from runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
+from runtime.broker_credentials import NO_CREDENTIALS, BrokerCredentials
 from runtime.bus import BusError
 from runtime.clock import Clock
+from runtime.credentials import CredentialsRefused
 from runtime.kafka_thread import ClientThread, connection, connection_problem, explain
 
 from .batches import Batches, retrieve_error
@@ -64,27 +66,28 @@ class KafkaBrokers:
         allowed: Allowed = TARGETS,
         resolve: Resolve = resolve,
         *,
-        security: Mapping[str, str] | None = None,
-        refusal: str = "",
+        credentials: Callable[[], BrokerCredentials] = lambda: NO_CREDENTIALS,
     ) -> None:
-        self._refusal = refusal
+        """`credentials` returns the present ones, or raises `CredentialsRefused`; each request looks at them."""
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._bootstrap_servers = bootstrap_servers
-        self._security = security or {}
+        self._find_credentials = credentials
+        self._credentials = NO_CREDENTIALS
+        """Those of the open clients."""
         self._servers = hosts_of(bootstrap_servers)
         self._allowed = allowed
         self._resolve = resolve
-        # Silent: every failure becomes a problem of an observation.
-        timeout_ms = max(1000, int(timeout_seconds * 1000))
-        self._settings = connection(bootstrap_servers, {"socket.timeout.ms": timeout_ms, **self._security})
         self._admin: AdminClient | None = None
         self._metadata = ClientThread("monitor-topics")
         self._lookups = ClientThread("monitor-lookups")
         self._offsets = ClientThread("monitor-offsets")
         self._group_calls = ClientThread("monitor-groups")
         self._group_requests = GroupRequests(
-            bootstrap_servers, timeout_seconds, self._security, lambda host: host in self._checked_hosts
+            bootstrap_servers,
+            timeout_seconds,
+            lambda: self._credentials.settings,
+            lambda host: host in self._checked_hosts,
         )
         self._checked_hosts: frozenset[str] = frozenset()
         self._ends: dict[EndKind, Batches[Sequence[Place], _Ends]] = {}
@@ -102,9 +105,28 @@ class KafkaBrokers:
             self._admin = AdminClient(self._settings)
         return self._admin
 
+    @property
+    def _settings(self) -> dict[str, str | int]:
+        # Silent: every failure becomes a problem of an observation.
+        timeout_ms = max(1000, int(self._timeout_seconds * 1000))
+        security = self._credentials.settings
+        return connection(self._bootstrap_servers, {"socket.timeout.ms": timeout_ms, **security})
+
+    async def _use_present_credentials(self) -> None:
+        """Close clients with other credentials than the present ones; `BrokersAway` if the policy may use none."""
+        refused, found = "", NO_CREDENTIALS
+        try:
+            found = self._find_credentials()
+        except CredentialsRefused as error:
+            refused = str(error)
+        if found != self._credentials:
+            self._credentials = found
+            await self._forget_brokers()
+        if refused:
+            raise BrokersAway(refused)
+
     async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
-        if self._refusal:
-            raise BrokersAway(self._refusal)
+        await self._use_present_credentials()
         kept_seconds = FRESH_SECONDS if fresh else TOPICS_KEPT_SECONDS
         if self._topics is not None and self._clock.monotonic() - self._topics[0] < kept_seconds:
             return self._topics[1]
@@ -113,7 +135,7 @@ class KafkaBrokers:
             self._listing = asyncio.ensure_future(self._list())
             self._listing.add_done_callback(retrieve_error)
         # of brokers with credentials the reason of a failure is looked for, too
-        seconds = self._timeout_seconds * (2 if self._security else 1)
+        seconds = self._timeout_seconds * (2 if self._credentials.settings else 1)
         topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), seconds)
         return topics
 
@@ -135,10 +157,10 @@ class KafkaBrokers:
 
     async def _connection_problem(self) -> str:
         """Return why the brokers refuse the credentials; empty if that is not the problem."""
-        if not self._security:
+        security = self._credentials.settings
+        if not security:
             return ""
-        seconds = self._timeout_seconds
-        return await self._metadata.call(connection_problem, self._bootstrap_servers, seconds, self._security)
+        return await self._metadata.call(connection_problem, self._bootstrap_servers, self._timeout_seconds, security)
 
     async def _check(self, hosts: Iterable[str]) -> None:
         """`BrokersAway` if an address of any host is not allowed; then no client stays open.
@@ -153,13 +175,17 @@ class KafkaBrokers:
             found = await asyncio.gather(*looked_up, return_exceptions=True)
             refused = next((each for each in found if isinstance(each, AddressRefused)), None)
         if refused is not None:
-            self._topics = None
-            self._checked_hosts = frozenset()
-            await self._let_go()
+            await self._forget_brokers()
             raise BrokersAway(str(refused))
+
+    async def _forget_brokers(self) -> None:
+        self._topics = self._listing = None
+        self._checked_hosts = frozenset()
+        await self._let_go()
 
     async def _ready(self) -> AdminClient:
         """Return the client once the hosts of its brokers are checked."""
+        await self._use_present_credentials()
         if self._topics is None or self._admin is None:
             await self.topics()
         return self._client()

@@ -52,14 +52,15 @@ class Refused:
 class GroupRequests:
     """Client of one cluster for requests about groups. Its methods block: call them on one thread.
 
-    It connects at the first request and again after a failure. `is_checked` returns whether a host may be connected to.
+    It connects at the first request and again after a failure. `security` returns
+    the settings of the credentials, `is_checked` whether a host may be connected to.
     """
 
     def __init__(
         self,
         servers: str,
         timeout_seconds: float,
-        security: Mapping[str, str],
+        security: Callable[[], Mapping[str, str]],
         is_checked: Callable[[str], bool],
     ) -> None:
         self._servers = servers.split(",")
@@ -95,7 +96,7 @@ class GroupRequests:
 
         try:
             if self._client is None:
-                self._client = open_admin(self._servers, "weir-monitor", self._timeout_seconds, self._security)
+                self._client = open_admin(self._servers, "weir-monitor", self._timeout_seconds, self._security())
             return self._client._manager.run(request, argument)
         except (KafkaError, OSError) as error:
             self.close()

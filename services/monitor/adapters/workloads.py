@@ -1,6 +1,7 @@
 """Collectors of Kubernetes workloads: of a service, and of an engine's instances."""
 
 import asyncio
+from collections.abc import Set
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
@@ -21,17 +22,17 @@ SETTING = "WEIR_MONITOR_KUBERNETES_NAMESPACES"
 class _Workloads:
     """Workloads of one subject, if the settings allow their namespace."""
 
-    def __init__(self, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]) -> None:
+    def __init__(self, subject: Subject, reader: WorkloadReader | None, namespaces: Set[str]) -> None:
         if subject.target.kubernetes is None:
             raise ValueError(f"{subject.id} has no kubernetes target")
         self.target: KubernetesTarget = subject.target.kubernetes
         self.namespace = subject.namespace
         self._reader = reader
-        self._is_allowed = self.namespace in namespaces
+        self._namespaces = namespaces
 
     async def read(self) -> WorkloadsReading | Scrape:
         """Return the workloads, or the scrape without topology that says why they cannot be read."""
-        if self._reader is None or not self._is_allowed:
+        if self._reader is None or self.namespace not in self._namespaces:
             what = f"the setting {SETTING} does not list the namespace {self.namespace}"
             return _failed("unreachable", what)
         try:
@@ -50,9 +51,7 @@ def _failed(status: str, what: str) -> Scrape:
 class ServiceCollector:
     """Collector of a service: its workloads are the operators. It reports failures and does not raise them."""
 
-    def __init__(
-        self, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str], clock: Clock
-    ) -> None:
+    def __init__(self, subject: Subject, reader: WorkloadReader | None, namespaces: Set[str], clock: Clock) -> None:
         self._workloads = _Workloads(subject, reader, namespaces)
         self._clock = clock
         self._ready: dict[str, frozenset[tuple[str, datetime | None]]] = {}
@@ -91,9 +90,7 @@ class InstancePodsCollector:
     """Collector of an application whose instances are pods of one workload, such as TaskManagers: its engine's scrape
     with replicas and pods."""
 
-    def __init__(
-        self, engine: Engine, subject: Subject, reader: WorkloadReader | None, namespaces: frozenset[str]
-    ) -> None:
+    def __init__(self, engine: Engine, subject: Subject, reader: WorkloadReader | None, namespaces: Set[str]) -> None:
         self._engine = engine
         self._workloads = _Workloads(subject, reader, namespaces)
 

@@ -7,6 +7,7 @@ import time
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from weir_contracts import Analysis, Observation, ScalingPolicy, Symptom, parse_policy
 
 from engines.scrape import Scrape
+from runtime.broker_credentials import NO_CREDENTIALS
 from runtime.clock import SystemClock
 from services.analyzer.core import AnalyzerState, advance
 from services.monitor.adapters.groups import GroupCollector
@@ -246,7 +248,8 @@ async def test_transactions_leave_no_lag_behind(group: Watched) -> None:
 @contextlib.asynccontextmanager
 async def brokers_at(servers: str, security: dict[str, str] | None = None) -> AsyncIterator[KafkaBrokers]:
     """Open the monitor's clients, and close them."""
-    brokers = KafkaBrokers(servers, 5.0, SystemClock(), security=security or {})
+    entry = replace(NO_CREDENTIALS, settings=security or {})
+    brokers = KafkaBrokers(servers, 5.0, SystemClock(), credentials=lambda: entry)
     try:
         yield brokers
     finally:

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from weir_contracts import KafkaSignals
 
+from runtime.broker_credentials import NO_CREDENTIALS
 from runtime.clock import SystemClock
 from services.monitor.adapters.kafka import KafkaBrokers
 from services.monitor.adapters.partitions import Brokers, KafkaReadings, PartitionCollector, Place
@@ -138,7 +140,8 @@ async def test_without_the_right_to_read_records_the_reason_is_named(run_folder:
             "sasl.username": SASL_USER,
             "sasl.password": broker.sasl_password,
         }
-        brokers = KafkaBrokers(broker.sasl_servers, 5.0, SystemClock(), security=security)
+        entry = replace(NO_CREDENTIALS, settings=security)
+        brokers = KafkaBrokers(broker.sasl_servers, 5.0, SystemClock(), credentials=lambda: entry)
         try:
             broker.allow([("topic", rig.topic, "Describe")])
             place: Place = (rig.topic, 0)

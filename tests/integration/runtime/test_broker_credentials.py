@@ -56,7 +56,7 @@ async def test_groups_are_read_over_tls(broker: KafkaBroker, tmp_path: Path) -> 
     found = credentials(tmp_path, broker)
     topic = f"tls-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, 2)
-    brokers = KafkaBrokers(broker.tls_servers, TIMEOUT_SECONDS, SystemClock(), security=found.settings)
+    brokers = KafkaBrokers(broker.tls_servers, TIMEOUT_SECONDS, SystemClock(), credentials=lambda: found)
     groups = KafkaGroups(SystemClock(), {"shop": found}, timeout_seconds=TIMEOUT_SECONDS)
     try:
         assert list((await brokers.topics())[topic]) == [0, 1]
@@ -96,7 +96,7 @@ async def test_refused_credentials_are_named_by_both_services(
         if wrong == "password"
         else credentials(tmp_path, broker, authority=other.certificate)
     )
-    brokers = KafkaBrokers(broker.tls_servers, TIMEOUT_SECONDS, SystemClock(), security=found.settings)
+    brokers = KafkaBrokers(broker.tls_servers, TIMEOUT_SECONDS, SystemClock(), credentials=lambda: found)
     groups = KafkaGroups(SystemClock(), {"shop": found}, timeout_seconds=TIMEOUT_SECONDS)
     try:
         signals = KafkaSignals(bootstrapServers=broker.tls_servers, credentials="shop")

@@ -219,11 +219,15 @@ async def test_refused_with_a_code(
 
 
 async def test_a_namespace_must_be_listed(house: KubernetesHouse) -> None:
-    """The setting is named."""
-    house.scaler._namespaces = frozenset({"payroll"})
-    found = await house.scaler.observe(house.policy.subject)
+    """The setting is named; once the list has the namespace, the same driver observes its workloads."""
+    namespaces = {"payroll"}
+    driver = KubernetesDriver(house.clock, house.cluster, house.kubernetes, namespaces, groups=house.group)
+    found = await driver.observe(house.policy.subject)
     assert found.refusal is not None and found.refusal.code == "namespace-forbidden"
     assert "WEIR_EXECUTOR_KUBERNETES_NAMESPACES" in found.refusal.sentence
+    namespaces.add(NAMESPACE)
+    found = await driver.observe(house.policy.subject)
+    assert found.refusal is None and found.deployment is not None
 
 
 async def test_a_policy_that_names_another_namespaces_workload_scales_nothing(house: KubernetesHouse) -> None:

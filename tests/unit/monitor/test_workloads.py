@@ -53,6 +53,18 @@ async def test_a_namespace_that_the_settings_do_not_list_is_not_read() -> None:
     assert (await _service(None, _policy(), ()).scrape()).message == expected
 
 
+async def test_a_namespace_that_is_listed_later_is_read() -> None:
+    """By the collector that was refused: a service's list may change under it."""
+    namespaces: set[str] = set()
+    collectors = Collectors(FakeClock(START), 2.0, workloads=cluster(), namespaces=namespaces)
+    policy = _policy()
+    collector = collectors.new(policy)
+    assert (await collector.read(policy)).scrape.topology is None
+    namespaces.add(NAMESPACE)
+    assert (await collector.read(policy)).scrape.topology is not None
+    await collector.close()
+
+
 @pytest.mark.parametrize(
     ("target", "status", "message"),
     [

@@ -27,11 +27,11 @@ def written(folder: Path, document: Any) -> Path:
 
 def test_a_policy_gets_the_settings_of_its_entry(tmp_path: Path) -> None:
     found = read_broker_credentials(written(tmp_path, {"shop": ENTRY}))
-    settings = credentials_for("shop", "kafka-1:9093", found)
+    settings = credentials_for("shop", "kafka-1:9093", found).settings
     assert settings["sasl.password"] == "secret" and "servers" not in settings
     assert "secret" not in repr(found["shop"])
     assert found["shop"].namespaces == {"shop", "carts"}
-    assert credentials_for(None, "anywhere:9092", found) == {}
+    assert credentials_for(None, "anywhere:9092", found).settings == {}
     assert read_broker_credentials(None) == {}
 
 

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from runtime import probe
+from runtime.followed_files import follow
 from runtime.http import application, listen, serve
 from runtime.listener_tls import ListenerTls
 from runtime.loop import Stop
@@ -57,16 +58,16 @@ async def test_a_renewed_certificate_is_used_by_new_connections(authority: Autho
     files.certificate.write_bytes(second.certificate.read_bytes())  # its key is not there yet
     renewing = Stop()
     with capture_logs() as lines:
-        kept = asyncio.create_task(tls.keep_renewed(renewing, check_seconds=0.01))
+        kept = asyncio.create_task(follow([tls.files], renewing, check_seconds=0.01))
         async with asyncio.timeout(10.0):
             while not lines:  # noqa: ASYNC110 - log lines have no event
                 await asyncio.sleep(0.01)
-        assert lines[0]["event"] == "certificate-unusable"
+        assert lines[0]["event"] == "file-unusable"
         assert await common_name(port, authority) == "first"
         installed(second, tmp_path)
         async with asyncio.timeout(10.0):
             # Between its two files the replacement may be read in half once more.
-            while lines[-1]["event"] != "certificate-renewed":  # noqa: ASYNC110
+            while lines[-1]["event"] != "file-read":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         renewing.request("enough")
         await kept

@@ -1,18 +1,22 @@
 """What a policy may name beyond its own namespace, by the settings."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from weir_contracts import policy_of
 
 from runtime.addresses import USUAL_TARGETS, Allowed
+from runtime.broker_credentials import BrokerCredentials
+from runtime.http_credentials import HttpCredential
 from runtime.reach import Reach
 
 HOSTS = "*.{namespace}.svc,kafka.example.org,prometheus.monitoring.svc"
 GROUPS = "{namespace}-*,shared"
 BROKERS = {"bootstrapServers": "kafka.example.org:9092"}
 WORKLOAD = {"kind": "Deployment", "name": "orders"}
-ENTRIES = {"kafka": {"b": ["team-b"], "all": ["*"]}, "flink": {"b": ["team-b"]}, "endpoint": {"b": ["team-b"]}}
+BROKERS_OF_B = BrokerCredentials(frozenset(), {}, frozenset({"team-b"}))
+ADDRESS_OF_B = HttpCredential(("https", "b", None), frozenset({"team-b"}))
 
 
 def refusal(reach: Reach, **spec: Any) -> tuple[str, str] | None:
@@ -36,8 +40,11 @@ def endpoint(host: str, **more: str) -> dict[str, Any]:
     return {**streams("team-a-orders"), "target": {"endpoint": {"url": f"http://{host}", **more}}}
 
 
-LIMITED = Reach.of(Allowed.of("http,https", HOSTS, USUAL_TARGETS, prefix="WEIR_TARGET"), GROUPS, "").with_credentials(
-    **ENTRIES
+LIMITED = (
+    Reach.of(Allowed.of("http,https", HOSTS, USUAL_TARGETS, prefix="WEIR_TARGET"), GROUPS, "")
+    .with_credentials("signals.kafka", {"b": BROKERS_OF_B, "all": replace(BROKERS_OF_B, namespaces=frozenset({"*"}))})
+    .with_credentials("application.flink", {"b": ADDRESS_OF_B})
+    .with_credentials("target.endpoint", {"b": ADDRESS_OF_B})
 )
 
 
