@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.credentials import words
+
 from .client import LOCAL, Server, TokenFile, application_id, complete_application, connect
 from .errors import CommandError, InvalidInput, Unreachable
 from .output import Format, Output, text_of
@@ -197,10 +199,9 @@ def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
     for pod in pods:
         if pod["metadata"]["labels"].get("app.kubernetes.io/name") in WEIR and _waits_for_others(pod):
             yield _dependencies(kubectl, pod["metadata"]["name"])
-    configured = settings_of(deployments, by_kind.get("ConfigMap", {}))
     for account in RIGHTS:
-        names = configured.get(f"WEIR_{account.upper()}_KUBERNETES_NAMESPACES", "").split(",")
-        yield from rights_findings(kubectl, account, [name for name in names if name], namespace)
+        names = namespaces_of(account, deployments, by_kind.get("ConfigMap", {}))
+        yield from rights_findings(kubectl, account, names, namespace)
     yield from _targets(kubectl)
 
 
@@ -278,14 +279,21 @@ def _dependencies(kubectl: Kubectl, pod: str) -> Finding:
     return Finding(f"dependencies of {pod}", not missing, missing or "ready now", remedy)
 
 
-def settings_of(deployments: Mapping[str, Any], configmaps: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that the ConfigMaps of these accounts' services set."""
-    found: dict[str, str] = {}
-    for name in RIGHTS:
-        containers = deployments.get(name, {}).get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
-        for source in [each for container in containers for each in container.get("envFrom", [])]:
-            found |= configmaps.get(source.get("configMapRef", {}).get("name"), {}).get("data", {})
-    return found
+def namespaces_of(account: str, deployments: Mapping[str, Any], configmaps: Mapping[str, Any]) -> list[str]:
+    """Return the namespaces that a service's variable lists, and those of the mounted ConfigMap that its file is of."""
+    pod = deployments.get(account, {}).get("spec", {}).get("template", {}).get("spec", {})
+    variables: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for container in pod.get("containers", []):
+        for source in container.get("envFrom", []):
+            variables |= configmaps.get(source.get("configMapRef", {}).get("name"), {}).get("data", {})
+        variables |= {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+        folders |= {each["mountPath"]: each["name"] for each in container.get("volumeMounts", [])}
+    mounted = {each["name"]: each.get("configMap", {}).get("name", "") for each in pod.get("volumes", [])}
+    variable = f"WEIR_{account.upper()}_KUBERNETES_NAMESPACES"
+    folder, _, key = variables.get(f"{variable}_FILE", "").rpartition("/")
+    listed = configmaps.get(mounted.get(folders.get(folder, ""), ""), {}).get("data", {}).get(key, "")
+    return sorted({*words(variables.get(variable, "")), *words(listed)})
 
 
 def reviews(account: str, namespaces: Sequence[str], installed_in: str) -> list[dict[str, Any]]:
@@ -333,7 +341,7 @@ def right_findings(account: str, namespaces: Sequence[str], answers: Sequence[Ma
 def rights_findings(kubectl: Kubectl, account: str, namespaces: Sequence[str], installed_in: str) -> Iterator[Finding]:
     """Yield whether a service account has its rights in each namespace that it scales."""
     if not namespaces:
-        sentence = f"WEIR_{account.upper()}_KUBERNETES_NAMESPACES is empty: it does not use the Kubernetes API"
+        sentence = "no namespace is listed for it: it does not use the Kubernetes API"
         yield Finding(f"rights of {account}", True, sentence)
         return
     requested = {"apiVersion": "v1", "kind": "List", "items": reviews(account, namespaces, installed_in)}

@@ -168,8 +168,8 @@ async def run(settings: KnowledgeSettings) -> int:
 
 
 def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:
-    """Return the ScalingPolicy resources of the cluster, or None unless the settings name a namespace."""
-    if not settings.namespaces:
+    """Return the ScalingPolicy resources of the cluster, or None unless a setting lists namespaces."""
+    if not settings.uses_kubernetes:
         return None
     access = settings.kubernetes_access(Access.of)
     return KubernetesResources(KubernetesApi(access))

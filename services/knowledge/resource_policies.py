@@ -117,6 +117,9 @@ class ResourcePolicies:
             self._compared_at.clear()
             _REFUSED.set(0)
             return
+        for unlisted in self._attempts.keys() - set(self.changes.resource_namespaces):
+            del self._attempts[unlisted]
+            self._compared_at.pop(unlisted, None)
         for namespace in sorted(self.changes.resource_namespaces):
             try:
                 found = [Resource.of(each) for each in await self.resources.read(namespace)]

@@ -18,6 +18,7 @@ import yaml
 from pydantic_settings import BaseSettings
 from weir_contracts import parse_policy
 
+from cli.doctor import RIGHTS, namespaces_of
 from runtime.settings import variable
 from runtime.topics import TopicsSettings
 from services.analyzer.settings import AnalyzerSettings
@@ -25,6 +26,7 @@ from services.executor.settings import Settings as ExecutorSettings
 from services.knowledge.settings import KnowledgeSettings
 from services.monitor.settings import MonitorSettings
 from services.planner.settings import PlannerSettings
+from testbed.mount import Mount
 from workloads.sample_job import arguments as sample_costs
 
 from .answers import Answers
@@ -64,6 +66,13 @@ def variables(model: type[BaseSettings]) -> set[str]:
 
 def each_workload(overlay: str) -> dict[str, Manifest]:
     return {each["metadata"]["name"]: each for each in of_kind(overlay, *WORKLOADS)}
+
+
+def start_as(overlay: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables of a service's pod, with the files of its ConfigMap below a folder."""
+    lists = Mount(folder / "namespaces", named(overlay, "ConfigMap", "namespaces")["data"])
+    for key, value in environment(overlay, named(overlay, "Deployment", name)).items():
+        monkeypatch.setenv(key, value.replace("/etc/weir/namespaces", str(lists.folder)))
 
 
 EACH = pytest.mark.parametrize("overlay", OVERLAYS)
@@ -173,15 +182,46 @@ def test_every_setting_exists(overlay: str, name: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_value_is_taken(overlay: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the pod will be started, but for the folder of tokens, which stands for one here."""
-    for key, value in environment(overlay, named(overlay, "Deployment", name)).items():
-        monkeypatch.setenv(key, value)
+def test_every_value_is_taken(overlay: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the pod will be started, with the files of its ConfigMap, but for the folder of tokens, which stands for one here."""
+    start_as(overlay, name, tmp_path, monkeypatch)
     monkeypatch.setenv("WEIR_TOKENS", ANY_TOKENS)
     settings = SETTINGS[name]()
     if name in ("monitor", "executor"):
         scaled = {each["metadata"]["namespace"] for each in of_kind(overlay, "Role")} - {"weir"}
         assert settings.namespaces == scaled
+
+
+def test_the_doctor_reads_the_lists_of_namespaces() -> None:
+    """Of the ConfigMap that a service mounts; knowledge has one with policies as resources only."""
+    found = {}
+    for overlay in (DEMO, EXTERNAL):
+        deployments, configmaps = (
+            {each["metadata"]["name"]: each for each in of_kind(overlay, kind)} for kind in ("Deployment", "ConfigMap")
+        )
+        found[overlay] = {name: namespaces_of(name, deployments, configmaps) for name in RIGHTS}
+    assert found[DEMO] == {"monitor": ["demo"], "executor": ["demo"], "knowledge": ["demo"]}
+    assert found[EXTERNAL] == {"monitor": ["shop"], "executor": ["shop"], "knowledge": []}
+
+
+def test_a_further_namespace_starts_no_pod(tmp_path: Path) -> None:
+    """Rendered with and without it, an overlay differs in the ConfigMap of the lists alone, which every service that reads
+    it mounts as a whole: Kubernetes replaces no file that is mounted by itself."""
+    shutil.copytree(FOLDER, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / EXTERNAL
+    lists = overlay / "namespaces.env"
+    lists.write_text(lists.read_text().replace("workloads=shop", "workloads=shop,carts"))
+    command = [kubectl(), "kustomize", str(overlay)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    changed = [each for each in yaml.safe_load_all(done.stdout) if each not in manifests(EXTERNAL)]
+    assert [(each["kind"], each["metadata"]["name"], each["data"]["workloads"]) for each in changed] == [
+        ("ConfigMap", "namespaces", "shop,carts")
+    ]
+    for name in ("monitor", "executor", "knowledge"):
+        container = named(EXTERNAL, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "namespaces")
+        assert "subPath" not in mount
 
 
 def test_the_settings_of_the_container_that_makes_topics_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +256,7 @@ def test_each_service_gets_its_own_tokens(tmp_path: Path, monkeypatch: pytest.Mo
         for item in items:
             (folder / item["path"]).write_text(content[item["key"]])
             used.add(item["key"])
-        for key, value in environment(DEMO, deployment).items():
-            monkeypatch.setenv(key, value)
+        start_as(DEMO, service, tmp_path / f"lists-{service}", monkeypatch)
         found[service] = model(_secrets_dir=folder)
     assert used == content.keys() - {"metrics"}  # your Prometheus mounts it
     assert all(found[each].callers().caller(content["metrics"]).roles == {"metrics"} for each in SETTINGS)
@@ -533,7 +572,7 @@ def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None
     _uncommented(overlay / "kustomization.yaml", "#   - target", "#     ")
     _uncommented(overlay / "kustomization.yaml", "# components:")
     _uncommented(overlay / "workloads" / "kustomization.yaml", "# resources:")
-    _uncommented(overlay / "settings.env", "# WEIR_KNOWLEDGE_")
+    _uncommented(overlay / "namespaces.env", "# policies=", "# pairs=")
     command = [kubectl(), "kustomize", str(overlay)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -556,5 +595,8 @@ def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None
     (rule,) = found("NetworkPolicy", "to-kubernetes")["spec"]["podSelector"]["matchExpressions"]
     assert "knowledge" in rule["values"]
     assert found("Role", "weir-knowledge")["metadata"]["namespace"] == "shop"
-    (settings,) = (each["data"] for each in objects if each["metadata"]["name"].startswith("settings-"))
-    assert settings["WEIR_KNOWLEDGE_KUBERNETES_NAMESPACES"] == "shop"
+    assert found("ConfigMap", "namespaces")["data"] == {
+        "workloads": "shop",
+        "policies": "shop",
+        "pairs": "shop:streaming",
+    }

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -14,7 +15,15 @@ from runtime.clock import FakeClock
 from runtime.problems import Problem
 from services.knowledge.applications_api import summary_by_name
 from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.resource_policies import STATUS_SECONDS, ResourcePolicies, Resources, resource_exists
+from services.knowledge.resource_policies import (
+    COMPARE_SECONDS,
+    STATUS_SECONDS,
+    ResourcePolicies,
+    Resources,
+    resource_exists,
+)
+from services.knowledge.settings import KnowledgeSettings
+from testbed.mount import Mount
 from tests.unit.knowledge.builders import NOON, document
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
@@ -170,6 +179,24 @@ class ResourcesSuite:
         await house.policies.check()
         assert (await house.changes.existing(house.app)).spec.mode == "paused"
         assert (await house.changes.resume(house.app, WRITER)).spec.mode == "act"
+
+    async def test_a_namespace_is_added_without_a_restart(self, house: House, tmp_path: Path) -> None:
+        """Its policies count once the mounted list has it. Taken out of the list again, they stay and are the REST API's."""
+        lists = Mount(tmp_path / "lists", {"policies": ""})
+        settings = KnowledgeSettings(kubernetes_namespaces_file=lists / "policies")
+        house.changes.resource_namespaces = settings.namespaces
+        await house.world.apply(house.document(mode="act"))
+        await house.policies.check()
+        assert await house.store.policy(house.app) is None
+        lists.replace({"policies": f"# of a team\n{house.world.namespace}\n"})
+        assert [files.renew() for files in settings.followed_files] == [True]
+        await house.until(lambda status, _: accepted(status) == "True")
+        lists.replace({"policies": ""})
+        assert [files.renew() for files in settings.followed_files] == [True]
+        house.clock.advance(COMPARE_SECONDS)
+        await house.policies.check()
+        assert (await house.changes.existing(house.app)).spec.mode == "act"
+        await house.changes.delete(house.app, WRITER, None)
 
     async def test_a_policy_of_the_rest_api_is_taken_over_only_if_its_owner_releases_it(self, house: House) -> None:
         """As a new version of the same policy: the application does not end. The resource's own annotation is no release."""
