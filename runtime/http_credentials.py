@@ -231,24 +231,27 @@ class FlinkSettings(TargetSettings):
         """The credentials of Flink clusters by name, as the file is now; `ValueError` that names the setting if they cannot be
         read."""
         path = self.flink_credentials_file
-        if path is None:
-            return {}
-
-        def paths(found: Mapping[str, HttpCredential]) -> list[Path]:
-            return [path, *(Path(file[0]) for entry in found.values() for file in entry.files)]
-
-        return FollowedMapping(self.follow(FollowedFiles(FLINK_SETTING, lambda: _read_flink_credentials(path), paths)))
+        return {} if path is None else FollowedMapping(self.follow(followed_credentials(path, FLINK_SETTING)))
 
     def reach(self) -> Reach:
         """Return what policies may name, with these credentials."""
         return super().reach().with_credentials("application.flink", self.flink_credentials)
 
 
-def _read_flink_credentials(path: Path) -> Mapping[str, HttpCredential]:
-    content = read_credentials_file(path, FLINK_SETTING)
-    if not content.strip():
-        raise ValueError(f"{FLINK_SETTING}: {path}: is not JSON")
-    try:
-        return read_credentials(content)
-    except ValueError as error:
-        raise ValueError(f"{FLINK_SETTING}: {path}: {error}") from None
+def followed_credentials(path: Path, setting: str) -> FollowedFiles[Mapping[str, HttpCredential]]:
+    """Return the entries of a file, which change with it and with the certificates that it names. `ValueError` names the
+    setting."""
+
+    def read() -> Mapping[str, HttpCredential]:
+        content = read_credentials_file(path, setting)
+        if not content.strip():
+            raise ValueError(f"{setting}: {path}: is not JSON")
+        try:
+            return read_credentials(content)
+        except ValueError as error:
+            raise ValueError(f"{setting}: {path}: {error}") from None
+
+    def paths(found: Mapping[str, HttpCredential]) -> list[Path]:
+        return [path, *(Path(file[0]) for entry in found.values() for file in entry.files)]
+
+    return FollowedFiles(setting, read, paths)

@@ -16,7 +16,7 @@ class ListenerTls:
         self.files = FollowedFiles("WEIR_HTTP_CERTIFICATE_FILE", self._load, lambda _: (certificate, key))
 
     def _load(self) -> None:
-        # First into a context of its own: a certificate that does not fit its key must not spoil the one in use.
+        # First into another context: a certificate that does not fit its key must not spoil the one in use.
         for context in (ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), self.context):
             # Without a password an encrypted key would be asked for at the terminal.
             context.load_cert_chain(self._certificate, self._key, password="")

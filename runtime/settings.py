@@ -103,6 +103,13 @@ class ServiceSettings(BaseSettings):
         self._followed.append(files)
         return files
 
+    def secret_file(self, name: str) -> Path | None:
+        """Return the file of the folder of secrets that gives a setting its value; None if the environment does."""
+        setting = variable(type(self), name, type(self).model_fields[name])
+        if self.secrets_folder is None or os.environ.get(setting):
+            return None
+        return next((path for path in self.secrets_folder.iterdir() if path.name.upper() == setting), None)
+
     @field_validator("kafka_bootstrap_servers")
     @classmethod
     def _ports_exist(cls, value: str) -> str:

@@ -1,12 +1,14 @@
 """The executor's settings: environment variables `WEIR_EXECUTOR_…`, in addition to those that every service shares."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from runtime.broker_credentials import BrokerSettings
-from runtime.http_credentials import FlinkSettings, HttpCredential, read_credentials
+from runtime.followed_files import FollowedMapping
+from runtime.http_credentials import FlinkSettings, HttpCredential, followed_credentials, read_credentials
 from runtime.reach import Reach
 from runtime.settings import KubernetesSettings, http_port
 
@@ -61,10 +63,13 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
         read_credentials(value.get_secret_value())
         return value
 
-    @property
+    @cached_property
     def credentials(self) -> Mapping[str, HttpCredential]:
-        """The credentials for endpoints by name."""
-        return read_credentials(self.endpoint_credentials.get_secret_value())
+        """The credentials for endpoints by name; those of the folder of secrets as its file is now."""
+        text, path = self.endpoint_credentials.get_secret_value(), self.secret_file("endpoint_credentials")
+        if path is None or not text.strip():
+            return read_credentials(text)
+        return FollowedMapping(self.follow(followed_credentials(path, "WEIR_EXECUTOR_ENDPOINT_CREDENTIALS")))
 
     def reach(self) -> Reach:
         """Return what policies may name, with the credentials of this service."""

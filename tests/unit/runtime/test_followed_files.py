@@ -18,7 +18,8 @@ from runtime.credentials import CredentialsRefused
 from runtime.followed_files import FollowedFiles, follow
 from runtime.http_credentials import ClientsByCredential, FlinkSettings
 from runtime.loop import Stop
-from runtime.settings import KubernetesSettings, ServiceSettings
+from runtime.settings import KubernetesSettings, ServiceSettings, load
+from services.executor.settings import Settings
 from testbed.mount import Mount
 
 SERVER = "kafka:9093"
@@ -168,6 +169,24 @@ async def test_a_new_token_has_a_new_client(tmp_path: Path, monkeypatch: pytest.
     await clients.close()
     assert after.is_closed
     assert headers == ["Bearer first", "Bearer second"]
+
+
+def test_credentials_of_endpoints_are_followed_in_the_folder_of_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Kubernetes mounts them. The environment takes precedence, and cannot change."""
+    setting = "WEIR_EXECUTOR_ENDPOINT_CREDENTIALS"
+    mount = Mount(tmp_path / "mount", {setting: flink("first")["flink.json"]})
+    monkeypatch.setenv("WEIR_SECRETS_FOLDER", str(mount.folder))
+    settings = load(Settings)
+    reach, found = settings.reach(), settings.credentials
+    mount.replace({setting: flink("second")["flink.json"]})
+    assert renewed(settings) == [True]
+    authorization = found["own"].authorization
+    assert authorization is not None and authorization.get_secret_value() == "Bearer second"
+    assert reach.credentials["target.endpoint.credentials"] == found
+    monkeypatch.setenv(setting, flink("fixed")["flink.json"])
+    assert renewed(load(Settings)) == []
 
 
 def test_a_namespace_is_added_to_the_mounted_list(tmp_path: Path) -> None:
