@@ -91,7 +91,7 @@ test: lint types imports means  ## check, e2e, containers where a Docker daemon 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
 	@$(BIN)/python -m bench.loop $(ARGS)
 
-chaos: setup  ## kills each part in each phase of an action: bench/results/chaos.json (an hour; ARGS="--target kubernetes": see --help)
+chaos: setup  ## faults at fail points of actions, judged from outside: bench/results/chaos.json (an hour; ARGS="--target flink": see --help)
 	@$(BIN)/python -m bench.chaos $(ARGS)
 
 bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)

@@ -121,25 +121,6 @@ def _fidelity(found: dict[str, Any]) -> Figures:
         yield f"simulator against the real job: {name}", f"{figure}, mean difference {each['mean_abs']:.3g}"
 
 
-def _chaos(found: dict[str, Any]) -> Figures:
-    summary = found["account"]
-    recovered = found["kills"] - len(found["not_recovered"])
-    yield "kills recovered", f"{recovered} of {found['kills']}"
-    lost = "observations_without_analysis", "plans_without_end", "plans_requested_twice"
-    yield (
-        "observations without analysis, plans without an end or requested twice",
-        str(sum(len(summary[name]) for name in lost)),
-    )
-    for victim, seconds in found["recovered_seconds"].items():
-        if seconds["count"]:
-            yield f"recovery after a kill of {victim}", f"p50 {seconds['p50']:.0f} s, maximum {seconds['max']:.0f} s"
-    for each in found["not_recovered"]:
-        yield f"not recovered in time after a kill of {each['victim']} at {each['moment']}", each["because"]
-    for outage in found["kafka_outages"]:
-        case = f"recovery after {outage['seconds']:.0f} s without brokers, load {outage['load']}"
-        yield case, f"{outage['recovered_seconds']:.0f} s, {outage['requests_after']} rescales"
-
-
 def _kubernetes(found: dict[str, Any]) -> Figures:
     actions, observed, compared = found["actions"], found["watched"], found["autoscalers"]
     yield "plan to replicas written on Kubernetes", _percentiles(actions["plan_to_scale_written_seconds"], "s")
@@ -257,8 +238,6 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "spark_cluster": _spark,
     "what_if": _what_if,
     "fidelity": _fidelity,
-    "chaos": _chaos,
-    "chaos_kubernetes": _chaos,
     "kubernetes": _kubernetes,
     "kubernetes_node": _kubernetes_node,
     "streams": _streams,

@@ -32,9 +32,17 @@ def _jars_of(service: str) -> dict[str, str]:
 
 
 class WeirService(Server):
-    """`python -m services.NAME` with its settings in the environment."""
+    """`python -m services.NAME` with its settings in the environment. `runner`: a module that runs the service's."""
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str], *, port: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        port: int | None = None,
+        runner: str | None = None,
+    ) -> None:
         self.name = name
         self.port = port or free_port()
         self.ready_seconds: float | None = None
@@ -42,7 +50,7 @@ class WeirService(Server):
         self._started_at: float | None = None
         self.process = ManagedProcess(
             name,
-            [sys.executable, "-m", f"services.{name}"],
+            [sys.executable, "-m", *([runner] if runner else []), f"services.{name}"],
             folder,
             environment={
                 **_jars_of(name),

@@ -1,67 +1,63 @@
-"""`make chaos`: kills every part in every phase of an action; results in bench/results/chaos.json.
+"""`make chaos`: faults at fail points of actions, judged from outside; results in bench/results/chaos.json.
 
-Each round changes the load, waits for a moment of the action that answers it, kills one process with SIGKILL, starts it
-again as a supervisor would, and waits until the job runs at the right parallelism, fresh, with nothing in flight.
-Nothing else is done by hand, except that a job whose JobManager died is submitted again from its last checkpoint: the
-cluster has no high availability (it needs ZooKeeper or Kubernetes), and Weir is to find the job again by its name.
+Each round changes the load, waits until a request or its response is held at a fail point by the recording proxy in
+front of the target, strikes one or two parts, lets the request go on, mends the parts as a supervisor would, and waits
+until the application runs what its load needs. The judge knows what arrived at the target, not what Weir says.
 
-`--target kubernetes`: a Deployment of a real API server instead of the sample job, into chaos_kubernetes.json.
+`--target simulated`: two executors and knowledge, plans from a script, and a simulated Flink. `--target flink`: all
+services around the sample job; a job whose JobManager died is submitted again from its last checkpoint, as the cluster
+has no high availability. `--target kubernetes`: a Deployment of a real API server, whose pods are simulated.
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from bench.results_file import log, write
+from bench.results_file import earlier, log, write
 
-from .campaign import VICTIMS, flink_campaign, plan_of
-from .kubernetes import VICTIMS as KUBERNETES_VICTIMS
-from .kubernetes import kubernetes_campaign
+from .campaign import Campaign, run
+from .faults import draw
+from .flink import FlinkCampaign, FlinkStack
+from .kubernetes import KubernetesCampaign, KubernetesStack
+from .proxy import RecordingProxy
+from .simulated import SimulatedCampaign, SimulatedStack
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--kills",
-        type=int,
-        default=66,
-        help="how many (default 66: everything at every moment; about an hour; 0: the outages alone, into chaos_outage.json)",
+        "--target", choices=("simulated", "flink", "kubernetes"), default="simulated", help="what is scaled"
     )
-    parser.add_argument("--seed", type=int, default=1, help="order and timing of the kills")
-    parser.add_argument(
-        "--outage-seconds", type=float, default=300.0, help="how long Kafka is away at the end, twice; 0: not"
-    )
-    parser.add_argument("--victims", nargs="*", default=None, help="only these; the results are printed, not kept")
-    parser.add_argument(
-        "--target",
-        choices=("flink", "kubernetes"),
-        default="flink",
-        help="what is scaled: the sample job, or a Deployment whose pods are simulated, into chaos_kubernetes.json",
-    )
+    parser.add_argument("--rounds", type=int, default=200, help="how many (default 200: about an hour)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order and the timing of the faults")
+    parser.add_argument("--minutes", type=float, default=120.0, help="no round begins after this long")
     arguments = parser.parse_args()
-    known = KUBERNETES_VICTIMS if arguments.target == "kubernetes" else VICTIMS
-    if unknown := sorted(set(arguments.victims or ()) - set(known)):
-        parser.error(f"--victims: {', '.join(unknown)} is no part of a {arguments.target} target: {', '.join(known)}")
-    kills = plan_of(arguments.kills, arguments.seed, arguments.victims or known)
     folder = Path(tempfile.mkdtemp(prefix="weir-chaos-"))
-    if arguments.target == "kubernetes":
-        results = kubernetes_campaign(kills, arguments.seed, folder)
-    else:
-        results = flink_campaign(kills, arguments.seed, arguments.outage_seconds, folder)
+    log(f"seed {arguments.seed}; every log is in {folder}")
+    campaign: Campaign
+
+    def pids() -> Mapping[str, int]:
+        return campaign.pids()
+
+    with RecordingProxy(pids) as proxy:
+        match arguments.target:
+            case "flink":
+                campaign = FlinkCampaign(FlinkStack(folder, proxy), proxy, arguments.seed)
+            case "kubernetes":
+                campaign = KubernetesCampaign(KubernetesStack(folder, proxy), proxy, arguments.seed)
+            case _:
+                campaign = SimulatedCampaign(SimulatedStack(folder, proxy, arguments.seed), proxy, arguments.seed)
+        plans = draw(arguments.rounds, arguments.seed, campaign.faults, campaign.points)
+        results = run(campaign, plans, arguments.seed, arguments.minutes)
     if results["passed"]:
         shutil.rmtree(folder)
-    else:
-        log(f"every log is in {folder}")
-    if arguments.victims is not None:
-        print(json.dumps(results, indent=2))
-    else:
-        target = "" if arguments.target == "flink" else f"--target {arguments.target} "
-        command = f'make chaos ARGS="{target}--kills {arguments.kills} --seed {arguments.seed}"'
-        name = "chaos_kubernetes" if target else "chaos" if kills else "chaos_outage"
-        log(f"written: {write(name, command, results)}")
+    if results["passed"]:
+        shutil.rmtree(folder)
+    command = f'make chaos ARGS="--target {arguments.target} --rounds {arguments.rounds} --seed {arguments.seed}"'
+    log(f"written: {write('chaos', command, {**earlier('chaos'), arguments.target: results})}")
     return 0 if results["passed"] else 1
 
 

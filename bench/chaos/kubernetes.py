@@ -2,30 +2,52 @@
 
 import asyncio
 import math
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+
+from weir_contracts import Parallelism
 
 from bench.kubernetes.autoscalers import weir_policy
 from bench.kubernetes.load import CAPACITY
 from bench.kubernetes.metric_servers import prometheus
 from bench.kubernetes.services import Services
 from bench.kubernetes.simulation import Simulation, deployment
+from runtime.records import partition_of
 from testbed.kubernetes import KubernetesCluster
-from testbed.process import free_port
+from testbed.process import ManagedProcess, free_port
 from testbed.trial.options import short_behavior
-from testbed.trial.stack import SERVICES
+from testbed.trial.stack import LOOP_PARTITIONS, SERVICES
 
-from .campaign import OBJECTIVE_SECONDS, Campaign, run
+from .campaign import Campaign
+from .faults import faults_of
+from .flink import OBJECTIVE_SECONDS, PlansFollower
+from .proxy import Exchange, FailPoint, RecordingProxy
+from .service import FOLDER
 
 NAMESPACE, NAME = "shop", "orders"
 LOW, HIGH = 200.0, 600.0
 BOUNDS = {"min": 1, "max": 10}
 """At most what is right for the high load, so that a backlog is worked off without replicas to be removed after it."""
-VICTIMS = (*SERVICES, "analyzer-state", "kafka", "redis", "redis-emptied", "controllers")
-"""Processes; `controllers`: the cluster's controller manager, without which no pod is created or deleted."""
+FAULTS = faults_of(
+    kill=(*SERVICES, "kafka", "redis", "controllers"),
+    stop=("executor", "knowledge", "controllers"),
+    emptied=("redis",),
+    clock=("executor", "knowledge"),
+)
+"""`controllers`: the cluster's controller manager, without which no pod is created or deleted."""
+POINTS = tuple(
+    FailPoint(server, method, path, when)
+    for server, method, path in (
+        ("knowledge", "GET", r"/v1/policies/[^/]+/[^/]+"),
+        ("knowledge", "PUT", "/action"),
+        ("kubernetes", "GET", f"/deployments/{NAME}"),
+        ("kubernetes", "PUT", "/scale"),
+    )
+    for when in ("before", "after")
+)
 
 
 def right(rate: float) -> range:
@@ -37,8 +59,9 @@ def right(rate: float) -> range:
 class KubernetesStack:
     """Cluster, services and simulated workload of one campaign."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, proxy: RecordingProxy) -> None:
         self.folder = folder
+        self._proxy = proxy
         self.rate = LOW
         self.cluster = KubernetesCluster(folder / "kubernetes", metrics=True)
         self.simulation = Simulation(self.cluster, NAMESPACE, [NAME], lambda _: self.rate)
@@ -50,21 +73,29 @@ class KubernetesStack:
     def api_url(self) -> str:
         return f"http://127.0.0.1:{self._api_port}"
 
-    @property
-    def application_url(self) -> str:
-        return f"{self.api_url}/v1/applications/{self.policy.application}"
-
     def start(self, report: Callable[[str], None]) -> None:
-        """Start everything and put the policy."""
+        """Start everything."""
         self._parts.enter_context(self.cluster)
         self.cluster.create_namespace(NAMESPACE)
         self.cluster.apply(deployment(NAME), namespace=NAMESPACE)
-        services = Services(self.cluster, NAMESPACE, self.folder, SERVICES, api_port=self._api_port)
+        trust = ssl.create_default_context(cafile=self.cluster.authority.certificate)
+        through = {
+            "WEIR_KUBERNETES_URL": self._proxy.in_front_of("kubernetes", self.cluster.url, verify=trust),
+            "WEIR_KNOWLEDGE_URL": self._proxy.in_front_of("knowledge", self.api_url),
+            FOLDER: str(self.folder),
+        }
+        services = Services(
+            self.cluster,
+            NAMESPACE,
+            self.folder,
+            SERVICES,
+            api_port=self._api_port,
+            executor=through,
+            runner="bench.chaos.service",
+        )
         self._parts.enter_context(services)
         self.kafka, self.redis, self.services = services.kafka, services.redis, services.by_name
-        url = self._parts.enter_context(prometheus(self.simulation.values))
-        self.policy = weir_policy(NAMESPACE, NAME, url, behavior=short_behavior(12, 5), bounds=BOUNDS)
-        services.put([self.policy])
+        self.prometheus_url = self._parts.enter_context(prometheus(self.simulation.values))
         self._thread.start()
         report("the workload runs")
 
@@ -75,11 +106,6 @@ class KubernetesStack:
             self._thread.join(30)
         self._parts.close()
 
-    def writes(self) -> int:
-        """Return the accepted writes of the scale subresource by the executor."""
-        user = f"system:serviceaccount:{NAMESPACE}:executor"
-        return sum(e.resource == "deployments/scale" and e.code == 200 for e in self.cluster.audit(user))
-
     def _simulate(self) -> None:
         asyncio.run(self.simulation.run(math.inf, 0.0))
 
@@ -87,48 +113,57 @@ class KubernetesStack:
 class KubernetesCampaign(Campaign):
     """A service on Kubernetes, scaled through the scale subresource."""
 
-    rates = LOW, HIGH
+    faults = FAULTS
+    points = POINTS
     stack: KubernetesStack
 
-    def set_load(self, **changes: Any) -> None:
-        self.stack.rate = changes.get("rate", self.stack.rate)
+    def start(self) -> None:
+        self._plans = PlansFollower(self.stack.kafka.bootstrap_servers)
+        policy = weir_policy(NAMESPACE, NAME, self.stack.prometheus_url, behavior=short_behavior(12, 5), bounds=BOUNDS)
+        self.policies = [policy]
+        self.record.partitions = {policy.application: partition_of(policy.application, LOOP_PARTITIONS)}
+        self.record.applications = {NAME: policy.application}
+        self.record.plans = self._plans.plans
 
-    def kill(self, victim: str) -> None:
-        if victim == "controllers":
-            self.stack.cluster.controllers.kill()
-        else:
-            super().kill(victim)
+    def stop(self) -> None:
+        self._plans.stop()
 
-    def mend(self, victim: str) -> None:
+    def process(self, victim: str) -> ManagedProcess:
+        return self.stack.cluster.controllers if victim == "controllers" else super().process(victim)
+
+    def restart(self, victim: str) -> None:
         if victim == "controllers":
             self.stack.cluster.controllers.start()
         else:
-            super().mend(victim)
+            super().restart(victim)
 
-    def running(self) -> int | None:
-        samples = self.stack.simulation.samples[NAME]
-        return samples[-1].ready if samples else None
+    def change_load(self) -> None:
+        """Three times as much, or a third."""
+        self.stack.rate = HIGH if self.stack.rate == LOW else LOW
 
     def target_troubles(self) -> list[str]:
-        samples, fits = self.stack.simulation.samples[NAME], right(self.rate)
+        samples, fits = self.stack.simulation.samples[NAME], right(self.stack.rate)
         if not samples:
             return ["the workload has not begun"]
-        plan = next((event.data for event in reversed(self.events.events()) if event.kind == "plan"), None)
-        if plan is None:
+        if not self._plans.newest_code:
             return ["no plan was made yet"]
-        if plan["code"] == "swings-ridden":
+        if self._plans.newest_code == "swings-ridden":
             # The rounds change the load every minute: `rate` may hold what the high load needs.
             fits = range(fits.start, right(HIGH).stop)
         last, found = samples[-1], []
         if last.ready not in fits or last.ready != last.requested:
-            found.append(f"{last.ready} of {last.requested} replicas are ready, right for {self.rate:g}/s is {fits}")
+            rate = self.stack.rate
+            found.append(f"{last.ready} of {last.requested} replicas are ready, right for {rate:g}/s is {fits}")
         if last.age_seconds > OBJECTIVE_SECONDS:
             found.append(f"the oldest record waits for {last.age_seconds:.0f} s")
         return found
 
+    def requirements(self) -> dict[str, Parallelism]:
+        path = ("get", "deployment", NAME, "-n", NAMESPACE, "-o", "jsonpath={.spec.replicas}")
+        return {NAME: {NAME: int(self.stack.cluster.kubectl(*path))}}
 
-def kubernetes_campaign(kills: list[tuple[str, str]], seed: int, folder: Path) -> dict[str, Any]:
-    """Run the campaign; return the results, with the writes of the scale subresource that the API server logged."""
-    stack = KubernetesStack(folder)
-    found = run(KubernetesCampaign(stack, seed), kills, seed, 0.0)
-    return {**found, "scale_writes": stack.writes()}
+    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
+        """Return what a write of the scale subresource asks for."""
+        if not exchange.path.endswith(f"/deployments/{NAME}/scale") or exchange.method not in ("PUT", "PATCH"):
+            return None
+        return NAME, {NAME: exchange.body["spec"]["replicas"]}

@@ -1,9 +1,10 @@
 """Weir's services as processes of this machine, with the rights of deploy/k8s in one namespace of a test cluster."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
@@ -40,7 +41,10 @@ class Services:
         names: Sequence[str],
         *,
         api_port: int | None = None,
+        executor: Mapping[str, str] = MappingProxyType({}),
+        runner: str | None = None,
     ) -> None:
+        """`executor`: further settings of it. `runner`: a module that runs the services, but the analyzer."""
         self.kafka = KafkaBroker(folder / "kafka")
         self.redis = RedisServer(folder / "redis")
         port = api_port or free_port()
@@ -58,8 +62,11 @@ class Services:
                     "WEIR_KUBERNETES_TOKEN_FILE": str(access.token_file),
                     f"WEIR_{name.upper()}_KUBERNETES_NAMESPACES": namespace,
                 }
+            if name == "executor":
+                environment |= executor
             own = port if name == "knowledge" else None
-            self.by_name[name] = WeirService(name, folder / "services", environment, port=own)
+            by = None if name == "analyzer" else runner
+            self.by_name[name] = WeirService(name, folder / "services", environment, port=own, runner=by)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

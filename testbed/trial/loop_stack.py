@@ -147,8 +147,11 @@ class LoopStack(ABC):
         ports = {"knowledge": self.options.port, "planner": planner_port}
         report(f"starting {', '.join(SERVICES)}")
         for name in SERVICES:
-            self.services[name] = WeirService(name, self.folder, environment, port=ports.get(name))
-            self.services[name].start()
+            self.services[name] = self._service(name, environment, ports.get(name)).start()
+
+    def _service(self, name: str, environment: dict[str, str], port: int | None) -> WeirService:
+        """Return a service that is to be started."""
+        return WeirService(name, self.folder, environment, port=port)
 
     def _start_load(self) -> None:
         command = [sys.executable, "-m", "workloads.loadgen", "--bootstrap", self.kafka.bootstrap_servers]

@@ -34,7 +34,7 @@ from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
-from tests.integration.replicas.many_jobs import ManyJobs
+from testbed.simulated_flink import ManyJobs
 from tests.unit.fuzz.documents import example
 from tests.unit.knowledge.builders import plan
 from tests.unit.planner.build import policy

@@ -24,9 +24,8 @@ from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.simulated_flink import ManyJobs
 from tests.unit.planner.build import WORK, analysis, policy
-
-from .many_jobs import ManyJobs
 
 M = TypeVar("M", bound=BaseModel)
 DATABASE = 11

@@ -30,10 +30,9 @@ from services.executor.core import Conflict
 from testbed.kafka import KafkaBroker
 from testbed.process import stop_all
 from testbed.service import WeirService, wait_all_ready
+from testbed.simulated_flink import ManyJobs
 from tests.unit.executor.builders import SPACE, plan, policy
 from tests.unit.planner.build import SOURCE, WORK
-
-from .many_jobs import ManyJobs
 
 PARTITIONS = 4
 CLOCK = SystemClock()

@@ -1,97 +1,217 @@
-"""The chaos campaign's accounts: what it calls lost, unended or done twice."""
+"""The chaos campaign: its judge catches each lie and reports nothing proper, and its rounds are drawn by their seed."""
 
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
 
 from bench.chaos import kubernetes
-from bench.chaos.campaign import MOMENTS, VICTIMS, plan_of, right
-from bench.chaos.ledger import Ledger
+from bench.chaos.faults import POINTS, SHARE_OF_TWO, Fault, draw
+from bench.chaos.flink import rescale_of, right
+from bench.chaos.judge import (
+    LIES,
+    GroupReading,
+    PolicyChange,
+    PublishedPlan,
+    Record,
+    Request,
+    judge,
+)
+from bench.chaos.proxy import Exchange
+from bench.chaos.simulated import FAULTS
 from bench.kubernetes.load import Sample
 
+APP, JOB = "shop/orders", "j1"
+NOON = 1_767_268_800.0
 
-def plan(id: str, kind: str = "scale") -> dict[str, Any]:
-    return {"id": id, "kind": kind, "mode": "act", "created_at": "08:00"}
+
+def vector(work: int) -> dict[str, int]:
+    return {"orders": 1, "work": work}
 
 
-def outcome(plan_id: str, phase: str, action: str | None = None, requested_at: str | None = None) -> dict[str, Any]:
-    return {
-        "plan_id": plan_id,
-        "phase": phase,
-        "action": None if action is None else {"id": action, "requested_at": requested_at},
+def request(seconds: float, work: int, *, sender: str | None = "exec-0", accepted: bool = True) -> Request:
+    """A request `seconds` after noon."""
+    return Request(NOON + seconds, sender, JOB, vector(work), accepted)
+
+
+def plan(seconds: float, work: int, *, life: float = 10.0) -> PublishedPlan:
+    """A plan of `seconds` after noon."""
+    return PublishedPlan(NOON + seconds, f"plan at {seconds:g}", APP, vector(work), NOON + seconds + life)
+
+
+def put(seconds: float, mode: str = "act", highest: int = 12, *, answered: float | None = None) -> PolicyChange:
+    """A policy that the user has put `seconds` after noon, answered 0.1 s later."""
+    answered_at = NOON + (seconds + 0.1 if answered is None else answered)
+    return PolicyChange(NOON + seconds, answered_at, APP, mode, range(1, highest + 1))
+
+
+def readings(*spans: tuple[float, float, str | None]) -> list[GroupReading]:
+    """Readings every 0.25 s, each span with one owner of the partition."""
+    found = []
+    for begin, end, owner in spans:
+        for number in range(int((end - begin) * 4)):
+            found.append(GroupReading(NOON + begin + number / 4, {} if owner is None else {0: owner}))
+    return found
+
+
+def record(*requests: Request, **seen: Any) -> Record:
+    """One job that ran one subtask of `work`, owned by `exec-0` for a minute before and after noon."""
+    at_end = requests[-1].wanted if requests else vector(1)
+    defaults: dict[str, Any] = {
+        "plans": [plan(0, 4)],
+        "policies": [put(-50)],
+        "readings": readings((-60, 60, "exec-0")),
+        "at_end": {JOB: at_end},
     }
+    return Record(
+        partitions={APP: 0},
+        applications={JOB: APP},
+        at_start={JOB: vector(1)},
+        requests=list(requests),
+        **{**defaults, **seen},
+    )
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    """One observation, analysed, planned for and acted on."""
-    made = Ledger()
-    made.add(OBSERVATIONS.name, {"id": "o1"})
-    made.add(ANALYSES.name, {"id": "a1", "observation_id": "o1"})
-    made.add(PLANS.name, plan("p1"))
-    made.add(PLANS.name, plan("p2", kind="hold"))
-    for phase, at in (("intended", None), ("verifying", "08:00"), ("verified", "08:00")):
-        made.add(OUTCOMES.name, outcome("p1", phase, "x1", at))
-    return made
+PROPER = {
+    "a request soon after its plan": record(request(2, 4)),
+    "no request at all": record(),
+    "a request that Flink refused, and the same again": record(request(2, 4, accepted=False), request(3, 4)),
+    "a rollback, though the plan has expired and the user has paused since": record(
+        request(2, 4), request(50, 1), policies=[put(-50), put(20, "paused")]
+    ),
+    "two plans, two requests": record(request(2, 4), request(8, 6), plans=[plan(0, 4), plan(7, 6)]),
+    "a later plan for a parallelism of before": record(
+        request(2, 4), request(8, 6), request(14, 4), plans=[plan(0, 4), plan(7, 6), plan(13, 4)]
+    ),
+    "a request that left before the pause was certain": record(request(2, 4), policies=[put(-50), put(1.5, "paused")]),
+    "a pause that knowledge never confirmed": record(
+        request(5, 4), policies=[put(-50), put(1, "paused", answered=float("inf"))]
+    ),
+    "the way back into narrower bounds": record(
+        request(2, 8), request(8, 5), plans=[plan(0, 8), plan(7, 5)], policies=[put(-50), put(4, highest=3)]
+    ),
+    "a takeover, and then a request of the new owner": record(
+        request(8, 4, sender="exec-1"), readings=readings((-60, 1, "exec-0"), (1, 4, None), (4, 60, "exec-1"))
+    ),
+    "a request while the group moves, in the session of its last owner": record(
+        request(4, 4), readings=readings((-60, 1, "exec-0"), (1, 60, None))
+    ),
+    "a request within a session of the brokers' end": record(
+        request(5, 4), readings=readings((-60, 0, "exec-0")), outages=[(NOON, NOON + 30)]
+    ),
+    "a request while nobody could read the group": record(
+        request(5, 4), readings=readings((-60, -5, "exec-1"), (20, 60, "exec-0"))
+    ),
+}
+
+FORGED = {
+    "the same request again": ("double", record(request(2, 4), request(3, 4))),
+    "one plan requested twice, with a rollback in between": (
+        "double",
+        record(request(2, 4), request(4, 1), request(6, 4)),
+    ),
+    "a request after the expiry of its plan": ("expired", record(request(12, 4))),
+    "a request for a plan that was born expired": ("expired", record(request(2, 4), plans=[plan(0, 4, life=-5)])),
+    "a request while the user had paused": ("paused", record(request(4, 4), policies=[put(-50), put(1, "paused")])),
+    "a request in advice": ("paused", record(request(4, 4), policies=[put(-50, "advise")])),
+    "a request while one pause follows another that was not confirmed": (
+        "paused",
+        record(request(6, 4), policies=[put(-50, "paused"), put(1, "advise", answered=float("inf"))]),
+    ),
+    "a request in a pause that was confirmed after a change that was not": (
+        "paused",
+        record(request(6, 4), policies=[put(-50), put(0, answered=float("inf")), put(1, "paused")]),
+    ),
+    "a request above the bounds": ("out-of-bounds", record(request(2, 13), plans=[plan(0, 13)])),
+    "a request above bounds that were narrowed": (
+        "out-of-bounds",
+        record(request(4, 4), policies=[put(-50), put(1, highest=3)]),
+    ),
+    "a request of the owner of before, after a takeover": (
+        "not-owner",
+        record(request(8, 4), readings=readings((-60, 1, "exec-0"), (1, 60, "exec-1"))),
+    ),
+    "a rollback of a stranger": (
+        "not-owner",
+        record(request(2, 4), request(20, 1), readings=readings((-60, 5, "exec-0"), (5, 60, "exec-1"))),
+    ),
+    "a request of a member that the group removed, and nobody replaced": (
+        "not-owner",
+        record(request(25, 4), plans=[plan(20, 4)], readings=readings((-60, 1, "exec-0"), (1, 60, None))),
+    ),
+    "a request long after the brokers have gone": (
+        "not-owner",
+        record(request(20, 4), plans=[plan(15, 4)], readings=readings((-60, 0, "exec-0")), outages=[(NOON, NOON + 30)]),
+    ),
+    "a request that no plan asked for": ("no-plan", record(request(2, 7))),
+    "a request before its plan": ("no-plan", record(request(2, 4), plans=[plan(5, 4)])),
+    "a change that passed the proxy by": ("unrecorded", record(request(2, 4), at_end={JOB: vector(9)})),
+    "a change without any request": ("unrecorded", record(at_end={JOB: vector(9)})),
+}
 
 
-def test_a_cycle_that_ended_is_clean(ledger: Ledger) -> None:
-    """A hold needs no end; a plan to scale has one."""
-    summary = ledger.summary()
-    assert summary.clean
-    assert (summary.plans, summary.plans_to_scale, summary.requests) == (2, 1, 1)
+@pytest.mark.parametrize("case", PROPER)
+def test_what_is_proper_is_not_reported(case: str) -> None:
+    """The judge would be no use if a campaign without a lie failed."""
+    assert judge(PROPER[case]) == []
 
 
-def test_a_plan_without_an_end_is_named(ledger: Ledger) -> None:
-    """Neither verified nor refused."""
-    ledger.add(PLANS.name, plan("p3"))
-    ledger.add(OUTCOMES.name, outcome("p3", "applying", "x3"))
-    assert ledger.summary().plans_without_end == ["p3 of 08:00: applying"]
-    assert not ledger.summary().clean
+@pytest.mark.parametrize("case", FORGED)
+def test_a_lie_is_caught(case: str) -> None:
+    """A forged record of each kind: exactly this lie is named, with its application."""
+    kind, forged = FORGED[case]
+    (finding,) = judge(forged)
+    assert (finding.kind, finding.application) == (kind, APP)
+    assert finding.sentence.startswith(LIES[finding.kind])
 
 
-def test_a_refusal_ends_a_plan(ledger: Ledger) -> None:
-    """It has no action."""
-    ledger.add(PLANS.name, plan("p3"))
-    ledger.add(OUTCOMES.name, outcome("p3", "refused"))
-    assert ledger.summary().clean
+def test_each_kind_of_lie_is_forged() -> None:
+    """A kind without a forged record might never be caught."""
+    assert {kind for kind, _ in FORGED.values()} == set(LIES)
 
 
-def test_a_second_request_for_one_plan_is_named(ledger: Ledger) -> None:
-    """Whether by a second action or by the first one again."""
-    ledger.add(OUTCOMES.name, outcome("p1", "verifying", "x1", "08:01"))
-    assert ledger.summary().plans_requested_twice == ["p1"]
+def test_a_request_may_break_several_rules() -> None:
+    """Paused, out of bounds and by a stranger: each is counted."""
+    broken = record(
+        request(8, 13),
+        plans=[plan(5, 13)],
+        policies=[put(-50), put(1, "paused")],
+        readings=readings((-60, 1, "exec-0"), (1, 60, "exec-1")),
+    )
+    assert Counter(finding.kind for finding in judge(broken)) == {"paused": 1, "out-of-bounds": 1, "not-owner": 1}
 
 
-def test_a_lost_observation_is_named_but_not_one_on_its_way(ledger: Ledger) -> None:
-    """An observation after the last settled one may still be analysed."""
-    ledger.add(OBSERVATIONS.name, {"id": "o2"})
-    assert ledger.summary(settled_observation="o1").clean
-    assert ledger.summary().observations_without_analysis == ["o2"]
+def test_jobs_are_judged_apart() -> None:
+    """A job that was submitted again has the requirements of its program, so the same request is no double."""
+    twice = record(request(2, 4))
+    twice.applications["j2"] = APP
+    twice.requests.append(Request(NOON + 20, "exec-0", "j2", vector(4), accepted=True))
+    twice.plans.append(plan(18, 4))
+    assert judge(twice) == []
 
 
-def test_a_dead_letter_is_not_clean(ledger: Ledger) -> None:
-    """No kill makes a message unreadable."""
-    ledger.add(DEAD_LETTERS.name, {"id": "d1"})
-    assert not ledger.summary().clean
+def test_a_campaign_strikes_everything_everywhere() -> None:
+    """Each fault and each fail point as often as any other, in an order that the seed decides; two faults at once in a
+    third of the rounds, never twice the same part."""
+    rounds = draw(330, 3, FAULTS)
+    assert rounds == draw(330, 3, FAULTS) != draw(330, 4, FAULTS)
+    assert set(Counter(each.faults[0] for each in rounds).values()) == {330 // len(FAULTS)}
+    assert {each.point for each in rounds} == set(POINTS)
+    assert 0.25 < sum(len(each.faults) > 1 for each in rounds) / 330 < SHARE_OF_TWO + 0.1
+    assert all(len({fault.victim for fault in each.faults}) == len(each.faults) for each in rounds)
 
 
-def test_a_campaign_strikes_everybody_at_every_moment() -> None:
-    """In an order that the seed decides."""
-    pairs = plan_of(70, seed=3)
-    assert len(pairs) == 70
-    assert {(victim, moment) for victim in VICTIMS for moment in MOMENTS} == set(pairs[:66])
-    assert pairs == plan_of(70, seed=3) != plan_of(70, seed=4)
+def test_a_lonely_fault_has_no_second() -> None:
+    """A campaign of one fault strikes one part."""
+    assert all(len(each.faults) == 1 for each in draw(20, 1, [Fault("kill", "executor")]))
 
 
-def test_a_short_campaign_strikes_each_part_as_often_as_any_other() -> None:
-    """Twice here, at different moments."""
-    pairs = plan_of(2 * len(VICTIMS), seed=3)
-    assert len(set(pairs)) == len(pairs)
-    assert Counter(victim for victim, _ in pairs) == dict.fromkeys(VICTIMS, 2)
+def test_only_a_request_for_requirements_is_a_rescale() -> None:
+    """A triggered checkpoint changes no parallelism."""
+    path, body = "/jobs/j1/resource-requirements", {"v1": {"parallelism": {"lowerBound": 1, "upperBound": 4}}}
+    assert rescale_of(Exchange(NOON, "flink", "exec-0", "PUT", path, body), {"v1": "work"}) == ("j1", {"work": 4})
+    assert rescale_of(Exchange(NOON, "flink", "exec-0", "POST", "/jobs/j1/checkpoints", {}), {"v1": "work"}) is None
 
 
 def test_right_is_enough_and_little_more() -> None:
@@ -110,10 +230,8 @@ class _Samples(kubernetes.KubernetesCampaign):
     """A campaign whose workload was sampled once."""
 
     def __init__(self, *samples: Sample, code: str = "objective-held") -> None:
-        self.rate = 200.0
-        plans = [SimpleNamespace(kind="plan", data={"code": code})] if code else []
-        self.events = SimpleNamespace(events=lambda: plans)  # type: ignore[assignment]
-        self.stack = SimpleNamespace(simulation=SimpleNamespace(samples={kubernetes.NAME: samples}))  # type: ignore[assignment]
+        self._plans = SimpleNamespace(newest_code=code)  # type: ignore[assignment]
+        self.stack = SimpleNamespace(rate=200.0, simulation=SimpleNamespace(samples={kubernetes.NAME: samples}))  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A small faithful JobManager: many jobs of two operators, rescaled in place a moment after a request."""
+"""A simulated JobManager's REST API: many jobs of two operators, rescaled in place a moment after a request."""
 
 import asyncio
 import time
@@ -11,10 +11,11 @@ from uuid import uuid4
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from engines.flink.topology import job as parse_job
 from runtime.http import listen, serve
 from runtime.loop import Stop
-from tests.unit.planner.build import SOURCE, WORK
 
+SOURCE, WORK = "orders", "work"
 VERTICES = {SOURCE: "a" * 32, WORK: "b" * 32}
 NAMES = {vertex: name for name, vertex in VERTICES.items()}
 GAUGES = {"busyTimeMsPerSecond": 500.0, "backPressuredTimeMsPerSecond": 0.0}
@@ -58,6 +59,11 @@ class ManyJobs:
         self.jobs = {name: Job(name) for name in names}
         self.url = ""
         self._rescale_seconds = rescale_seconds
+
+    @property
+    def graph_hash(self) -> str:
+        """Return the hash of the graph that all jobs have."""
+        return parse_job(_details(next(iter(self.jobs.values())))).topology().graph_hash()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

@@ -1,0 +1,194 @@
+"""A recording proxy in front of an HTTP server: each request that changes something, with its time, its sender and its
+body; and fail points, at which a request or its response is held until the fault has struck."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import httpx
+import psutil
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from runtime.http import listen, serve
+from runtime.loop import Stop
+
+HOLD_SECONDS = 30.0
+"""The longest that a fail point holds a request: less than an executor's whole patience."""
+_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "host", "upgrade"}
+
+
+@dataclass(frozen=True)
+class FailPoint:
+    """One await of an executor that leaves its process: before the request is forwarded, or after the response came and
+    before it is delivered. `path` is the end of the request's path, as a regular expression."""
+
+    server: str
+    method: str
+    path: str
+    when: Literal["before", "after"]
+
+    def matches(self, server: str, method: str, path: str) -> bool:
+        return (server, method) == (self.server, self.method) and re.search(f"{self.path}$", path) is not None
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.method} {self.server}{self.path}"
+
+
+class Trap:
+    """A fail point that is armed once: `reached` is set when a request is held, which waits until `release`."""
+
+    def __init__(self, point: FailPoint) -> None:
+        self.point = point
+        self.reached = threading.Event()
+        self.sender: str | None = None
+        self._taken = False
+        self._released = threading.Event()
+
+    def release(self) -> None:
+        """Let the held request go on, and hold no other."""
+        self._released.set()
+
+    async def hold(self, when: str, sender: str | None) -> None:
+        """Hold the first request that comes here."""
+        if self._taken or self._released.is_set() or when != self.point.when or sender is None:
+            return
+        self._taken, self.sender = True, sender
+        self.reached.set()
+        deadline = time.monotonic() + HOLD_SECONDS
+        while not self._released.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Exchange:
+    """A request that changes something, as it arrived."""
+
+    at: float
+    server: str
+    sender: str | None
+    method: str
+    path: str
+    body: Any
+    status: int | None = None
+    """Of the response; None: it was not forwarded, or no response came."""
+
+
+@dataclass
+class Senders:
+    """Finds the process that holds the client's end of a connection. Only from outside: nothing is asked of it."""
+
+    pids: Callable[[], Mapping[str, int]]
+    _cached: dict[int, str] = field(default_factory=dict)
+
+    def of(self, port: int) -> str | None:
+        """Return the name of the process with a connection from this port; its last known one if it has just ended."""
+        for name, pid in self.pids().items():
+            with suppress(psutil.Error):
+                if any(c.laddr and c.laddr.port == port for c in psutil.Process(pid).net_connections("tcp")):
+                    self._cached[port] = name
+                    return name
+        return self._cached.get(port)
+
+
+class RecordingProxy:
+    """Proxies by name of their server, in one thread. `exchanges` is in the order of arrival."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        self.exchanges: list[Exchange] = []
+        self._senders = Senders(pids)
+        self._trap: Trap | None = None
+        self._stop = Stop()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="recording-proxy", daemon=True)
+        self._serving: list[asyncio.Task[None]] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    def in_front_of(self, server: str, url: str, *, verify: Any = True) -> str:
+        """Return the address of a proxy of the server at `url`."""
+        return asyncio.run_coroutine_threadsafe(self._open(server, url, verify), self._loop).result(10)
+
+    def arm(self, point: FailPoint) -> Trap:
+        """Hold the next request that comes to a fail point; the one before is released."""
+        if self._trap is not None:
+            self._trap.release()
+        self._trap = Trap(point)
+        return self._trap
+
+    async def _open(self, server: str, url: str, verify: Any) -> str:
+        # Every request of its own connection to the server: one that is restarted has no stale ones.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        client = httpx.AsyncClient(base_url=url, timeout=HOLD_SECONDS, trust_env=False, verify=verify, limits=limits)
+
+        async def answer(path: str, request: Request) -> Response:
+            return await self._pass_on(server, client, request)
+
+        app, bound = FastAPI(openapi_url=None), listen("127.0.0.1", 0)
+        app.add_api_route("/{path:path}", answer, methods=["GET", "PUT", "POST", "PATCH", "DELETE"])
+        self._serving.append(asyncio.create_task(serve(app, bound, self._stop)))
+        return f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+    async def _pass_on(self, server: str, client: httpx.AsyncClient, request: Request) -> Response:
+        method, path, at = request.method, request.url.path, time.time()
+        trap = self._trap
+        held = trap is not None and trap.point.matches(server, method, path)
+        port = request.client.port if request.client else 0
+        sender = self._senders.of(port) if held or method != "GET" else None
+        body, exchange = await request.body(), None
+        if method != "GET":
+            exchange = Exchange(at, server, sender, method, path, _document(body))
+            self.exchanges.append(exchange)
+        if held and trap is not None:
+            await trap.hold("before", sender)
+            if await request.is_disconnected():
+                return Response(status_code=499)  # its sender has ended before anything was sent
+        headers = [(k, v) for k, v in request.headers.items() if k not in _HOP_BY_HOP]
+        forwarded = client.build_request(method, path, params=str(request.query_params), content=body, headers=headers)
+        try:
+            response = await client.send(forwarded, stream=True)
+            if exchange is not None:
+                exchange.status = response.status_code
+            kept = {k: v for k, v in response.headers.items() if k not in _HOP_BY_HOP}
+            if request.query_params.get("watch"):
+                return StreamingResponse(_stream(response), response.status_code, kept)
+            content = await response.aread()
+            await response.aclose()
+        except httpx.HTTPError as error:
+            return JSONResponse({"errors": [f"{server} does not answer: {error}"]}, 502)
+        if held and trap is not None:
+            await trap.hold("after", sender)
+        return Response(content, response.status_code, kept)
+
+    async def _end(self) -> None:
+        self._stop.request("the campaign is over")
+        await asyncio.wait(self._serving, timeout=10)
+
+
+async def _stream(response: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        with suppress(httpx.HTTPError):
+            async for part in response.aiter_raw():
+                yield part
+    finally:
+        await response.aclose()
+
+
+def _document(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None

@@ -1,0 +1,227 @@
+"""Campaign on a simulated Flink: two executors and knowledge as processes, with Kafka and Redis; plans are scripted."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
+from weir_contracts.topics import PLANS
+
+from runtime.bus import BusError
+from runtime.envelope import encode
+from runtime.kafka_bus import KafkaBus
+from runtime.records import partition_of
+from runtime.service import topic_specs
+from testbed.kafka import KafkaBroker
+from testbed.process import free_port
+from testbed.redis import RedisServer
+from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
+
+from .campaign import Campaign
+from .faults import faults_of
+from .flink import rescale_of
+from .judge import PublishedPlan
+from .proxy import Exchange, RecordingProxy
+from .service import FOLDER, NAME
+
+PARTITIONS = 2
+JOBS = tuple(
+    next(name for number in range(100) if partition_of(f"fleet/{(name := f'job-{number}')}", PARTITIONS) == partition)
+    for partition in range(PARTITIONS)
+)
+"""One in each partition."""
+EXECUTORS = ("exec-0", "exec-1")
+MAX_PARALLELISM = 12
+RESCALE_SECONDS = 1.0
+PLAN_SECONDS = 1.0
+PLAN_LIFE_SECONDS = 10.0
+FORBIDDEN_SHARE = 0.3
+"""Of the planner's cycles in which plans come that expired before, and that are out of bounds."""
+FAULTS = faults_of(
+    kill=("executor", "other-executor", "knowledge", "kafka", "redis"),
+    stop=("executor", "knowledge", "kafka"),
+    emptied=("redis",),
+    clock=("executor", "knowledge"),
+)
+
+
+class SimulatedStack:
+    """The parts of one campaign. The simulated cluster and the planner's part run in a thread of this process."""
+
+    def __init__(self, folder: Path, proxy: RecordingProxy, seed: int) -> None:
+        self.folder = folder
+        self.kafka = KafkaBroker(folder / "kafka")
+        self.redis = RedisServer(folder / "redis")
+        self.services: dict[str, WeirService] = {}
+        self.flink = ManyJobs(list(JOBS), RESCALE_SECONDS)
+        self.flink_url = ""
+        self.plans: list[PublishedPlan] = []
+        self.wanted = dict.fromkeys(JOBS, 1)
+        """Subtasks of `work` that the load of each job needs."""
+        self.versions: dict[str, int] = {}
+        """Version of each application's policy, as last read."""
+        self.random = random.Random(seed)
+        self._proxy = proxy
+        self._api_port = free_port()
+        self._parts = ExitStack()
+        self._stopped = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="simulation", daemon=True)
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self._api_port}"
+
+    def start(self, report: Callable[[str], None]) -> None:
+        """Start everything, and put the policies."""
+        self._parts.enter_context(self.kafka)
+        self._parts.enter_context(self.redis)
+        self._thread.start()
+        self._ready.wait(60)
+        self.flink_url = self._proxy.in_front_of("flink", self.flink.url)
+        knowledge = self._proxy.in_front_of("knowledge", self.api_url)
+        loop = loop_settings(self.kafka.bootstrap_servers, PARTITIONS, knowledge, self.redis.url, self.folder)
+        environment = {
+            **loop,
+            "WEIR_EXECUTOR_MAX_ACTIONS": "100",
+            "WEIR_EXECUTOR_MAX_ACTIONS_PER_CLUSTER": "100",
+            "WEIR_EXECUTOR_SETTLE_SECONDS": "1",
+        }
+        for name in ("knowledge", *EXECUTORS):
+            service = "knowledge" if name == "knowledge" else "executor"
+            rig = {FOLDER: str(self.folder), NAME: name}
+            port = self._api_port if name == "knowledge" else None
+            folder = self.folder / name
+            folder.mkdir(parents=True)
+            self.services[name] = WeirService(
+                service, folder, {**environment, **rig}, port=port, runner="bench.chaos.service"
+            )
+            self._parts.callback(self.services[name].stop)
+            self.services[name].start()
+        wait_all_ready(list(self.services.values()), timeout_seconds=400)
+        report("the services are ready")
+
+    def stop(self) -> None:
+        """End everything. May be called before all has started."""
+        for service in self.services.values():
+            service.process.kill()
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(20)
+        self.kafka.kill()
+        self._parts.close()
+
+    async def _serve(self) -> None:
+        """Serve the cluster, and publish plans as a planner would, until stopped."""
+        async with self.flink.serving():
+            bus = KafkaBus(self.kafka.bootstrap_servers)
+            await bus.start()
+            await bus.ensure_topics(topic_specs(PARTITIONS))
+            self._ready.set()
+            while not self._stopped.is_set():
+                for job in JOBS:
+                    if f"fleet/{job}" in self.versions:
+                        await self._plan(bus, job)
+                await asyncio.sleep(PLAN_SECONDS)
+            await bus.close()
+
+    async def _plan(self, bus: KafkaBus, name: str) -> None:
+        """Publish a plan if the job does not run what it needs; now and then plans that no executor may follow."""
+        job = self.flink.jobs[name]
+        job.settle()
+        wanted = {SOURCE: 1, WORK: self.wanted[name]}
+        forbidden = {SOURCE: 1, WORK: MAX_PARALLELISM - self.wanted[name] + 1}
+        if self.random.random() < FORBIDDEN_SHARE and forbidden not in (wanted, job.observed, job.requested):
+            await self._publish(bus, name, forbidden, age_seconds=PLAN_LIFE_SECONDS + 5)
+            await self._publish(bus, name, {SOURCE: 1, WORK: MAX_PARALLELISM + self.wanted[name]})
+        if job.observed != wanted:
+            await self._publish(bus, name, wanted)
+
+    async def _publish(self, bus: KafkaBus, name: str, wanted: Parallelism, age_seconds: float = 0.0) -> None:
+        job, application = self.flink.jobs[name], f"fleet/{name}"
+        at = datetime.now(UTC) - timedelta(seconds=age_seconds)
+        ref = DeploymentRef(
+            job_id=job.id,
+            graph_hash=self.flink.graph_hash,
+            requested=dict(job.requested),
+            observed=dict(job.observed),
+        )
+        plan = Plan(
+            id=uuid4(),
+            application=application,
+            analysis_id=uuid4(),
+            observation_id=uuid4(),
+            observed_at=at,
+            created_at=at,
+            expires_at=at + timedelta(seconds=PLAN_LIFE_SECONDS),
+            policy_version=self.versions[application],
+            mode="act",
+            planner="rate",
+            deployment=ref,
+            current=dict(job.observed),
+            kind="scale",
+            action=ScaleAction(parallelism=wanted),
+            code="capacity-short",
+            sentence="the load needs it",
+        )
+        self.plans.append(PublishedPlan(time.time(), str(plan.id), application, wanted, plan.expires_at.timestamp()))
+        body, headers = encode(plan, type=PLANS.type, source="chaos", id=plan.id, time=plan.created_at)
+        with suppress(BusError):
+            await bus.publish(PLANS.name, application, body, headers)
+
+
+class SimulatedCampaign(Campaign):
+    """Two executors whose jobs need another parallelism in each round."""
+
+    faults = FAULTS
+    executors = EXECUTORS
+    stack: SimulatedStack
+
+    def start(self) -> None:
+        stack = self.stack
+        self.record.applications = {job.id: f"fleet/{name}" for name, job in stack.flink.jobs.items()}
+        self.record.partitions = {f"fleet/{name}": partition for partition, name in enumerate(JOBS)}
+        self.record.plans, stack.versions = stack.plans, self.versions
+        for name in JOBS:
+            document = {
+                "apiVersion": "weir.dev/v1alpha1",
+                "kind": "ScalingPolicy",
+                "metadata": {"namespace": "fleet", "name": name},
+                "spec": {
+                    "target": {"flink": {"url": stack.flink_url, "job": name}},
+                    "objective": {"maxLag": "30s"},
+                    "bounds": {"min": 1, "max": MAX_PARALLELISM},
+                    "mode": "act",
+                },
+            }
+            self.policies.append(ScalingPolicy.model_validate(document))
+
+    def change_load(self) -> None:
+        """Every job needs what it has not had in the last rounds, so that a request belongs to one plan."""
+        for name, now in self.stack.wanted.items():
+            job = self.stack.flink.jobs[name]
+            recent = {now, MAX_PARALLELISM - now + 1, *(request[WORK] for request in job.requests[-2:])}
+            self.stack.wanted[name] = self.random.choice([p for p in range(1, MAX_PARALLELISM + 1) if p not in recent])
+
+    def target_troubles(self) -> list[str]:
+        found = []
+        for name, needed in self.stack.wanted.items():
+            job = self.stack.flink.jobs[name]
+            job.settle()
+            if job.observed[WORK] != needed:
+                found.append(f"{name} runs {job.observed[WORK]} subtasks, and needs {needed}")
+        return found
+
+    def requirements(self) -> dict[str, Parallelism]:
+        return {job.id: dict(job.requested) for job in self.stack.flink.jobs.values()}
+
+    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
+        """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
+        return rescale_of(exchange, NAMES)
