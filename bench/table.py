@@ -121,6 +121,22 @@ def _fidelity(found: dict[str, Any]) -> Figures:
         yield f"simulator against the real job: {name}", f"{figure}, mean difference {each['mean_abs']:.3g}"
 
 
+def _chaos(found: dict[str, Any]) -> Figures:
+    for target, each in found.items():
+        well = each["rounds"] - len(each["not_recovered"])
+        case = f"faults on a {target} target, seed {each['seed']}"
+        yield (
+            f"{case}: rounds after which all was well ({each['rounds_with_two_faults']} of two faults at once)",
+            f"{well} of {each['rounds']}",
+        )
+        yield (
+            f"{case}: requests that were doubled, late, while paused, out of bounds, unasked, or of no owner",
+            f"{sum(each['lies'].values())} of {each['rescale_requests']}; {each['dead_letters']} dead letters",
+        )
+        for part, seconds in each["recovered_seconds"].items():
+            yield f"{case}: recovery of {part}", f"{_percentiles(seconds, 's')} ({seconds['count']} times)"
+
+
 def _kubernetes(found: dict[str, Any]) -> Figures:
     actions, observed, compared = found["actions"], found["watched"], found["autoscalers"]
     yield "plan to replicas written on Kubernetes", _percentiles(actions["plan_to_scale_written_seconds"], "s")
@@ -238,6 +254,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "spark_cluster": _spark,
     "what_if": _what_if,
     "fidelity": _fidelity,
+    "chaos": _chaos,
     "kubernetes": _kubernetes,
     "kubernetes_node": _kubernetes_node,
     "streams": _streams,
@@ -276,8 +293,9 @@ def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def page(folder: Path = RESULTS) -> str:
-    """Return the page as Markdown from the results in `folder`. Raises `FileNotFoundError` if a result is missing."""
-    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in FIGURES}
+    """Return the page as Markdown from the results in `folder`, without what is not measured."""
+    measured = [name for name in FIGURES if (folder / f"{name}.json").exists()]
+    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in measured}
     strategies = {
         name: json.loads((folder / f"{name}.json").read_text()) for name in ("compare", "quality", "planners")
     }

@@ -15,7 +15,7 @@ from weir_contracts.topics import PLANS
 from bench.follower import TopicFollower
 from runtime.records import partition_of
 from testbed.flink import FlinkCluster
-from testbed.process import ManagedProcess, TestbedError
+from testbed.process import ManagedProcess, TestbedError, free_port
 from testbed.service import WeirService
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
@@ -86,7 +86,8 @@ class FlinkStack(TrialStack):
     """A trial whose services reach Flink and knowledge through the proxy, and whose clocks can be set."""
 
     def __init__(self, folder: Path, proxy: RecordingProxy) -> None:
-        super().__init__(TrialOptions(peak_rate=HIGH, objective_seconds=OBJECTIVE_SECONDS), folder)
+        options = TrialOptions(peak_rate=HIGH, objective_seconds=OBJECTIVE_SECONDS, port=free_port())
+        super().__init__(options, folder)
         document = self.policy.to_document()
         document["spec"]["application"]["flink"]["url"] = proxy.in_front_of("flink", self.flink.rest_url)
         document["spec"]["behavior"] = short_behavior(12, 5)
