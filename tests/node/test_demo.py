@@ -86,15 +86,14 @@ def plans(loop: Loop) -> list[Mapping[str, Any]]:
     return [cycle["plan"] for cycle in explained["items"] if cycle["plan"]]
 
 
-def test_daedalus_stays_within_the_budget(loop: Loop) -> None:
-    """It learns this job's capacity and wants more than four slots for the high load; the budget allows four."""
-    quick = {"warm_up_seconds": 10.0, "quiet_seconds": 20.0, "settled_seconds": 30.0}
-    loop.change_policy(planner={"name": "daedalus", "parameters": quick}, budget={"slots": SLOTS})
+def test_no_planner_passes_the_budget(loop: Loop) -> None:
+    """It asks for twice the slots of the budget, whatever the load."""
+    loop.change_policy(planner={"name": "static", "parameters": {"parallelism": 2 * SLOTS}}, budget={"slots": SLOTS})
     loop.set_load(rate=HIGH)
     found: dict[str, Mapping[str, Any]] = {}
 
     def at_the_limit(summary: Mapping[str, Any]) -> bool:
-        found.update({plan["id"]: plan for plan in plans(loop) if plan["planner"] == "daedalus"})
+        found.update({plan["id"]: plan for plan in plans(loop) if plan["planner"] == "static"})
         limited = any(each["guard"] == "budget" for plan in found.values() for each in plan["amendments"])
         return limited and slowest(summary) == SLOTS and summary.get("action_phase") == "verified"
 

@@ -89,16 +89,14 @@ async def test_ties_go_to_the_own_planner(own: str) -> None:
 async def test_a_candidate_that_fails_loses_and_harms_nobody() -> None:
     """A late one and a broken one are named; the plan is what it would be without them."""
     late, broken = hold(TIMEOUT), hold(FAILED)
-    with_them, listed = await planned(
-        Asks(ds2=late, dhalion=broken), question(RATE, {"name": "ds2"}, {"name": "dhalion"})
-    )
+    with_them, listed = await planned(Asks(ds2=late, hpa=broken), question(RATE, {"name": "ds2"}, {"name": "hpa"}))
     alone, none = await planned(Asks(), question(RATE))
     assert (with_them.approved, with_them.sentence) == (alone.approved, alone.sentence)
     assert none == {}
     assert {label: each.code for label, each in listed.items()} == {
         "rate": alone.code,
         "ds2": TIMEOUT,
-        "dhalion": FAILED,
+        "hpa": FAILED,
     }
     assert listed["ds2"].lost_because == late.sentence
     assert listed["ds2"].cost_slots is None

@@ -10,8 +10,6 @@ from weir_contracts import PlanReply, PlanRequest
 from weir_planner import InvalidParameters
 from weir_planner.installed import parse_parameters
 
-from planners.daedalus.learned import DaedalusParameters
-from planners.daedalus.learned import Memory as DaedalusMemory
 from planners.rate.sizing import RateParameters
 from planners.responsive.diagnosers import Memory as ResponsiveMemory
 from planners.responsive.parameters import LagDiagnoser
@@ -114,12 +112,9 @@ def test_parameters_are_read_as_strictly_as_replies(planner: str, parameters: di
 @pytest.mark.parametrize(
     ("model", "document", "present"),
     [
-        (DaedalusParameters, {"highest_wape": 1}, "max_wape"),
         (LagDiagnoser, {"type": "LAG_SCALE_UP", "least_growth_share": 1}, "min_growth_share"),
         (RateParameters, {"least_saving": 0.5}, "min_saving"),
         (RateParameters, {"highest_utilization": 1}, "max_utilization"),
-        (DaedalusMemory, {"foreseen_at": 7}, "predicted_at"),
-        (DaedalusMemory, {"foreseen": [7.0]}, "predicted"),
         (ResponsiveMemory, {"wished_at": 7}, "recommended_at"),
     ],
 )

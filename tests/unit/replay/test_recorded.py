@@ -75,7 +75,7 @@ def test_the_same_inputs_and_the_same_code_give_the_same_decisions(planner: str)
     assert (found.differences, found.analyses_first, found.incomplete) == ([], None, 0)
 
 
-@pytest.mark.parametrize("planner", ["rate", "dhalion"])
+@pytest.mark.parametrize("planner", ["rate", "responsive"])
 def test_a_recording_that_begins_in_the_middle_uses_its_analyses(planner: str) -> None:
     """The analyzer's state is not in it, and the first decisions lack what their planner had seen. With the outcomes
     from before it, all others are the same."""
@@ -222,7 +222,7 @@ def test_nothing_recorded() -> None:
 
 
 @pytest.mark.parametrize("share", [0.35, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize("planner", ["rate", "dhalion"])
+@pytest.mark.parametrize("planner", ["rate", "responsive"])
 def test_the_last_request_is_the_one_that_the_planner_received(planner: str, share: float) -> None:
     """Its decision is the recorded one, also if the recording ends before that decision. Without an analysis there is
     none."""
