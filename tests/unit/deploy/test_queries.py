@@ -9,7 +9,6 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from deploy.monitoring.grafana import generate
 from tests.unit.deploy.inventory import Known, documented
 from tests.unit.deploy.queries import (
     DASHBOARDS,
@@ -119,13 +118,6 @@ def test_a_legend_names_labels_its_query_keeps() -> None:
 def test_no_variable_is_left_open() -> None:
     """A variable that is not expanded here would not be expanded in Grafana either."""
     assert {place for place, query in of_dashboards().items() if "$" in filled(query)} == set()
-
-
-def test_the_files_are_what_the_generator_makes() -> None:
-    """After a change: python -m deploy.monitoring.grafana.generate"""
-    assert {path.stem for path in DASHBOARDS} == set(generate.DASHBOARDS)
-    for path in DASHBOARDS:
-        assert path.read_text() == generate.text(path.stem)
 
 
 def test_panels_have_a_place_and_a_source_that_is_provisioned() -> None:
