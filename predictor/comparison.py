@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import (
     Analysis,
     Deployment,
@@ -69,7 +69,6 @@ class Assumptions(BaseModel):
         default=0.92,
         gt=0.1,
         le=1,
-        validation_alias=AliasChoices("max_utilization", "highest_utilization"),
         description="load over capacity from which staying is not good enough",
     )
     drain_seconds: float = Field(

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from .base import (
     ApplicationId,
@@ -129,12 +129,10 @@ class OperatorAnalysis(Message):
     """Records/s that the operator would take in if its subtasks were busy all the time."""
     true_processing_rate_per_subtask: Estimate
     """True processing rate of one subtask, in records/s."""
-    min_processing_rate: Estimate | None = Field(
-        default=None, validation_alias=AliasChoices("min_processing_rate", "least_processing_rate")
-    )
+    min_processing_rate: Estimate | None = None
     """Lower bound of the capacity in records/s, for an operator too idle to have a true processing rate. It justifies
     removing subtasks, never adding them. None: no such bound."""
-    utilization: Estimate = Field(validation_alias=AliasChoices("utilization", "utilisation"))
+    utilization: Estimate
     """Busy share of the window, 0 to 1, mean over subtasks."""
     backpressure: Estimate
     """Share of the window in which the operator waited for its outputs, 0 to 1, mean over subtasks."""
@@ -235,7 +233,7 @@ class Analysis(Message):
     """Values that could not be read."""
     dropped_observations: Count = 0
     """Number of observations that were lost, duplicate or out of order since the analyzer's state began."""
-    learned: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("learned", "learnt"))
+    learned: dict[str, Any] = Field(default_factory=dict)
     """Private, versioned state of the analyzer, which re-seeds a lost one. Other readers must ignore it."""
 
     def operator(self, name: str) -> OperatorAnalysis | None:

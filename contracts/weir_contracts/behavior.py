@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from .base import Duration
 from .document import Document
@@ -34,9 +34,7 @@ class ScaleDown(Direction):
     stabilization: Duration = timedelta(minutes=2)
     """Window in which shrinking must have been recommended throughout; the largest recommendation counts. Default 2m: a
     short dip is not the end of the load."""
-    input_outage_hold: Duration = Field(
-        default=timedelta(minutes=10), validation_alias=AliasChoices("inputOutageHold", "collapseHold")
-    )
+    input_outage_hold: Duration = timedelta(minutes=10)
     """Time without shrinking after the input fell to almost nothing. Default 10m: usually an upstream outage, after
     which all records arrive at once."""
     reversal_hold: Duration = timedelta(minutes=10)

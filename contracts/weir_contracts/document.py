@@ -135,10 +135,22 @@ def sentence_of(error: Mapping[str, Any]) -> str:
     return sentence or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
+RENAMED = {
+    "collapseHold": "inputOutageHold",
+    "least_saving": "min_saving",
+    "least_growth_share": "min_growth_share",
+    "highest_utilization": "max_utilization",
+}
+"""Fields of policies and planners' parameters that have another name today."""
+
+
 def _similar(model: type[BaseModel] | None, path: Sequence[str | int]) -> str:
-    """Return `: did you mean maxLag?` for an unknown field that resembles one of its object, else nothing."""
+    """Return `: did you mean maxLag?` for an unknown field that resembles one of its object, `: its name is …` for an
+    earlier name, else nothing."""
     if model is None:
         return ""
+    if path[-1] in RENAMED:
+        return f": its name is {RENAMED[str(path[-1])]}"
     root = _schema(model)
     node: Any = root
     for part in path[:-1]:

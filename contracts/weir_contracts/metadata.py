@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from .base import MAX_COUNT, Name, Timestamp
 from .document import Document
@@ -42,22 +42,14 @@ class Metadata(Document):
     """Annotations, at most 50 of 1,000 characters; kubectl's own copy of the document is left out. Default: none."""
     uid: Annotated[str | None, Field(max_length=100)] = None
     """Set by Kubernetes."""
-    resource_version: Annotated[str, Field(max_length=100)] | Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Set by Kubernetes, as text. A number is the earlier name of `version`."""
+    resource_version: Annotated[str | None, Field(max_length=100)] = None
+    """Set by Kubernetes, as text."""
     generation: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
     """Set by Kubernetes."""
     creation_timestamp: Timestamp | None = None
     """Set by Kubernetes."""
     deletion_timestamp: Timestamp | None = None
     """Set by Kubernetes."""
-
-    @model_validator(mode="after")
-    def _earlier_version(self) -> "Metadata":
-        if not isinstance(self.resource_version, int):
-            return self
-        version = self.resource_version if self.version is None else self.version
-        given = (self.model_fields_set - {"resource_version"}) | {"version"}
-        return Metadata.model_construct(given, **{**self.__dict__, "version": version, "resource_version": None})
 
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

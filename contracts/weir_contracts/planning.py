@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Annotated, Literal, Self
 from uuid import UUID
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from .analysis import Analysis
 from .base import (
@@ -91,9 +91,7 @@ class Prediction(Message):
     """Time from now after which the lag stays within the objective, in seconds. None: not within the horizon."""
     downtime_seconds: Derived = 0.0
     """Time without processing that the change costs, in seconds."""
-    max_utilization: Derived | None = Field(
-        default=None, validation_alias=AliasChoices("max_utilization", "max_utilisation")
-    )
+    max_utilization: Derived | None = None
     """Demand of the busiest operator divided by its capacity. None: unknown."""
     bottleneck: OperatorName | None = None
     """Operator that limits the throughput. None: unknown."""

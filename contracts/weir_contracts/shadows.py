@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from .base import ApplicationId, Count, Derived, Message, Name, OperatorName, Parallelism, Sentence, Share, Timestamp
 from .plan_state import PlanState
@@ -151,7 +151,7 @@ class CandidateScore(_Labelled):
     """Time above the objective, in seconds."""
     rescales: Count = 0
     """Number of rescales."""
-    cycles: Count = Field(default=0, validation_alias=AliasChoices("cycles", "turns"))
+    cycles: Count = 0
     """Number of calls of the planner."""
     unanswered: Count = 0
     """Number of calls in which the planner failed, was too slow, or gave an invalid reply."""
@@ -240,7 +240,7 @@ class PlannerScore(_Labelled):
     """u: share of the time in which s and d did not change in the same direction, in %. None: not enough data."""
     unanswered: Count = 0
     """Number of calls in which the planner failed, was too slow, or gave an invalid reply."""
-    cycles: Count = Field(default=0, validation_alias=AliasChoices("cycles", "turns"))
+    cycles: Count = 0
     """Number of calls of the planner."""
 
 

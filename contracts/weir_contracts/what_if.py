@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from .base import ApplicationId, Count, Derived, Message, OperatorName, Parallelism, Sentence, Share, Timestamp
 from .planning import Infeasible, Prediction
@@ -104,7 +104,7 @@ class WhatIf(Message):
     """Requested arrival rate divided by the current one. None: nothing arrives now."""
     throughput: Derived | None = None
     """Records/s that all sources together would sustain. None: unknown."""
-    max_throughput: Derived = Field(validation_alias=AliasChoices("max_throughput", "throughput_at_most"))
+    max_throughput: Derived
     """Upper bound of the throughput in records/s, from the operators with a known capacity."""
     bottleneck: OperatorName | None = None
     """First operator with a known capacity that reaches it as the load grows. None: unknown."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from weir_contracts import Infeasible, Parallelism, even_subtasks, short_name
 
 from predictor import Assumptions, CapacityCurve, Comparison, loads_of
@@ -19,7 +19,6 @@ class RateParameters(Assumptions):
     )
     min_saving: float = Field(
         default=0.0,
-        validation_alias=AliasChoices("min_saving", "least_saving"),
         ge=0,
         lt=1,
         description="share of the slots that a scale-in must save to be worth a restart",

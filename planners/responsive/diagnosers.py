@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from weir_planner import Request
 
 from planners.answer import Answer, total
@@ -43,9 +43,7 @@ class Memory(BaseModel):
     replicas: int | None = None
     readings: list[Reading] = Field(default_factory=list, max_length=MAX_READINGS)
     """Since this parallelism runs, oldest first."""
-    recommended_at: float | None = Field(
-        default=None, ge=0, le=1e11, validation_alias=AliasChoices("recommended_at", "wished_at")
-    )
+    recommended_at: float | None = Field(default=None, ge=0, le=1e11)
     """When the expected latency last recommended more."""
 
     def document(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 MAX_NUMBER = 1e15
 
@@ -30,7 +30,6 @@ class LagDiagnoser(_Settings):
         default=0.05,
         ge=0,
         le=10,
-        validation_alias=AliasChoices("min_growth_share", "least_growth_share"),
         description="growth of lag, as a share of the arrivals, that counts as noise",
     )
 

@@ -353,12 +353,15 @@ def test_a_document_from_kubernetes_is_read() -> None:
     assert parse_policy(shown) == policy
 
 
-def test_a_policy_of_the_previous_version_is_read() -> None:
-    """It has its version in `resourceVersion`, and its job under the target."""
-    document = _with("metadata.resourceVersion", 7)
-    before = ScalingPolicy.model_validate_json(json.dumps(document))
-    assert (before.metadata.version, before.metadata.resource_version) == (7, None)
-    assert before.to_document()["metadata"] == {"namespace": "shop", "name": "orders", "version": 7}
+def test_an_earlier_name_of_a_field_is_refused_with_its_present_one() -> None:
+    """Field and name stand in the answer."""
+    with pytest.raises(InvalidPolicy, match=r"behavior.scaleDown.collapseHold: .*its name is inputOutageHold"):
+        parse_policy(_with("spec.behavior", {"scaleDown": {"collapseHold": "7m"}}))
+
+
+def test_a_job_may_stand_under_the_target() -> None:
+    """As in `spec.application`."""
+    before = parse_policy(_with("spec.bounds", {}))
     after = _with("spec.target", {})
     after["spec"] |= {"application": {"flink": FLINK}, "target": {"flink": {}}}
     assert parse_policy(after).subject.flink == before.subject.flink

@@ -5,14 +5,10 @@ from datetime import date
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from weir_contracts import PlanReply, PlanRequest
 from weir_planner import InvalidParameters
 from weir_planner.installed import parse_parameters
 
-from planners.rate.sizing import RateParameters
-from planners.responsive.diagnosers import Memory as ResponsiveMemory
-from planners.responsive.parameters import LagDiagnoser
 from services.planner.core.decide import make_plan
 from services.planner.planners import decide
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
@@ -107,23 +103,3 @@ def test_parameters_are_read_as_strictly_as_replies(planner: str, parameters: di
     """No boolean or text for a number; the message uses the terms of a policy's author."""
     with pytest.raises(InvalidParameters, match=message):
         parse_parameters(planner, parameters)
-
-
-@pytest.mark.parametrize(
-    ("model", "document", "present"),
-    [
-        (LagDiagnoser, {"type": "LAG_SCALE_UP", "least_growth_share": 1}, "min_growth_share"),
-        (RateParameters, {"least_saving": 0.5}, "min_saving"),
-        (RateParameters, {"highest_utilization": 1}, "max_utilization"),
-        (ResponsiveMemory, {"wished_at": 7}, "recommended_at"),
-    ],
-)
-def test_parameters_and_memory_under_earlier_names_are_read(
-    model: type[BaseModel], document: dict[str, Any], present: str
-) -> None:
-    """Policies and plans of the version before keep their values; what is written has the present name."""
-    value = list(document.values())[-1]
-    assert model.model_validate(document).model_dump()[present] == value
-    renamed = {**{name: kind for name, kind in document.items() if name == "type"}, present: value}
-    assert model.model_validate(renamed) == model.model_validate(document)
-    assert present in model.model_json_schema()["properties"]
