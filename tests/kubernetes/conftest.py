@@ -9,7 +9,7 @@ from testbed.kubernetes import KubernetesCluster
 from testbed.register import reap_leftovers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
     """A cluster, shared: use a namespace of your own, and do not stop it or one of its parts."""
     for session in tmp_path_factory.getbasetemp().parent.glob("pytest-*"):

@@ -176,14 +176,14 @@ async def test_out_and_in(shop: Shop) -> None:
 async def test_pods_that_start_one_after_another_have_the_time_of_each(
     cluster: KubernetesCluster, namespace: str
 ) -> None:
-    """Four pods of a StatefulSet, 12 s each: longer than the time of one start, 30 s, and verified."""
+    """Four pods of a StatefulSet, 6 s each: longer than the time of one start, 18 s, and verified."""
     access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
-    rules = RULES.model_copy(update={"container_start_seconds": 20.0})
+    rules = RULES.model_copy(update={"container_start_seconds": 8.0})
     shop = Shop(cluster, access, namespace, rules, kind="StatefulSet")
-    await shop.begin(ready_after="12s")
+    await shop.begin(ready_after="6s")
     ended = await shop.until_ended(await shop.wants(6), seconds=150.0)
     assert (ended.phase, ended.observed) == ("verified", {shop.name: 6}), ended.sentence
-    assert ended.action is not None and (ended.action.restart_seconds or 0.0) > 30.0
+    assert ended.action is not None and (ended.action.restart_seconds or 0.0) > 18.0
     await shop.end()
 
 
