@@ -86,12 +86,17 @@ class RecordVersion(NamedTuple):
         return {VERSION_HEADER: str(self.number), EPOCH_HEADER: str(self.epoch)}
 
 
+MAX_VERSION = 2**52
+"""Largest number and epoch of a version: 140,000 years of milliseconds, and exact in every reader."""
+
+
 def version_of(headers: Mapping[str, str]) -> RecordVersion | None:
-    """Return the version that a record's headers carry; None where they carry none that can be read."""
+    """Return the version that a record's headers carry; None where they carry none that can be."""
     try:
-        return RecordVersion(int(headers[VERSION_HEADER]), int(headers[EPOCH_HEADER]))
+        found = RecordVersion(int(headers[VERSION_HEADER]), int(headers[EPOCH_HEADER]))
     except (KeyError, ValueError):
         return None
+    return found if all(0 <= each <= MAX_VERSION for each in found) else None
 
 
 class NewestVersions:
@@ -108,15 +113,16 @@ class NewestVersions:
         if record.key is None:
             return False
         version, newest = version_of(record.headers), self._newest.get(record.key)
-        if version is not None and newest is not None and version < newest:
+        if version is None:
+            return False
+        if newest is not None and version < newest:
             return True
         self._forget(record.key)
-        if version is not None:
-            self._newest[record.key] = version
-            if record.value is None:
-                self._deleted[record.key] = None
-                if len(self._deleted) > MAX_DELETED:
-                    self._forget(next(iter(self._deleted)))
+        self._newest[record.key] = version
+        if record.value is None:
+            self._deleted[record.key] = None
+            if len(self._deleted) > MAX_DELETED:
+                self._forget(next(iter(self._deleted)))
         return False
 
     def _forget(self, key: str) -> None:

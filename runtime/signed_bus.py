@@ -62,14 +62,17 @@ class SignedBus(Bus):
         return replace(record, headers={**record.headers, _HEADER: signature})
 
     def verified(self, record: Record) -> Record:
-        """Return the record, or one that no reader can decode if it has no valid signature."""
+        """Return the record; without a valid signature one that no reader can decode, and whose version counts for
+        none: it must not outdate the records behind it."""
         if record.topic not in SIGNED:
             return record
         given = record.headers.get(_HEADER, "").encode(errors="surrogateescape")
         parts = (record.topic, record.key, record.value, record.headers)
         if any(hmac.compare_digest(_signature(key, *parts).encode(), given) for key in self._keys):
             return record
-        return replace(record, value=record.value or b"", headers={**record.headers, UNSIGNED_HEADER: SETTING})
+        versions = (VERSION_HEADER, EPOCH_HEADER)
+        headers = {name: text for name, text in record.headers.items() if name not in versions}
+        return replace(record, value=record.value or b"", headers={**headers, UNSIGNED_HEADER: SETTING})
 
     async def start(self) -> None:
         await self._bus.start()

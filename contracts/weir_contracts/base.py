@@ -112,6 +112,9 @@ MAX_NUMBER, MIN_NUMBER = 1e18, 1e-18
 finite."""
 MAX_COUNT = 2**63 - 1
 """Maximum of a counter of an engine or a broker."""
+MAX_ORDER = 2**53
+"""Maximum of the numbers that order policies, outcomes and actions. None is ever reached by counting: at it a number
+stays, so that a record with the maximum cannot prevent all further ones."""
 MAX_SECONDS = 366 * 86_400.0
 """Maximum time in a setting or a reading, in seconds."""
 

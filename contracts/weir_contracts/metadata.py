@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .base import MAX_COUNT, Name, Timestamp
+from .base import MAX_COUNT, MAX_ORDER, Name, Timestamp
 from .document import Document
 
 MAX_CALLER_CHARACTERS = 200
@@ -23,7 +23,7 @@ class Metadata(Document):
     """Namespace of the application, in the form of a Kubernetes namespace. It separates the policies of teams."""
     name: Name
     """Name of the application, unique within its namespace."""
-    version: Annotated[int | None, Field(default=None, ge=1, le=MAX_COUNT)] = None
+    version: Annotated[int | None, Field(default=None, ge=1, le=MAX_ORDER)] = None
     """Version of the policy, set by the knowledge service at each change. Send it back to replace only the version that
     you have read. It grows with each change; no version repeats, even after a deletion."""
     updated_at: Timestamp | None = None

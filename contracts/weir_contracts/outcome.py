@@ -6,7 +6,18 @@ from uuid import UUID
 
 from pydantic import Field
 
-from .base import ApplicationId, Code, Count, Message, NonNegative, OperatorName, Parallelism, Sentence, Timestamp
+from .base import (
+    MAX_ORDER,
+    ApplicationId,
+    Code,
+    Count,
+    Message,
+    NonNegative,
+    OperatorName,
+    Parallelism,
+    Sentence,
+    Timestamp,
+)
 from .deployment import DeploymentRef
 from .groups import InstanceRef
 
@@ -28,9 +39,6 @@ final."""
 MAX_RESTARTS = 5
 FORGOTTEN_AFTER = timedelta(days=7)
 """Minimum retention of an application's newest outcome in its topic."""
-MAX_ORDER = 2**53
-"""Maximum of the numbers that order outcomes and actions. None is ever reached by counting: at it a number stays, so
-that a record with the maximum cannot prevent all further ones."""
 TERMINAL: frozenset[str] = frozenset({"verified", "rolled-back", "superseded", "refused", "failed"})
 
 

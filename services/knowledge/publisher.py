@@ -2,7 +2,8 @@
 
 A record carries its version and the epoch of its publisher's lease, so that consumers ignore late ones. Compaction
 would keep a late record as the last of its key, so the holder reads the topic as well and publishes the newer version
-again.
+again. The store alone assigns versions: a record with a newer one was written past knowledge, and the stored policy
+gets a version above it.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 
 from runtime.bus import Bus, Reader
 from runtime.clock import Clock
-from runtime.envelope import Undecodable, decode, encode, new_traceparent
+from runtime.envelope import encode, new_traceparent
 from runtime.lease import Lease, Terms, judge
 from runtime.loop import Stop, run_forever
 from runtime.records import Outgoing, Record, RecordVersion, version_of
 
-from .store import OutboxEntry, Store, StoreFull, StoreUnavailable
+from .store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
 
 POLL_SECONDS = 0.25
 """Between two polls of the outbox for entries of other replicas."""
@@ -52,6 +53,10 @@ class PolicyPublisher:
     _reader: Reader | None = field(default=None, init=False)
     _compared_in: int | None = field(default=None, init=False)
     """The epoch in which the topic was compared with the store; it is followed since then."""
+    _sent: dict[str, int] = field(default_factory=dict, init=False)
+    """Number of the newest version of each key that this publisher has sent in its epoch."""
+    _others: dict[str, int] = field(default_factory=dict, init=False)
+    """The same of all other records in the topic."""
 
     @property
     def epoch(self) -> int | None:
@@ -119,13 +124,45 @@ class PolicyPublisher:
         count = 0
         while entries := await self.store.outbox():
             for entry in entries:
+                if await self._is_late(entry):
+                    await self.store.published([entry])
+                    continue
                 for record in await self._records(entry, epoch):
                     if self.epoch != epoch:
                         return count  # another replica may hold the lease, and publishes the entry
+                    if record.topic == POLICIES.name and (sent := version_of(record.headers)) is not None:
+                        self._sent[entry.application] = sent.number
                     await self.bus.publish(record.topic, record.key, record.value, record.headers)
                 await self.store.published([entry])
                 count += 1
         return count
+
+    async def _is_late(self, entry: OutboxEntry) -> bool:
+        """Return whether the topic has a newer version of an entry's policy; the stored one is above it then."""
+        newest = self._others.get(entry.application, 0)
+        if _entry_number(entry) >= newest:
+            return False
+        if (await self._stored(entry.application) or 0) < newest:
+            await self._outbid(entry.application, newest)
+        return True
+
+    async def _stored(self, application: str) -> int | None:
+        """Return the version of a stored policy or deletion."""
+        policy = await self.store.policy(application)
+        return await self.store.deletion(application) if policy is None else policy.metadata.version
+
+    async def _outbid(self, application: str, number: int) -> None:
+        """Give a stored policy or deletion a version above one in the topic, and put it into the outbox again."""
+        _log.warning("outbids-a-foreign-version", application=application, version=number)
+        policy = await self.store.policy(application)
+        if policy is None:
+            await self.store.restore_deletion(application, number + 1)
+            await self.store.publish_again(application)
+            return
+        metadata = policy.metadata.model_copy(update={"version": number + 1})
+        # changed meanwhile: the change's entry is compared with the topic in its turn
+        with suppress(VersionConflict, TargetTaken):
+            await self.store.put_policy(policy.model_copy(update={"metadata": metadata}), policy.metadata.version)
 
     async def _records(self, entry: OutboxEntry, epoch: int) -> list[Outgoing]:
         """Return the records of an entry: the policy, or its tombstone and the application's end."""
@@ -163,7 +200,8 @@ class PolicyPublisher:
         return ended_observation(policy, at if newest is None else max(at, newest + timedelta(milliseconds=1)))
 
     async def _compare(self, epoch: int) -> None:
-        """Read the topic, and publish stored policies again whose last record is older."""
+        """Read the topic, publish stored policies again whose last record is older, and outbid those that are newer: the
+        store was rebuilt, so it had all that its publishers wrote."""
         await self._close_reader()
         self._reader = self.bus.reader(POLICIES.name)
         last: dict[str, int] = {}
@@ -176,6 +214,10 @@ class PolicyPublisher:
         behind = [name for name, version in stored.items() if last.get(name, -1) < version]
         # A deletion needs no record: compaction removes the tombstone after everything before it.
         behind += [n for n, version in (await self.store.deletions()).items() if last.get(n, version) < version]
+        self._sent, self._others = {}, last
+        for name, version in (stored | await self.store.deletions()).items():
+            if version < last.get(name, version):
+                await self._outbid(name, last[name])
         pending = {entry.application for entry in await self.store.outbox()}
         for application in behind:
             if application not in pending:
@@ -184,19 +226,27 @@ class PolicyPublisher:
         _log.info("publishes-policies", epoch=epoch, published_again=[n for n in behind if n not in pending])
 
     async def _published_too_late(self, epoch: int) -> bool:
-        """Return whether another publisher wrote a record behind a newer one; the stored version goes into the outbox
-        again."""
+        """Return whether another publisher wrote a record behind a newer one, or with a version that the store did not
+        assign; the stored policy goes into the outbox again."""
         found = False
         for record in await self._reader.receive(timeout_seconds=0.02) if self._reader is not None else ():
             version = version_of(record.headers)
-            if record.key is None or (version is not None and version.epoch == epoch):
+            if record.key is None:
                 continue
-            policy = await self.store.policy(record.key)
-            stored = policy.metadata.version if policy is not None else await self.store.deletion(record.key)
-            if stored is not None and _number(record) < stored:
+            number = _number(record)
+            if version is not None and version.epoch == epoch and number <= self._sent.get(record.key, 0):
+                continue
+            self._others[record.key] = max(number, self._others.get(record.key, 0))
+            stored = await self._stored(record.key)
+            if stored is None:
+                continue
+            is_foreign = number > stored or (number == stored and version is not None and version.epoch > epoch)
+            if is_foreign:
+                await self._outbid(record.key, number)
+            elif number < stored:
                 _log.warning("published-too-late", application=record.key, place=record.place, stored=stored)
                 await self.store.publish_again(record.key)
-                found = True
+            found = found or is_foreign or number < stored
         return found
 
     async def _close_reader(self) -> None:
@@ -218,12 +268,13 @@ def end_record(observation: Observation) -> Outgoing:
     return Outgoing(OBSERVATIONS.name, observation.application, body, headers)
 
 
+def _entry_number(entry: OutboxEntry) -> int:
+    if entry.value is None:
+        return entry.version or 0
+    return ScalingPolicy.model_validate_json(entry.value).metadata.version or 0
+
+
 def _number(record: Record) -> int:
-    """Return a policy record's version from its headers or, of an earlier version of Weir, its value; else 0."""
+    """Return a policy record's version from its headers; 0 without one."""
     version = version_of(record.headers)
-    if version is not None or record.value is None:
-        return version.number if version is not None else 0
-    try:
-        return decode(record, ScalingPolicy).message.metadata.version or 0
-    except Undecodable:
-        return 0
+    return 0 if version is None else version.number

@@ -16,7 +16,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLIC
 from runtime.bus import Bus
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters, readable
-from runtime.envelope import Undecodable, decode
+from runtime.envelope import UNSIGNED_HEADER, Undecodable, decode
 from runtime.log import canonical_line
 from runtime.loop import Stop, run_forever
 from runtime.records import NewestVersions, Record, version_of
@@ -145,7 +145,7 @@ class Knowledge:
             async with asyncio.timeout(self.rebuild_seconds):
                 while not await reader.caught_up():
                     for record in await reader.receive(timeout_seconds=0.2):
-                        if record.key is None or versions.outdated(record):
+                        if record.key is None or UNSIGNED_HEADER in record.headers or versions.outdated(record):
                             continue
                         if not _is_late(record, latest.get(record.key)):
                             latest[record.key] = record

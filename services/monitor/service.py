@@ -11,7 +11,7 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 from runtime.bus import Bus, BusError, Reader
 from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters, log_unreadable
-from runtime.envelope import TooLarge, Undecodable, decode, encode, new_traceparent
+from runtime.envelope import UNSIGNED_HEADER, TooLarge, Undecodable, decode, encode, new_traceparent
 from runtime.loop import Stop, run_forever
 from runtime.records import NewestVersions, Record
 
@@ -32,7 +32,9 @@ class _Inbox:
     versions: NewestVersions = field(default_factory=NewestVersions)
 
     def add(self, record: Record) -> None:
-        if record.key is not None and not self.versions.outdated(record):
+        if record.key is None or (record.key in self.newest and UNSIGNED_HEADER in record.headers):
+            return
+        if not self.versions.outdated(record):
             self.newest[record.key] = record
             if record.value is not None:
                 self.last[record.key] = record

@@ -49,7 +49,7 @@ _PUT_POLICY = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
 local version = 0
 if current then version = cjson.decode(current).metadata.version end
-if ARGV[2] ~= '' and tostring(version) ~= ARGV[2] then return {0, current or ''} end
+if ARGV[2] ~= '' and string.format('%.0f', version) ~= ARGV[2] then return {0, current or ''} end
 if ARGV[3] == '' then
   if not current then return {2, ''} end
   local deleted = string.format('%.0f', math.max(version + 1, tonumber(ARGV[4])))
@@ -91,7 +91,7 @@ _PUT_ACTION = """
 local current = redis.call('HGET', KEYS[1], ARGV[1])
 local version = 0
 if current then version = cjson.decode(current).version end
-if tostring(version) ~= ARGV[2] then return {0, current or ''} end
+if string.format('%.0f', version) ~= ARGV[2] then return {0, current or ''} end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return {1, ''}
 """

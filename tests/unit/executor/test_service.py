@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 from weir_contracts import Analysis, DeadLetter, DeploymentRef, Outcome, Parallelism, Plan, example
-from weir_contracts.outcome import MAX_ORDER
+from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
 
 from runtime.envelope import new_traceparent

@@ -98,7 +98,7 @@ class StoreSuite:
         assert outline(await store.outbox()) == [(APP, False), (APP, False)]
 
     async def test_versions_are_numbers_and_not_texts(self, store: Store) -> None:
-        """9 is before 10, and 1,000,000 is itself."""
+        """9 is before 10, and 1,000,000 is itself, as is a number of sixteen digits."""
         await store.put_policy(policy(version=9), None)
         await store.published(await store.outbox())
         await store.restore_policy(policy(version=10))
@@ -106,6 +106,9 @@ class StoreSuite:
         await store.put_policy(policy(version=1_000_000), 10)
         await store.put_policy(policy(version=1_000_001), 1_000_000)
         assert (await _version(store)) == 1_000_001
+        await store.put_policy(policy(version=2**52 + 3), 1_000_001)
+        await store.put_policy(policy(version=2**52 + 4), 2**52 + 3)
+        assert (await _version(store)) == 2**52 + 4
 
     async def test_one_of_several_writers_wins(self, store: Store) -> None:
         """20 that have read the same version: 1 is stored, 19 get the conflict."""

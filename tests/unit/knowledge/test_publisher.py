@@ -4,21 +4,25 @@ import asyncio
 from contextlib import suppress
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 from weir_contracts import Observation, ScalingPolicy
+from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import OBSERVATIONS, POLICIES
 
 from runtime.auth import Caller
+from runtime.bus import Bus
 from runtime.clock import FakeClock
-from runtime.envelope import decode
+from runtime.envelope import decode, encode
 from runtime.lease import Terms
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.problems import Problem
-from runtime.records import Record, version_of
+from runtime.records import MAX_VERSION, Record, version_of
+from runtime.signed_bus import SignedBus
 from runtime.table import GlobalTable
 from services.analyzer.core import advance
 from services.knowledge.adapters.planner import PlannerCatalogue
@@ -39,8 +43,8 @@ WRITER = Caller("somebody", frozenset({"write"}))
 class SlowBus:
     """A process's way to the brokers. `pause` lets its next record of a policy wait where it is: checked, and not sent."""
 
-    def __init__(self, bus: MemoryBus) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus) -> None:
+        self.inner: Bus = bus
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         self.sends = asyncio.Event()
@@ -55,10 +59,10 @@ class SlowBus:
         if topic == POLICIES.name:
             self.sends.set()
             await self._goes_on.wait()
-        await self._bus.publish(topic, *record)
+        await self.inner.publish(topic, *record)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._bus, name)
+        return getattr(self.inner, name)
 
 
 class Process:
@@ -82,6 +86,14 @@ class House:
         self.store = MemoryStore()
         self.group = MemoryGroup(self.clock, TERMS)
         self.first, self.second = Process(self, "first"), Process(self, "second")
+        self.read_from: Bus = self.bus
+        """The bus of consumers."""
+
+    def sign(self) -> None:
+        """Give the loop a key."""
+        self.read_from = SignedBus(self.bus, [b"k" * 32])
+        for process in (self.first, self.second):
+            process.bus.inner = self.read_from
 
     async def paused_while_it_sends(self) -> "asyncio.Task[int]":
         """The first process stops with a policy in its hands; after its lease the second holds it."""
@@ -112,7 +124,7 @@ class House:
         await self.bus.publish(POLICIES.name, APP, last.value, last.headers)
 
     async def seen_by_the_executor(self) -> dict[str, ScalingPolicy]:
-        table = GlobalTable[ScalingPolicy](self.bus, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
+        table = GlobalTable[ScalingPolicy](self.read_from, POLICIES.name, lambda r: decode(r, ScalingPolicy).message)
         while not table.ready:
             await table.step(0)
         return table.latest
@@ -121,7 +133,7 @@ class House:
         """Mode of each policy in a store that was emptied and brought back."""
         store = MemoryStore()
         await Knowledge(
-            self.bus,
+            self.read_from,
             store,
             self.clock,
             HistoryLimits(),
@@ -283,6 +295,110 @@ async def test_a_deletion_served_while_the_store_is_rebuilt_stays(
     monkeypatch.setattr(knowledge, "_latest", deleted_meanwhile)
     await knowledge.rebuild()
     assert await house.store.policies() == []
+
+
+async def forge(house: House, number: int, *, mode: str | None = "act", epoch: int = 0) -> None:
+    """Write a record of the policy past knowledge: a forged one, or one by a replica whose clock was ahead."""
+    headers = {"weir_version": str(number), "weir_epoch": str(epoch)}
+    value = None
+    if mode is not None:
+        body = policy(version=min(number, MAX_ORDER), mode=mode)
+        value, own = encode(body, type=POLICIES.type, source="x", id=uuid4(), time=NOON, traceparent="")
+        headers = own | headers
+    await house.bus.publish(POLICIES.name, APP, value, headers)
+
+
+FUTURE = [2, 4_102_444_800_000, MAX_VERSION, MAX_VERSION + 1, 10**40, -1]
+
+
+@pytest.mark.parametrize("mode", ["act", None])
+@pytest.mark.parametrize("number", FUTURE)
+async def test_a_record_of_somebody_else_is_undone(house: House, number: int, mode: str | None) -> None:
+    """While a publisher follows the topic and after one took over, whatever version it has: consumers get the stored
+    policy again, and the next change of its owner."""
+    await house.store.put_policy(policy(version=1, mode="paused"), 0)
+    await house.first.publisher.publish()
+    await forge(house, number, mode=mode)
+    await house.first.publisher.publish()
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "paused"
+    house.first.lease.close()
+    await forge(house, number + 10, mode=mode)
+    await house.second.publisher.publish()
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "paused"
+    changes = PolicyChanges(house.store, house.clock, PlannerCatalogue(None), lambda: None)
+    await changes.put(policy(version=0, mode="advise"), WRITER, None)
+    await house.second.publisher.publish()
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "advise"
+    await changes.delete(APP, WRITER, None)
+    await house.second.publisher.publish()
+    assert await house.seen_by_the_executor() == {}
+
+
+@pytest.mark.parametrize("mode", ["act", None])
+@pytest.mark.parametrize("number", FUTURE)
+async def test_a_record_without_a_signature_counts_for_nothing(house: House, number: int, mode: str | None) -> None:
+    """The loop has a key. Consumers keep the policy, also before a publisher repairs the topic, take its owner's next
+    change, and refuse an earlier one that is sent again; an emptied store is restored with the signed record."""
+    house.sign()
+    await house.store.put_policy(policy(version=1, mode="act"), 0)
+    await house.first.publisher.publish()
+    (earlier,) = house.bus.records(POLICIES.name)
+    await house.store.put_policy(policy(version=2, mode="paused"), 1)
+    await house.first.publisher.publish()
+    await forge(house, number, mode=mode)
+    await house.bus.publish(POLICIES.name, APP, earlier.value, earlier.headers)
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "paused"
+    assert await house.rebuilt() == {APP: "paused"}
+    await house.first.publisher.publish()
+    assert house.topic()[-1] == (2, True)
+    await house.store.put_policy(policy(version=3, mode="advise"), 2)
+    await house.first.publisher.publish()
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "advise"
+
+
+async def test_a_record_with_the_publishers_own_epoch_is_no_disguise(house: House) -> None:
+    """Its epoch stands in each record of the topic; the same version with a later epoch is not the store's either."""
+    await house.store.put_policy(policy(version=1, mode="paused"), 0)
+    await house.first.publisher.publish()
+    for number, epoch in ((7, 1), (8, 99)):
+        await forge(house, number, epoch=epoch)
+        await house.first.publisher.publish()
+        assert (await house.seen_by_the_executor())[APP].spec.mode == "paused"
+
+
+async def test_an_application_that_only_the_topic_knows_gets_its_owners_policy(house: House) -> None:
+    """Nobody stored the record's policy, which has a version of a time to come. What its owner writes then is in force."""
+    await house.first.publisher.publish()
+    await forge(house, 4_102_444_800_000)
+    await house.first.publisher.publish()
+    changes = PolicyChanges(house.store, house.clock, PlannerCatalogue(None), lambda: None)
+    await changes.put(policy(version=0, mode="advise"), WRITER, None)
+    await house.first.publisher.publish()
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "advise"
+    assert [number for number, _ in house.topic()] == [4_102_444_800_000, 4_102_444_800_001]
+
+
+async def test_what_a_killed_publisher_had_sent_keeps_its_version(house: House) -> None:
+    """It sent two versions and was killed before it removed them from the outbox: its successor sends the newest."""
+    await house.store.put_policy(policy(version=1), 0)
+    await house.store.put_policy(policy(version=2), 1)
+    removed, steps = house.store.published, iter((None, RuntimeError("killed")))
+
+    async def killed(_: object) -> None:
+        if error := next(steps):
+            raise error
+
+    house.store.published = killed  # type: ignore[method-assign, assignment]
+    with pytest.raises(RuntimeError, match="killed"):
+        await house.first.publisher.publish()
+    assert [number for number, _ in house.topic()] == [1, 2]
+    house.store.published = removed  # type: ignore[method-assign]
+    house.first.lease.close()
+    await house.second.publisher.publish()
+    assert house.topic()[-1] == (2, True)
+    stored = await house.store.policy(APP)
+    assert stored is not None and stored.metadata.version == 2
+    assert await house.store.outbox() == []
 
 
 async def test_what_the_topic_lost_is_published_again(house: House) -> None:
