@@ -108,7 +108,7 @@ class ServiceSettings(BaseSettings):
         setting = variable(type(self), name, type(self).model_fields[name])
         if self.secrets_folder is None or os.environ.get(setting):
             return None
-        return next((path for path in self.secrets_folder.iterdir() if path.name.upper() == setting), None)
+        return next((path for path in self.secrets_folder.glob("*") if path.name.upper() == setting), None)
 
     @field_validator("kafka_bootstrap_servers")
     @classmethod
