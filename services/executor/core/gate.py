@@ -245,7 +245,8 @@ def _intend(
         instance=instance,
         started_at=context.now,
         checked_at=context.now,
-        deadline_at=plan.expires_at,
+        # A planner whose clock is ahead prolongs no plan either.
+        deadline_at=min(plan.expires_at, context.now + (plan.expires_at - plan.created_at)),
         restarts_before=deployment.restarts,
         baselines=baselines(before, wanted, context.analysis, context.rules),
         code="admitted",

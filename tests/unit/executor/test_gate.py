@@ -120,6 +120,12 @@ def test_a_clock_that_is_behind_prolongs_no_plan() -> None:
     intent(plan(), policy=replace(reading(), at=after(-60)))  # and knowledge's clock that is behind proves nothing
 
 
+def test_an_intent_lives_no_longer_than_its_plan_was_meant_to() -> None:
+    """The planner's clock is a minute ahead: its plan of 30 s may be requested for 30 s, not for 90."""
+    assert intent(plan(at=after(60)), now=after(1)).deadline_at == after(31)
+    assert intent(plan(), now=after(20)).deadline_at == after(30)
+
+
 def test_an_expired_plan_is_refused() -> None:
     """A plan has expired at the instant `expires_at`."""
     assert refusal(plan(), now=plan().expires_at).code == "expired"
