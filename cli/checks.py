@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .client import Client
-from .doctor import Finding
+from .doctor import WARNING_REMEDIES, Finding
 from .errors import CommandError, NotFound
 
 PORTS = {"monitor": 8091, "analyzer": 8092, "planner": 8093, "executor": 8094}
@@ -39,13 +39,17 @@ def installation(client: Client, server: str) -> Iterator[Finding]:
 
 
 def readiness(service: str, found: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each dependency that a service waits for, or that it is ready."""
+    """Yield a finding for each dependency that a service waits for, or that it is ready; and what it says of those that are
+    there."""
     missing = {name: each for name, each in found["dependencies"].items() if each.get("ok") is not True}
     for name, each in missing.items():
         reason = f"{name}: {each.get('reason') or 'not checked yet'}"
         yield Finding(service, False, reason, "docs/how-to/runbook.md, WeirDependencyAway, lists each dependency")
     if not missing:
         yield Finding(service, True, "ready")
+    for name, each in found["dependencies"].items():
+        if each.get("ok") is True and each.get("reason") not in (None, "ok"):
+            yield Finding(service, True, f"{name}: {each['reason']}", WARNING_REMEDIES.get(name, ""), warning=True)
 
 
 def by_messages(service: str, items: Sequence[Mapping[str, Any]], address: str) -> Finding:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -69,6 +70,16 @@ for address in sys.argv[1:]:
         found[address] = str(error) or type(error).__name__
 print(json.dumps(found))
 """
+_READINESS = """
+import json, os, sys, runtime.probe as probe
+port, tls = int(os.environ["WEIR_HTTP_PORT"]), bool(os.environ.get("WEIR_HTTP_CERTIFICATE_FILE"))
+print(json.dumps(probe.ask("127.0.0.1", port, tls=tls, read=getattr(probe, sys.argv[1]))))
+"""
+WARNING_REMEDIES = {
+    "topics": "docs/how-to/own-cluster.md, Replicas of Weir's topics",
+    "installed-planners": "correct or remove the package that provides the planner",
+}
+"""By dependency: what to do about one that is there and has a text."""
 _REMEDIES = {
     "ImagePullBackOff": "load the image into the cluster, or name your registry under `images:` of your overlay",
     "ErrImagePull": "load the image into the cluster, or name your registry under `images:` of your overlay",
@@ -89,6 +100,8 @@ class Finding:
     ok: bool
     found: str
     remedy: str = ""
+    warning: bool = False
+    """Weir works, and something should be mended."""
 
 
 class Kubectl:
@@ -177,7 +190,8 @@ def doctor(
 def line(finding: Finding) -> str:
     """Return a finding for a person, with the remedy below it."""
     remedy = f"\n      do: {finding.remedy}" if finding.remedy else ""
-    return f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}: {finding.found}{remedy}"
+    mark = "FAIL" if not finding.ok else "warn" if finding.warning else "ok  "
+    return f"{mark}  {finding.check}: {finding.found}{remedy}"
 
 
 def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
@@ -199,6 +213,7 @@ def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
     for pod in pods:
         if pod["metadata"]["labels"].get("app.kubernetes.io/name") in WEIR and _waits_for_others(pod):
             yield _dependencies(kubectl, pod["metadata"]["name"])
+    yield from _warnings(kubectl)
     for account in RIGHTS:
         names = namespaces_of(account, deployments, by_kind.get("ConfigMap", {}))
         yield from rights_findings(kubectl, account, names, namespace)
@@ -268,15 +283,19 @@ def _waits_for_others(pod: Mapping[str, Any]) -> bool:
 
 def _dependencies(kubectl: Kubectl, pod: str) -> Finding:
     """Return what a service waits for: Kafka, topics, Redis or another service, by its own words."""
-    script = (
-        "import json, runtime.probe as p, os; print(json.dumps(p.ask('127.0.0.1', int(os.environ['WEIR_HTTP_PORT']))))"
-    )
     try:
-        missing = str(kubectl.python(f"pod/{pod}", script))
+        missing = str(kubectl.python(f"pod/{pod}", _READINESS, "complaint"))
     except (CommandError, ValueError) as error:
         return Finding(f"dependencies of {pod}", False, str(error), "read its log")
     remedy = "docs/how-to/runbook.md, WeirDependencyAway, lists each dependency" if missing else ""
     return Finding(f"dependencies of {pod}", not missing, missing or "ready now", remedy)
+
+
+def _warnings(kubectl: Kubectl) -> Iterator[Finding]:
+    """Yield what knowledge says of the topics that all services share: none where its pods cannot be asked."""
+    with suppress(CommandError, ValueError):
+        if found := str(kubectl.python("deployment/knowledge", _READINESS, "warnings")):
+            yield Finding("dependencies of knowledge", True, found, WARNING_REMEDIES["topics"], warning=True)
 
 
 def namespaces_of(account: str, deployments: Mapping[str, Any], configmaps: Mapping[str, Any]) -> list[str]:

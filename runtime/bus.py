@@ -105,8 +105,11 @@ class Bus(Protocol):
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
         """Publish several records in order; return when all are acknowledged."""
 
-    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create missing topics. `BusError` for one with another number of partitions, which names both numbers."""
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        """Create missing topics; return sentences about topics with fewer replicas than their specification.
+
+        `BusError` for one with another number of partitions, which names both numbers.
+        """
 
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
         """Join a group."""

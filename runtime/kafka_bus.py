@@ -7,12 +7,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Unpack
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from .bus import Bus, BusError, Consumer, MemberOptions, Reader, ReaderOptions
 from .clock import Clock, SystemClock
@@ -29,8 +29,13 @@ METADATA_SECONDS = 5.0
 TOPICS_SECONDS = 15.0
 """For new topics until every broker knows them."""
 LISTED_PAUSE_SECONDS = 0.1
+MIN_INSYNC = "min.insync.replicas"
 
 _LIBRARY = logging.getLogger("weir.kafka")
+
+
+class TooFewBrokers(BusError):
+    """A topic that needs more brokers than there are; some may still start."""
 
 
 def partition_counts(admin: AdminClient) -> dict[str, int]:
@@ -73,7 +78,7 @@ def _expect_partitions(specs: Sequence[TopicSpec], listed: Mapping[str, int]) ->
 def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
     """Return the topics that this call created. A broker lists a topic shortly after its creation, so that a missing
     one may exist."""
-    wanted = [NewTopic(spec.name, spec.partitions, config=dict(spec.configs)) for spec in specs]
+    wanted = [NewTopic(spec.name, spec.partitions, spec.replicas or -1, config=dict(spec.configs)) for spec in specs]
     results = admin.create_topics(wanted, operation_timeout=TOPICS_SECONDS) if wanted else {}
     created = []
     for spec in specs:
@@ -83,10 +88,64 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
         except KafkaException as error:
             if error.args[0].retriable():
                 raise
+            if code_of(error) == KafkaError.INVALID_REPLICATION_FACTOR:
+                raise TooFewBrokers(
+                    f"topic {spec.name} cannot be created with {spec.replicas or 'the default number of'} replicas "
+                    f"(WEIR_REPLICATION_FACTOR): start more brokers or lower it; {explain(error)}"
+                ) from error
             # Another service starts at the same time and was first.
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BusError(f"topic {spec.name} cannot be created: {explain(error)}") from error
     return created
+
+
+def shortfalls(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
+    """Return a sentence about existing topics with fewer replicas than specified, and one about a lower
+    `min.insync.replicas`; none about what the brokers do not show."""
+    wanted = [(spec, spec.replicas) for spec in specs if spec.replicas is not None]
+    if not wanted:
+        return []
+    replicas = replica_counts(admin)
+    few = [spec for spec, asked in wanted if replicas.get(spec.name, asked) < asked]
+    found = []
+    if few:
+        least = min(replicas[spec.name] for spec in few)
+        found.append(
+            f"{_named(few)} {least} replica{'s' if least > 1 else ''}, not {few[0].replicas} (WEIR_REPLICATION_FACTOR): "
+            "kafka-reassign-partitions.sh adds replicas"
+        )
+    lower = [
+        spec for spec, is_now in _in_sync(admin, [spec for spec, _ in wanted]) if is_now < int(spec.configs[MIN_INSYNC])
+    ]
+    if lower:
+        remedy = "add replicas first" if few else "python -m runtime.topics sets it"
+        found.append(
+            f"{_named(lower)} {MIN_INSYNC} below {lower[0].configs[MIN_INSYNC]} (WEIR_MIN_INSYNC_REPLICAS): {remedy}"
+        )
+    return found
+
+
+def replica_counts(admin: AdminClient) -> dict[str, int]:
+    """Return the smallest number of replicas of a partition, of each topic that the broker lists."""
+    topics = admin.list_topics(timeout=METADATA_SECONDS).topics
+    return {
+        name: min(len(partition.replicas) for partition in topic.partitions.values())
+        for name, topic in topics.items()
+        if topic.partitions
+    }
+
+
+def _in_sync(admin: AdminClient, specs: Sequence[TopicSpec]) -> Iterator[tuple[TopicSpec, int]]:
+    """Yield the `min.insync.replicas` of topics that specify one, where the user may see it."""
+    resources = {ConfigResource(ResourceType.TOPIC, s.name): s for s in specs if MIN_INSYNC in s.configs}
+    described = admin.describe_configs(list(resources), request_timeout=METADATA_SECONDS) if resources else {}
+    for resource, result in described.items():
+        with suppress(KafkaException):
+            yield resources[resource], int(result.result(METADATA_SECONDS + 1.0)[MIN_INSYNC].value)
+
+
+def _named(specs: Sequence[TopicSpec]) -> str:
+    return f"{specs[0].name} has" if len(specs) == 1 else f"{specs[0].name} and {len(specs) - 1} more topics have"
 
 
 class KafkaBus(Bus):
@@ -167,12 +226,13 @@ class KafkaBus(Bus):
         if failed:
             raise failed[0]
 
-    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
-        await self._admin_thread.call(self._ensure, specs)
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        return await self._admin_thread.call(self._ensure, specs)
 
-    def _ensure(self, specs: Sequence[TopicSpec]) -> None:
+    def _ensure(self, specs: Sequence[TopicSpec]) -> list[str]:
         with self._reachable() as admin:
             create_missing(admin, specs, self._clock, self._clock.monotonic() + TOPICS_SECONDS)
+            return shortfalls(admin, specs)
 
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
         opened = KafkaConsumer(self._shared, topics, group, **options)

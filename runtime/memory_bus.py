@@ -82,12 +82,13 @@ class MemoryBus(Bus):
                     waiter.wake.set()
         await asyncio.sleep(0)
 
-    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         self.check()
         for spec in specs:
             count = self._counts.setdefault(spec.name, spec.partitions)
             if count != spec.partitions:
                 raise BusError(f"topic {spec.name} has {count} partitions and must have {spec.partitions}")
+        return []
 
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> "MemoryConsumer":
         joined = self._groups.setdefault(group, _Group(self, options.get("from_beginning", True)))

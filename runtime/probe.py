@@ -8,6 +8,7 @@ import json
 import os
 import ssl
 import sys
+from collections.abc import Callable
 from contextlib import closing
 
 TIMEOUT_SECONDS = 5.0
@@ -25,8 +26,16 @@ def complaint(status: int, body: bytes) -> str:
         return f"answers {status}"
 
 
-def ask(host: str, port: int, *, tls: bool = False) -> str:
-    """Return the complaint about the service at this address."""
+def warnings(status: int, body: bytes) -> str:
+    """Return what a service says of dependencies that are there, such as topics with fewer replicas than its settings."""
+    found = json.loads(body)["dependencies"] if status in (200, 503) else {}
+    return "; ".join(
+        f"{name}: {state['reason']}" for name, state in found.items() if state["ok"] and state["reason"] != "ok"
+    )
+
+
+def ask(host: str, port: int, *, tls: bool = False, read: Callable[[int, bytes], str] = complaint) -> str:
+    """Return the complaint about the service at this address, or what `read` finds in its readiness."""
     host = _EVERYWHERE.get(host, host)
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
     if tls:
@@ -37,7 +46,7 @@ def ask(host: str, port: int, *, tls: bool = False) -> str:
         with closing(connection) as service:
             service.request("GET", "/health/ready")
             answer = service.getresponse()
-            return complaint(answer.status, answer.read())
+            return read(answer.status, answer.read())
     except (OSError, http.client.HTTPException) as error:
         return f"no answer on port {port}: {error or type(error).__name__}"
 

@@ -49,6 +49,8 @@ class TopicSpec:
     name: str
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    replicas: int | None = None
+    """Copies of each partition. None: the brokers' default."""
 
 
 def partition_of(key: str, partitions: int) -> int:

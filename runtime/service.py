@@ -3,6 +3,8 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -16,6 +18,8 @@ from .followed_files import follow
 from .garbage import collect_seldom
 from .health import Health
 from .http import PortInUse, listen, serve
+from .kafka_bus import MIN_INSYNC
+from .kafka_lease import TOPIC as LEASES
 from .loop import Stop, retry_until_ready
 from .records import TopicSpec
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
@@ -27,6 +31,10 @@ GRACE_SECONDS = 5.0
 CANCEL_SECONDS = 1.0
 CLOSE_SECONDS = 4.0
 """For shared clients. The three together are the 10 s that a container gets to stop."""
+WARNING_SECONDS = 60.0
+"""Between two checks whether a warning about the topics still holds."""
+AGAIN_SECONDS = 2.0
+"""For such a check: readiness waits for it."""
 
 
 async def run_service(
@@ -110,32 +118,49 @@ async def _end(running: set[asyncio.Task[None]], logger: structlog.stdlib.BoundL
     return sorted(failed)
 
 
-def topic_specs(partitions: int) -> list[TopicSpec]:
-    """Return all topics of the loop; each accepts the largest message of the envelope."""
-    max_size = {"max.message.bytes": str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES)}
-    return [TopicSpec(topic.name, partitions, {**max_size, **topic.configs}) for topic in TOPICS]
+def topic_specs(
+    partitions: int, replicas: int | None = None, min_insync_replicas: int | None = None
+) -> list[TopicSpec]:
+    """Return all topics of the loop, and that of the leases; each accepts the largest message of the envelope."""
+    configs = {"max.message.bytes": str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES)}
+    if min_insync_replicas is not None:
+        configs[MIN_INSYNC] = str(min_insync_replicas)
+    specs = [TopicSpec(topic.name, partitions, {**configs, **topic.configs}, replicas) for topic in TOPICS]
+    return [*specs, replace(LEASES, configs={**configs, **LEASES.configs}, replicas=replicas)]
 
 
-async def wait_for_topics(bus: Bus, partitions: int, stop: Stop, health: Health | None = None) -> bool:
+async def wait_for_topics(bus: Bus, settings: ServiceSettings, stop: Stop, health: Health | None = None) -> bool:
     """Wait for the brokers, create missing topics and check the others; False when stopped first.
 
-    With `health`, readiness reports problems of the topics meanwhile.
+    With `health`, readiness reports problems of the topics meanwhile, and from then on those that stop nothing: fewer
+    replicas than the settings ask for.
     """
+    specs = topic_specs(settings.partitions, settings.replication_factor, settings.min_insync_replicas)
     problem: str | None = "not checked yet"
+    warnings: list[str] = []
+    checked_at = float("-inf")
 
     async def ensured() -> None:
-        nonlocal problem
+        nonlocal problem, warnings
         try:
             await bus.start()
-            await bus.ensure_topics(topic_specs(partitions))
+            warnings = await bus.ensure_topics(specs)
         except BusError as error:
             problem = str(error)
             raise
         problem = None
+        if warnings:
+            structlog.get_logger("kafka").warning("fewer-replicas", reason="; ".join(warnings))
 
-    async def ping() -> None:
+    async def ping() -> str | None:
+        nonlocal warnings, checked_at
         if problem is not None:
             raise BusError(problem)
+        if warnings and health is not None and health.clock.monotonic() - checked_at >= WARNING_SECONDS:
+            checked_at = health.clock.monotonic()
+            with suppress(BusError, TimeoutError):  # the check of Kafka itself says it
+                warnings = await asyncio.wait_for(bus.ensure_topics(specs), AGAIN_SECONDS)
+        return "; ".join(warnings) or None
 
     if health is not None:
         health.register("topics", ping)

@@ -65,6 +65,12 @@ class ServiceSettings(BaseSettings):
     outcomes are signed with the first, and refused unless signed with one of them; without it nothing is signed"""
     partitions: int = shared("partitions", default=4, ge=1, le=512)
     """partitions of every topic of the loop, and maximum number of replicas of a service that share its work"""
+    replication_factor: int | None = shared("replication_factor", default=None, ge=1, le=100)
+    """replicas of each topic of Weir; default: the brokers' default.replication.factor. Existing topics keep theirs: readiness and
+    `weir doctor` name those with fewer"""
+    min_insync_replicas: int | None = shared("min_insync_replicas", default=None, ge=1, le=100)
+    """replicas that must have a record before it counts as written, of each topic of Weir; default: the brokers'
+    min.insync.replicas. At most WEIR_REPLICATION_FACTOR, which it needs; one less lets a broker be away"""
     http_host: str = shared("http_host", default="127.0.0.1", min_length=1)
     """address to listen on; any but loopback requires tokens"""
     http_port: int = http_port(8080)
@@ -114,6 +120,15 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _ports_exist(cls, value: str) -> str:
         return checked_ports(value)
+
+    @model_validator(mode="after")
+    def _writable_topics(self) -> Self:
+        if self.min_insync_replicas is not None and self.min_insync_replicas > (self.replication_factor or 0):
+            # Topics with fewer replicas would take no record.
+            raise ValueError(
+                f"WEIR_MIN_INSYNC_REPLICAS: {self.min_insync_replicas} needs WEIR_REPLICATION_FACTOR={self.min_insync_replicas} or more"
+            )
+        return self
 
     @model_validator(mode="after")
     def _safe_listener(self) -> Self:

@@ -86,8 +86,8 @@ class SignedBus(Bus):
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
         await self._bus.publish_many([self.signed(record) for record in records])
 
-    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
-        await self._bus.ensure_topics(specs)
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        return await self._bus.ensure_topics(specs)
 
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
         return _VerifiedConsumer(self._bus.consumer(topics, group, **options), self)

@@ -7,14 +7,14 @@ with another retention or compaction: the settings are in one place, `weir_contr
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from .bus import BusError
 from .clock import Clock, SystemClock
-from .kafka_bus import LISTED_PAUSE_SECONDS, create_missing
-from .kafka_lease import TOPIC as LEASES
+from .kafka_bus import LISTED_PAUSE_SECONDS, MIN_INSYNC, TooFewBrokers, create_missing, replica_counts, shortfalls
 from .kafka_thread import connection, explain
 from .records import TopicSpec
 from .service import topic_specs
@@ -37,13 +37,24 @@ class TopicsSettings(ServiceSettings):
 def ensure(
     admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock, listed_seconds: float = CALL_SECONDS
 ) -> list[str]:
-    """Create missing topics and set different settings; returns what was done, in sentences. Errors as
-    `create_missing`."""
+    """Create missing topics and set different settings; returns what was done and what falls short, in sentences. Errors
+    as `create_missing`."""
     created = create_missing(admin, specs, clock, clock.monotonic() + listed_seconds)
-    differing = _differing(admin, [spec for spec in specs if spec not in created and spec.configs])
-    return [f"{spec.name}: made with {spec.partitions} partitions" for spec in created] + [
-        _configure(admin, spec, changes) for spec, changes in differing
-    ]
+    replicas = replica_counts(admin)
+    existing = [_writable(spec, replicas.get(spec.name, 0)) for spec in specs if spec not in created and spec.configs]
+    differing = _differing(admin, existing)
+    made = [f"{spec.name}: made with {spec.partitions} partitions" for spec in created]
+    set_now = [_configure(admin, spec, changes) for spec, changes in differing]
+    # A broker may not know yet what was set just now.
+    kept = [spec for spec in specs if spec not in created]
+    return made + set_now + (shortfalls(admin, kept) if not set_now else [])
+
+
+def _writable(spec: TopicSpec, replicas: int) -> TopicSpec:
+    """Return the topic without a `min.insync.replicas` that would refuse every record: it has fewer replicas."""
+    if int(spec.configs.get(MIN_INSYNC, 0)) <= replicas:
+        return spec
+    return replace(spec, configs={name: value for name, value in spec.configs.items() if name != MIN_INSYNC})
 
 
 def _differing(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[tuple[TopicSpec, dict[str, str]]]:
@@ -86,8 +97,10 @@ def ensure_within(
     while True:
         try:
             return ensure(admin, specs, clock, max(deadline - clock.monotonic(), LISTED_PAUSE_SECONDS))
-        except (KafkaException, TimeoutError) as error:
+        except (KafkaException, TimeoutError, TooFewBrokers) as error:
             if clock.monotonic() >= deadline:
+                if isinstance(error, TooFewBrokers):
+                    raise
                 reason = explain(error) if isinstance(error, KafkaException) else "no answer in time"
                 raise BusError(f"{servers}: {reason}") from None
             admin.poll(PAUSE_SECONDS)
@@ -108,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--also", type=further, action="append", default=[])
     options, rest = parser.parse_known_args(arguments)
     settings = load(TopicsSettings, rest)
-    specs = [*topic_specs(settings.partitions), LEASES, *options.also]
+    copies = (settings.replication_factor, settings.min_insync_replicas)
+    specs = [*topic_specs(settings.partitions, *copies), *options.also]
     try:
         servers, security = settings.kafka_bootstrap_servers, settings.kafka_security
         done = ensure_within(servers, specs, options.timeout, SystemClock(), security)

@@ -8,8 +8,8 @@ import sys
 from runtime.clock import SystemClock
 from runtime.health import Health, router
 from runtime.http import application
-from runtime.kafka_lease import TOPIC, KafkaLease
-from runtime.loop import Stop, retry_until_ready
+from runtime.kafka_lease import KafkaLease
+from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import EXIT_BAD_SETTINGS, load
 
@@ -35,9 +35,7 @@ async def start(settings: AnalyzerSettings) -> int:
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings.partitions, stop, health):
-            return
-        if await retry_until_ready("kafka", lambda: bus.ensure_topics([TOPIC]), stop, timeout_seconds=60.0):
+        if await wait_for_topics(bus, settings, stop, health):
             await analyzer.run(stop)
 
     code = await run_service("analyzer", settings, app=app, tasks={"analyzer": run}, on_stopped=bus.close)

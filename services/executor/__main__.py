@@ -70,7 +70,7 @@ async def start(settings: Settings) -> int:
     app.include_router(router(health))
 
     async def run(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, health):
+        if await wait_for_topics(bus, settings, stop, health):
             await executor.run(stop)
 
     async def close() -> None:

@@ -18,7 +18,6 @@ from runtime.clock import SystemClock
 from runtime.dead_letters import DeadLetters
 from runtime.envelope import decode
 from runtime.http import application
-from runtime.kafka_lease import TOPIC as LEASES
 from runtime.kafka_lease import KafkaLease
 from runtime.loop import Stop, retry_until_ready
 from runtime.problems import Problem, answer
@@ -128,9 +127,7 @@ async def run(settings: KnowledgeSettings) -> int:
     app.include_router(events_router(store, streams, clock))
 
     async def prepare(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings.partitions, stop, checks):
-            return
-        if not await retry_until_ready("kafka", lambda: bus.ensure_topics([LEASES]), stop, timeout_seconds=60.0):
+        if not await wait_for_topics(bus, settings, stop, checks):
             return
         if not await retry_until_ready("redis", store.ping, stop):
             return

@@ -38,7 +38,7 @@ async def run(settings: MonitorSettings) -> int:
     app.include_router(health.router(checks))
 
     async def watch(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, checks):
+        if await wait_for_topics(bus, settings, stop, checks):
             await monitor.run(stop)
 
     async def close() -> None:

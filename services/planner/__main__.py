@@ -59,7 +59,7 @@ async def run(settings: PlannerSettings) -> int:
     app.include_router(planner_router(planners, clock))
 
     async def plan(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings.partitions, stop, checks):
+        if await wait_for_topics(bus, settings, stop, checks):
             await asyncio.gather(registrations.follow(stop), planner.run(stop), shadows.run(stop))
 
     async def close() -> None:

@@ -1,10 +1,12 @@
 """The topics job against a real broker: makes, corrects, refuses, and waits."""
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from runtime.bus import BusError
 from runtime.clock import SystemClock
+from runtime.kafka_bus import TooFewBrokers
 from runtime.records import TopicSpec
 from runtime.topics import ensure, ensure_within, main
 from testbed.kafka import KafkaBroker
@@ -90,6 +92,33 @@ def test_the_job_as_it_is_run(
     assert "weir.leases" in admin.list_topics(timeout=10).topics
     assert main(["--also", "job-orders:12"]) == 0
     assert capsys.readouterr().out == "topics: all are as they should be\n"
+
+
+def test_more_replicas_than_brokers_are_refused_with_the_remedy(admin: AdminClient) -> None:
+    """One broker cannot hold three copies; nothing is created with fewer, since the others may just be starting."""
+    spec = TopicSpec("job-copies", 1, {}, replicas=3)
+    with pytest.raises(TooFewBrokers) as refused:
+        ensure(admin, [spec], SystemClock())
+    assert str(refused.value).startswith(
+        "topic job-copies cannot be created with 3 replicas (WEIR_REPLICATION_FACTOR): start more brokers or lower it; "
+    )
+    assert "job-copies" not in admin.list_topics(timeout=10).topics
+
+
+def test_topics_with_fewer_replicas_are_named_and_stay_writable(kafka: KafkaBroker, admin: AdminClient) -> None:
+    """Their `min.insync.replicas` is not raised beyond the replicas that they have: the broker would refuse every record."""
+    names = ["job-few-a", "job-few-b"]
+    ensure(admin, [TopicSpec(name, 1, {}) for name in names], SystemClock())
+    asked = [TopicSpec(name, 1, {"min.insync.replicas": "2"}, replicas=3) for name in names]
+    assert ensure(admin, asked, SystemClock()) == [
+        "job-few-a and 1 more topics have 1 replica, not 3 (WEIR_REPLICATION_FACTOR): kafka-reassign-partitions.sh adds replicas",
+        "job-few-a and 1 more topics have min.insync.replicas below 2 (WEIR_MIN_INSYNC_REPLICAS): add replicas first",
+    ]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+    refused: list[object] = []
+    producer.produce("job-few-a", b"x", on_delivery=lambda error, _message: refused.append(error))
+    assert producer.flush(20) == 0
+    assert refused == [None]
 
 
 def test_brokers_that_never_answer_are_named() -> None:

@@ -84,6 +84,29 @@ async def test_a_topic_with_too_few_partitions(start: Start, kafka: KafkaBroker)
     assert logged(service, "waiting", reason=reason)
 
 
+async def test_topics_with_fewer_replicas_than_asked(start: Start, kafka: KafkaBroker) -> None:
+    """The service is ready, says it with the remedy, and logs it once."""
+    await (await topics_of(kafka)).close()
+    service = await asyncio.to_thread(start, WEIR_REPLICATION_FACTOR="3", WEIR_MIN_INSYNC_REPLICAS="2")
+    await asyncio.to_thread(service.wait_ready, 60.0)
+    answer = await asyncio.to_thread(httpx.get, f"{service.url}/health/ready", timeout=5)
+    found = answer.json()["dependencies"]["topics"]
+    assert found["ok"]
+    assert "1 replica, not 3 (WEIR_REPLICATION_FACTOR): kafka-reassign-partitions.sh adds replicas" in found["reason"]
+    assert len(logged(service, "fewer-replicas")) == 1
+
+
+async def test_more_replicas_than_brokers(start: Start, run_folder: Path) -> None:
+    """Without topics the service waits, with the reason, and does not end; it is the setting that is too high here."""
+    with KafkaBroker(run_folder / "kafka-alone") as alone:
+        asked = {"WEIR_KAFKA_BOOTSTRAP_SERVERS": alone.bootstrap_servers, "WEIR_REPLICATION_FACTOR": "3"}
+        service = await asyncio.to_thread(start, **asked)
+        reason = await asyncio.to_thread(complaint, service, "topics")
+        assert "cannot be created with 3 replicas (WEIR_REPLICATION_FACTOR): start more brokers or lower it" in reason
+        assert logged(service, "waiting", reason=reason)
+        service.stop()
+
+
 async def test_a_redis_that_wants_a_password(start: Start, tmp_path: Path) -> None:
     """The server's own words and the setting; when the password is taken away, it goes on without a restart."""
     with RedisServer(tmp_path / "redis") as server:

@@ -71,6 +71,19 @@ def test_a_service_beside_knowledge_is_asked(server: _Server, monkeypatch: pytes
     assert done.stderr == "weir: 2 of 3 checks failed\n"
 
 
+def test_a_warning_is_no_failure(server: _Server) -> None:
+    """Topics with fewer replicas than asked: the loop goes on, and the line says what to do. Programs see the same."""
+    answers(server, ITEM, topics={**GOOD, "reason": "weir.plans.v1alpha1 has 1 replica, not 3"})
+    done = doctor(server)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[1:3] == [
+        "warn  knowledge: topics: weir.plans.v1alpha1 has 1 replica, not 3",
+        "      do: docs/how-to/own-cluster.md, Replicas of Weir's topics",
+    ]
+    found = json.loads(doctor(server, "-o", "json").stdout)
+    assert [each["warning"] for each in found] == [False, True, False, False, False]
+
+
 def test_what_is_wrong_with_applications_is_counted(server: _Server) -> None:
     """The first reason of each; a silent monitor is named with the application that lacks its messages."""
     silent = {**ITEM, "silent": ["monitor"], "problems": ["kafka: no answer within 2 s"]}

@@ -3,21 +3,24 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
 from runtime import kafka_bus
 from runtime.bus import BusError
 from runtime.clock import FakeClock
-from runtime.kafka_bus import KafkaBus
+from runtime.kafka_bus import KafkaBus, shortfalls
 from runtime.kafka_lease import KafkaLease
 from runtime.kafka_producer import Outbox
 from runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
 from runtime.lease import Terms, judge
-from runtime.records import Outgoing
+from runtime.records import Outgoing, TopicSpec
 
 RECORD = Outgoing("weir.plans.v1", "shop/orders", b"{}")
 
@@ -198,3 +201,59 @@ def test_a_commit_that_an_empty_group_accepts_is_no_confirmation(after: str) -> 
     assert member.commits == 2
     assert decision.kind == "waits"
     assert decision.reason.endswith("it is no longer a member of the group")
+
+
+class Listed:
+    """An admin client of brokers with three topics: replicas and `min.insync.replicas` of each; None: not shown to this user."""
+
+    def __init__(self, topics: dict[str, tuple[int, int | None]]) -> None:
+        self._topics = topics
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        listed = {
+            name: SimpleNamespace(
+                partitions={0: SimpleNamespace(replicas=[1, 2, 3]), 1: SimpleNamespace(replicas=[0] * count)}
+            )
+            for name, (count, _) in self._topics.items()
+        }
+        return SimpleNamespace(topics=listed)
+
+    def describe_configs(self, resources: list[ConfigResource], request_timeout: float) -> dict[ConfigResource, Any]:
+        answers: dict[ConfigResource, Any] = {}
+        for resource in resources:
+            answers[resource] = answer = Future[Any]()
+            number = self._topics[resource.name][1]
+            if number is None:
+                answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+            else:
+                answer.set_result({"min.insync.replicas": SimpleNamespace(value=str(number))})
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("topics", "sentences"),
+    [
+        ({"weir.a": (3, 2), "weir.b": (3, 2)}, []),
+        ({"weir.a": (3, None), "weir.b": (3, None)}, []),
+        (
+            {"weir.a": (3, 1), "weir.b": (3, 2)},
+            ["weir.a has min.insync.replicas below 2 (WEIR_MIN_INSYNC_REPLICAS): python -m runtime.topics sets it"],
+        ),
+        (
+            {"weir.a": (3, 2), "weir.b": (2, 2)},
+            ["weir.b has 2 replicas, not 3 (WEIR_REPLICATION_FACTOR): kafka-reassign-partitions.sh adds replicas"],
+        ),
+        (
+            {"weir.a": (1, 1), "weir.b": (2, 1)},
+            [
+                "weir.a and 1 more topics have 1 replica, not 3 (WEIR_REPLICATION_FACTOR): kafka-reassign-partitions.sh adds replicas",
+                "weir.a and 1 more topics have min.insync.replicas below 2 (WEIR_MIN_INSYNC_REPLICAS): add replicas first",
+            ],
+        ),
+    ],
+)
+def test_what_topics_lack_is_a_sentence(topics: dict[str, tuple[int, int | None]], sentences: list[str]) -> None:
+    """By the partition with the fewest replicas; nothing is said of what the broker does not show."""
+    asked = [TopicSpec(name, 2, {"min.insync.replicas": "2"}, replicas=3) for name in topics]
+    assert shortfalls(Listed(topics), asked) == sentences  # type: ignore[arg-type]
+    assert shortfalls(Listed(topics), [TopicSpec(name, 2) for name in topics]) == []  # type: ignore[arg-type]

@@ -67,3 +67,11 @@ def test_no_listener() -> None:
 def test_an_answer_that_is_none_of_ours(body: bytes) -> None:
     """Another program listens on the port: only its status is reported."""
     assert probe.complaint(502, body) == "answers 502"
+
+
+def test_what_is_there_may_have_a_warning(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weir doctor --kubernetes` asks for it: a dependency that answers and should be mended."""
+    few = {"ok": True, "reason": "weir.plans has 1 replica, not 3"}
+    monkeypatch.setitem(NOT_READY["dependencies"], "topics", few)  # type: ignore[arg-type]
+    assert probe.ask("127.0.0.1", port, read=probe.warnings) == "topics: weir.plans has 1 replica, not 3"
+    assert probe.warnings(404, b"{}") == ""

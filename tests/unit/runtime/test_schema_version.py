@@ -13,6 +13,7 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import Record
 from runtime.service import wait_for_topics
+from runtime.settings import ServiceSettings
 
 
 class Letter(BaseModel):
@@ -59,7 +60,7 @@ async def test_one_newer_message_takes_no_service_out() -> None:
     """It is a dead letter with its own code; readiness is about what a service needs, not about what it was sent."""
     clock, bus = FakeClock(), MemoryBus()
     health = Health(clock)
-    assert await wait_for_topics(bus, 4, Stop(), health)
+    assert await wait_for_topics(bus, ServiceSettings(), Stop(), health)
     letters = DeadLetters(bus, "monitor", clock)
     assert await letters.decoded(record("dev.weir.letters"), Letter) is not None
     assert await letters.decoded(record("dev.weir.letters.v2"), Letter) is None

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import httpx
 import pytest
@@ -22,7 +22,7 @@ from runtime.http_client import async_client
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
 from runtime.records import TopicSpec
-from runtime.service import run_service, topic_specs, wait_for_topics
+from runtime.service import WARNING_SECONDS, run_service, topic_specs, wait_for_topics
 from runtime.settings import ServiceSettings
 
 COLLECTS: list[str] = []
@@ -69,7 +69,7 @@ async def test_it_answers_before_its_dependencies_are_there(capsys: pytest.Captu
     working, closed = asyncio.Event(), asyncio.Event()
 
     async def work(stop: Stop) -> None:
-        if await wait_for_topics(bus, chosen.partitions, stop, health):
+        if await wait_for_topics(bus, chosen, stop, health):
             working.set()
             await stop.wait()
 
@@ -213,7 +213,7 @@ async def test_topics_of_another_size_are_waited_for_and_reported() -> None:
     """The topics exist with another number of partitions: readiness names the topic and both counts."""
     bus, health, stop = MemoryBus(), Health(FakeClock()), Stop()
     await bus.ensure_topics([TopicSpec(TOPICS[0].name, 8)])
-    waiting = asyncio.create_task(wait_for_topics(bus, 4, stop, health))
+    waiting = asyncio.create_task(wait_for_topics(bus, settings(), stop, health))
     reported = f"topic {TOPICS[0].name} has 8 partitions and must have 4"
     async with asyncio.timeout(5):
         while True:
@@ -224,10 +224,50 @@ async def test_topics_of_another_size_are_waited_for_and_reported() -> None:
     assert await asyncio.wait_for(waiting, 2.0) is False
 
 
+class FewReplicas(MemoryBus):
+    """Brokers whose topics have fewer replicas than the settings ask for, until they are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[TopicSpec] = []
+        self.sentences = ["weir.policies.v1alpha1 and 8 more topics have 1 replica, not 3"]
+
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        self.asked = list(specs)
+        return await super().ensure_topics(specs) + self.sentences
+
+
+async def test_fewer_replicas_are_said_and_stop_nothing() -> None:
+    """The service is ready and says it until replicas are added, without a restart; a check that fails meanwhile changes nothing."""
+    clock, stop, bus = FakeClock(), Stop(), FewReplicas()
+    health = Health(clock)
+    asked_for = settings(replication_factor=3, min_insync_replicas=2)
+    assert await wait_for_topics(bus, asked_for, stop, health)
+    assert {(spec.replicas, spec.configs["min.insync.replicas"]) for spec in bus.asked} == {(3, "2")}
+    ready, report = await health.check()
+    assert ready
+    assert report["topics"] == {"ok": True, "reason": bus.sentences[0], "since": clock.now().isoformat()}
+    bus.sentences = []
+    clock.advance(WARNING_SECONDS)
+    bus.break_down()
+    assert (await health.check())[1]["topics"]["reason"] != "ok"
+    bus.mend()
+    clock.advance(WARNING_SECONDS)
+    ready, report = await health.check()
+    assert (ready, report["topics"]["reason"]) == (True, "ok")
+
+
+def test_without_settings_the_brokers_decide() -> None:
+    """Neither replicas nor `min.insync.replicas` are requested."""
+    specs = topic_specs(4)
+    assert {spec.replicas for spec in specs} == {None}
+    assert not any("min.insync.replicas" in spec.configs for spec in specs)
+
+
 def test_every_topic_of_the_loop_is_requested() -> None:
     """With the broker's settings of its contract, and room for the largest message."""
     specs = {spec.name: spec for spec in topic_specs(4)}
-    assert set(specs) == {topic.name for topic in TOPICS}
+    assert set(specs) == {topic.name for topic in TOPICS} | {"weir.leases"}
     for topic in TOPICS:
         assert dict(topic.configs).items() <= dict(specs[topic.name].configs).items()
         assert int(specs[topic.name].configs["max.message.bytes"]) > 8_000_000

@@ -71,6 +71,8 @@ def test_own_and_shared_variables(environment: pytest.MonkeyPatch) -> None:
     [
         ("WEIR_OVEN_HEAT_SECONDS", "soon", "WEIR_OVEN_HEAT_SECONDS: must be a number"),
         ("WEIR_OVEN_HEAT_SECONDS", "0", "WEIR_OVEN_HEAT_SECONDS: must be greater than 0 (is '0')"),
+        ("WEIR_REPLICATION_FACTOR", "0", "WEIR_REPLICATION_FACTOR: must be greater than or equal to 1 (is '0')"),
+        ("WEIR_MIN_INSYNC_REPLICAS", "2", "WEIR_MIN_INSYNC_REPLICAS: 2 needs WEIR_REPLICATION_FACTOR=2 or more"),
         ("WEIR_PARTITIONS", "0", "WEIR_PARTITIONS: must be greater than or equal to 1 (is '0')"),
         ("WEIR_HTTP_PORT", "70000", "WEIR_HTTP_PORT: "),
         ("WEIR_KAFKA_BOOTSTRAP_SERVERS", "kafka", "WEIR_KAFKA_BOOTSTRAP_SERVERS: "),

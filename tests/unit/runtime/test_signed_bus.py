@@ -13,6 +13,7 @@ from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus, MemoryConsumer
 from runtime.records import VERSION_HEADER, Outgoing, Record
 from runtime.service import wait_for_topics
+from runtime.settings import ServiceSettings
 from runtime.signed_bus import SignedBus, read_signing_keys
 from tests.unit.runtime.bus_suite import BusSuite, read_to_end
 
@@ -36,7 +37,7 @@ class TestSignedBus(BusSuite):
 
 async def brokers() -> MemoryBus:
     made = MemoryBus()
-    assert await wait_for_topics(made, 4, Stop())
+    assert await wait_for_topics(made, ServiceSettings(), Stop())
     return made
 
 
