@@ -22,7 +22,7 @@ from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
 
 from .bus import Bus
-from .clock import Clock
+from .clock import Clock, SystemClock
 from .envelope import Decoded, Undecodable, decode, encode, is_tombstone
 from .loop import Stop, run_forever
 from .records import Record
@@ -76,10 +76,11 @@ class LetterRate:
         self.suppressed += 1
         return False
 
-    def sent(self, record: Record, letter: DeadLetter) -> None:
-        """Count a letter that was sent. One that the brokers did not accept takes no room from its repetition."""
+    def sent(self, record: Record, reported: int) -> None:
+        """Count a letter that was sent with this number of suppressed records. One that the brokers did not accept takes no
+        room from its repetition."""
         self._sent[record.topic, record.key] += 1
-        self.suppressed -= letter.suppressed
+        self.suppressed -= reported
 
 
 @dataclass(eq=False, repr=False)
@@ -132,7 +133,7 @@ class DeadLetters:
         )
         await self.bus.publish(DEAD_LETTERS.name, letter.key or "unknown", body, headers)
         _COUNT.labels(record.topic).inc()
-        self._rate.sent(record, letter)
+        self._rate.sent(record, letter.suppressed)
         self._sent.append(which)
 
     async def of_unreadable(
@@ -179,10 +180,19 @@ def readable(record: Record, model: type[M]) -> M | None:
         return None
 
 
+_LOGGED = LetterRate(SystemClock())
+"""Limits the lines about records without a dead letter as the letters are limited."""
+
+
 def log_unreadable(record: Record, error: Undecodable) -> None:
     """Log a record that is skipped without a dead letter."""
-    log = structlog.get_logger("unreadable")
-    log.warning("unreadable", place=record.place, code=error.code, reason=error.reason, field=error.field)
+    if not _LOGGED.admits(record):
+        return
+    log, more = structlog.get_logger("unreadable"), _LOGGED.suppressed
+    log.warning(
+        "unreadable", place=record.place, code=error.code, reason=error.reason, field=error.field, unlogged=more
+    )
+    _LOGGED.sent(record, more)
 
 
 def dead_letter(service: str, at: datetime, error: Undecodable, suppressed: int = 0) -> DeadLetter:

@@ -140,7 +140,7 @@ def _dead_letters(error: Undecodable, rate: LetterRate | None) -> list[Outgoing]
         return []
     letter = dead_letter(SERVICE, _time_of(record), error, rate.suppressed if rate is not None else 0)
     if rate is not None:
-        rate.sent(record, letter)
+        rate.sent(record, letter.suppressed)
     return [_outgoing(record, letter)]
 
 

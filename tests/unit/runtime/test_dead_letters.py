@@ -11,9 +11,18 @@ from structlog.testing import capture_logs
 from weir_contracts import DeadLetter, Plan
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 
+from runtime import dead_letters
 from runtime.bus import BusError
 from runtime.clock import FakeClock
-from runtime.dead_letters import MAX_OF_ALL, MAX_OF_KEY, MAX_VALUE_BYTES, PERIOD_SECONDS, DeadLetters
+from runtime.dead_letters import (
+    MAX_OF_ALL,
+    MAX_OF_KEY,
+    MAX_VALUE_BYTES,
+    PERIOD_SECONDS,
+    DeadLetters,
+    LetterRate,
+    readable,
+)
 from runtime.envelope import Undecodable, decode
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
@@ -169,6 +178,17 @@ async def test_letters_that_the_brokers_refuse_take_no_room() -> None:
     bus.mend()
     assert await letters.decoded(bad(), Plan) is None
     assert len(bus.records(DEAD_LETTERS.name)) == 1
+
+
+def test_lines_about_records_without_a_letter_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica reads them: a stream of bad records fills no log. The first line of another key counts those without one."""
+    monkeypatch.setattr(dead_letters, "_LOGGED", LetterRate(FakeClock()))
+    with capture_logs() as lines:
+        for offset in range(500):
+            assert readable(Record(PLANS.name, 0, offset, "shop/logged", b"{"), Plan) is None
+        assert readable(Record(PLANS.name, 0, 500, "shop/logged-too", b"{"), Plan) is None
+    assert len(lines) == MAX_OF_KEY + 1
+    assert lines[-1]["unlogged"] == 500 - MAX_OF_KEY
 
 
 class Replica:

@@ -6,7 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 from weir_contracts.topics import DEAD_LETTERS
 
+from runtime import dead_letters
 from runtime.bus import BusError
+from runtime.clock import FakeClock
+from runtime.dead_letters import LetterRate
 from runtime.envelope import Undecodable
 from runtime.loop import Stop
 from runtime.memory_bus import MemoryBus
@@ -59,13 +62,14 @@ async def test_it_follows_what_comes() -> None:
     await asyncio.wait_for(task, 5.0)
 
 
-async def test_an_unreadable_record_changes_nothing() -> None:
+async def test_an_unreadable_record_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key keeps its value; the records behind it are read, and the log names the place. The dead letter is sent by a
     group."""
     bus, stop = MemoryBus(), Stop()
     for value in (b"1", b"x"):
         await bus.publish(TOPIC, "a", value)
     await bus.publish(TOPIC, "b", b"2")
+    monkeypatch.setattr(dead_letters, "_LOGGED", LetterRate(FakeClock()))
     table = GlobalTable(bus, TOPIC, number)
     with capture_logs() as lines:
         task = await following(table, stop)
