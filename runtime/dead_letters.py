@@ -76,11 +76,16 @@ class LetterRate:
         self.suppressed += 1
         return False
 
-    def sent(self, record: Record, reported: int) -> None:
-        """Count a letter that was sent with this number of suppressed records. One that the brokers did not accept takes no
-        room from its repetition."""
+    def take(self, record: Record) -> int:
+        """Count the letter of a record; return the suppressed records, which it reports."""
         self._sent[record.topic, record.key] += 1
-        self.suppressed -= reported
+        reported, self.suppressed = self.suppressed, 0
+        return reported
+
+    def give_back(self, record: Record, reported: int) -> None:
+        """Undo `take`: the brokers did not accept the letter, which takes no room from its repetition."""
+        self._sent[record.topic, record.key] -= 1
+        self.suppressed += reported
 
 
 @dataclass(eq=False, repr=False)
@@ -126,14 +131,17 @@ class DeadLetters:
         log.warning(
             "dead-letter", place=record.place, key=record.key, code=error.code, reason=error.reason, field=error.field
         )
-        letter = dead_letter(self.service, self.clock.now(), error, self._rate.suppressed)
+        letter = dead_letter(self.service, self.clock.now(), error, self._rate.take(record))
         traceparent, source = record.headers.get("traceparent", "")[:_MAX_TRACE], self.service
         body, headers = encode(
             letter, type=DEAD_LETTERS.type, source=source, id=letter.id, time=letter.at, traceparent=traceparent
         )
-        await self.bus.publish(DEAD_LETTERS.name, letter.key or "unknown", body, headers)
+        try:
+            await self.bus.publish(DEAD_LETTERS.name, letter.key or "unknown", body, headers)
+        except BaseException:
+            self._rate.give_back(record, letter.suppressed)
+            raise
         _COUNT.labels(record.topic).inc()
-        self._rate.sent(record, letter.suppressed)
         self._sent.append(which)
 
     async def of_unreadable(
@@ -188,11 +196,10 @@ def log_unreadable(record: Record, error: Undecodable) -> None:
     """Log a record that is skipped without a dead letter."""
     if not _LOGGED.admits(record):
         return
-    log, more = structlog.get_logger("unreadable"), _LOGGED.suppressed
+    log, more = structlog.get_logger("unreadable"), _LOGGED.take(record)
     log.warning(
         "unreadable", place=record.place, code=error.code, reason=error.reason, field=error.field, unlogged=more
     )
-    _LOGGED.sent(record, more)
 
 
 def dead_letter(service: str, at: datetime, error: Undecodable, suppressed: int = 0) -> DeadLetter:

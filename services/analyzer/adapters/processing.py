@@ -138,10 +138,8 @@ def _dead_letters(error: Undecodable, rate: LetterRate | None) -> list[Outgoing]
     record = error.record
     if rate is not None and not rate.admits(record):
         return []
-    letter = dead_letter(SERVICE, _time_of(record), error, rate.suppressed if rate is not None else 0)
-    if rate is not None:
-        rate.sent(record, letter.suppressed)
-    return [_outgoing(record, letter)]
+    suppressed = 0 if rate is None else rate.take(record)
+    return [_outgoing(record, dead_letter(SERVICE, _time_of(record), error, suppressed))]
 
 
 def _damaged(stored: StoredState, damage: str, record: Record) -> Outgoing:

@@ -161,6 +161,30 @@ async def test_a_stream_of_bad_records_writes_few_letters() -> None:
     assert next_minute.suppressed == 0
 
 
+async def test_letters_at_the_same_time_count_each_record_once() -> None:
+    """A process reads several topics at once: while one letter waits for the brokers, the next one is made."""
+    bus = MemoryBus()
+    letters = DeadLetters(bus, "planner", FakeClock())
+    await refused(letters, ["shop/orders"] * (MAX_OF_KEY + 5))
+    accept, waiting, begun = bus.publish_many, asyncio.Event(), list[str]()
+
+    async def publish(records: Sequence[Outgoing]) -> None:
+        begun.append(records[0].key)
+        await waiting.wait()
+        await accept(records)
+
+    bus.publish_many = publish  # type: ignore[method-assign]
+    others = [Record(PLANS.name, 0, 1000 + i, f"shop/other-{i}", b"{") for i in range(3)]
+    sending = [asyncio.create_task(letters.decoded(record, Plan)) for record in others]
+    async with asyncio.timeout(5):
+        while len(begun) < len(others):  # noqa: ASYNC110 - no signal exists
+            await asyncio.sleep(0)
+    waiting.set()
+    await asyncio.gather(*sending)
+    found = [decode(each, DeadLetter).message for each in bus.records(DEAD_LETTERS.name)]
+    assert sorted(each.suppressed for each in found if each.offset >= 1000) == [0, 0, 5]
+
+
 async def test_many_keys_share_the_letters_of_a_process() -> None:
     """A program that writes under a new key each time gains nothing by it."""
     letters = DeadLetters(MemoryBus(), "planner", FakeClock())
