@@ -9,6 +9,7 @@ from weir_contracts import (
     Parallelism,
     bounded,
     changes,
+    counted,
     fitted,
     listed,
     short_name,
@@ -274,11 +275,11 @@ def next_useful(name: str, parallelism: int, now: int, following: int) -> str:
     return f"{not_useful(name, parallelism, now)}; {following} is the next that does more"
 
 
-def hot_key(name: str, skew: float, even: int, *, is_source: bool) -> str:
+def hot_key(name: str, skew: float, useful: int, *, is_source: bool) -> str:
     what = "partition" if is_source else "key"
     return (
-        f"one subtask of {short_name(name)} is {skew:.1f} times as busy as the mean: more subtasks do not relieve a hot {what}; "
-        f"an even load needs {even}"
+        f"one subtask of {short_name(name)} is {skew:.1f} times as busy as the mean: more than {counted(useful, 'subtask')} "
+        f"do not relieve a hot {what}"
     )
 
 

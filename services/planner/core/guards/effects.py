@@ -73,7 +73,8 @@ def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
 
 
 def hot_key(proposal: Proposal) -> Proposal:
-    """Limit an operator with one overloaded subtask to the parallelism that an even load needs."""
+    """Limit an operator with one overloaded subtask to the parallelism that an even load needs, or that carries the load
+    in spite of the hot key."""
     context = proposal.context
     skewed = {symptom.operator for symptom in context.analysis.symptoms if symptom.code == "skewed"}
     for name in proposal.moves[0] if skewed else []:
@@ -83,12 +84,21 @@ def hot_key(proposal: Proposal) -> Proposal:
             continue
         if skew * context.topology.even_subtasks(name, found.parallelism) < HOT * found.parallelism:
             continue
-        wanted, even = proposal.wanted[name], _even_need(name, context)
-        if wanted > even:
-            reason = messages.hot_key(name, skew, even, is_source=name in context.topology.sources)
-            proposal = proposal.noting("hot-key", reason, wanted=wanted, limit=even, operator=name)
-            proposal = proposal.changed("hot-key", reason, {**proposal.wanted, name: even})
+        wanted, useful = proposal.wanted[name], max(_even_need(name, context), _hot_need(name, context))
+        if wanted > useful:
+            reason = messages.hot_key(name, skew, useful, is_source=name in context.topology.sources)
+            proposal = proposal.noting("hot-key", reason, wanted=wanted, limit=useful, operator=name)
+            proposal = proposal.changed("hot-key", reason, {**proposal.wanted, name: useful})
     return proposal
+
+
+def _hot_need(name: str, context: Context) -> int:
+    """Return the parallelism at which the subtask with the hot key keeps up; 0 if none is known. Fewer other records reach
+    it with each further subtask, as long as the key alone does not fill it."""
+    curve, demand = context.curve(name), context.demand(name)
+    if curve is None or demand is None or curve.hot_share == 0:
+        return 0
+    return curve.needed(demand / MAX_UTILIZATION) or curve.needed(demand) or 0
 
 
 def _even_need(name: str, context: Context) -> int:
