@@ -1,10 +1,12 @@
 """A real Kafka broker (KRaft, one node) on the loopback interface."""
 
+import os
 import re
 import secrets
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -38,7 +40,7 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 listener.name.sasl.sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config=\
-  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+  org.apache.kafka.common.security.plain.PlainLoginModule required {logins};
 log.dirs={data}
 num.partitions=1
 auto.create.topics.enable=false
@@ -60,7 +62,7 @@ advertised.listeners=PLAINTEXT://127.0.0.1:{advertised_port},SASL://127.0.0.1:{s
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT
 listener.name.tls.sasl.enabled.mechanisms=PLAIN
 listener.name.tls.plain.sasl.jaas.config=\
-  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+  org.apache.kafka.common.security.plain.PlainLoginModule required {logins};
 listener.name.tls.ssl.keystore.type=PEM
 listener.name.tls.ssl.keystore.location={keystore}
 """
@@ -74,14 +76,21 @@ super.users=User:ANONYMOUS
 SASL_USER = "reader"
 
 
+def _spark_jars() -> Path:
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise TestbedError("pyspark is not installed: run `make setup`")
+    return Path(found.origin).parent / "jars"
+
+
 class KafkaBroker(Server):
     """One broker; its data outlives `kill()` and `restart()`, on the same port. A second listener, `sasl_servers`, demands
     SASL/PLAIN of the user `SASL_USER` with the password `sasl_password`.
 
     `advertised_port`: the port for clients, if the caller runs a proxy in front of the broker. With `tls` a third
     listener, `tls_servers`, demands the same over TLS; clients trust `tls_authority` (needs openssl). With `authorizer` the
-    user `SASL_USER` has no right until it is given one; clients of the first listener have all. `properties`: further
-    lines of the broker's configuration.
+    user `SASL_USER` has no right until it is given one, and its log names what it refuses; clients of the first listener have
+    all rights. `users`: those with the password. `properties`: further lines of the broker's configuration.
     """
 
     def __init__(
@@ -93,6 +102,7 @@ class KafkaBroker(Server):
         heap_megabytes: int = 512,
         tls: bool = False,
         authorizer: bool = False,
+        users: Sequence[str] = (SASL_USER,),
         properties: str = "",
     ) -> None:
         self.folder = folder
@@ -102,6 +112,7 @@ class KafkaBroker(Server):
         self._sasl_port = free_port()
         self._tls_port = free_port() if tls else None
         self._authorizer = authorizer
+        self._users = users
         self._properties = properties
         self._authority = Authority(folder / "authority")
         self.sasl_password = secrets.token_hex(16)
@@ -137,8 +148,7 @@ class KafkaBroker(Server):
             "advertised_port": self._advertised_port,
             "controller_port": self._controller_port,
             "sasl_port": self._sasl_port,
-            "user": SASL_USER,
-            "password": self.sasl_password,
+            "logins": " ".join(f'user_{user}="{self.sasl_password}"' for user in self._users),
             "data": data.resolve(),
         }
         text = _PROPERTIES.format(**values)
@@ -161,8 +171,8 @@ class KafkaBroker(Server):
         self.process.start_ready(self._answers, timeout_seconds=timeout_seconds)
         return self
 
-    def allow(self, rights: Iterable[tuple[str, str, str]], *, prefixed: bool = False) -> None:
-        """Grant the user of the password rights: `topic` or `group`, its name or, with `prefixed`, the beginning of it,
+    def allow(self, rights: Iterable[tuple[str, str, str]], *, prefixed: bool = False, user: str = SASL_USER) -> None:
+        """Grant a user of the password rights: `topic` or `group`, its name or, with `prefixed`, the beginning of it,
         and the operation as Kafka's documentation writes it (`DescribeConfigs`)."""
         pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         bindings = [
@@ -170,7 +180,7 @@ class KafkaBroker(Server):
                 ResourceType[kind.upper()],
                 name,
                 pattern,
-                f"User:{SASL_USER}",
+                f"User:{user}",
                 "*",
                 AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", operation).upper()],
                 AclPermissionType.ALLOW,
@@ -191,13 +201,18 @@ class KafkaBroker(Server):
             raise TestbedError(f"kafka: cannot create topic {name}: {error.args[0].str()}") from None
 
     def _process(self) -> ManagedProcess:
+        classes = class_path("kafka")
+        if self._authorizer:
+            # Maven's jars of SLF4J do not fit each other, so that a broker logs nothing; with Spark's interface it does.
+            classes = os.pathsep.join([*map(str, _spark_jars().glob("slf4j-api-2*.jar")), classes])
         command = [
             java(),
             f"-Xmx{self._heap_megabytes}m",
             "-XX:+UseSerialGC",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            *(["-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=info"] if self._authorizer else []),
             "-cp",
-            class_path("kafka"),
+            classes,
             "kafka.Kafka",
             str(self.folder / "kafka.properties"),
         ]
