@@ -185,9 +185,9 @@ def _steps(demonstration: Demonstration, count: int) -> list[dict[str, Any]]:
         for number in range(count):
             demonstration.loop.set_load(rate=LOW)
             # On a busy machine a restart may take longer than the objective allows, and Weir holds.
-            demonstration.loop.change_policy(objective={"maxLag": "5m"})
+            demonstration.stack.change_policy(objective={"maxLag": "5m"})
             _settle(demonstration)
-            demonstration.loop.change_policy(objective={"maxLag": "30s"})
+            demonstration.stack.change_policy(objective={"maxLag": "30s"})
             # Longer than the cooldown, so that a step's plan waits for nothing but the measurement.
             time.sleep(30)
             found.append(_step(demonstration, flink, HIGHS[number % len(HIGHS)]))

@@ -50,12 +50,6 @@ class Loop:
         settings = [f"{name}={json.dumps(value)}" for name, value in load.items()]
         self.stack.exec(self._load, "python", "-m", "workloads.loadgen.set_load", *settings)
 
-    def change_policy(self, **spec: Any) -> None:
-        """Store the application's policy again with other fields of its `spec`."""
-        policy = self.get(f"/v1/policies/{self.application}")
-        policy["spec"] |= spec
-        self.client.put(f"/v1/policies/{self.application}", json=policy).raise_for_status()
-
     def until(self, what: str, condition: Callable[[Mapping[str, Any]], Any], seconds: float = 300) -> None:
         """Wait for a condition of the application; the error has its last summary and the services' logs."""
         try:

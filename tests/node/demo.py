@@ -25,6 +25,7 @@ The loop runs. In another terminal, as root:
   export WEIR_TOKEN=$({kubectl} -n {namespace} get secret tokens -o jsonpath='{{.data.operator}}' | base64 -d)
   .venv/bin/weir watch demo/orders          # then: weir explain demo/orders
   {kubectl} get pods -A                     # or top pods -A
+  {kubectl} -n demo get scalingpolicies     # or describe, edit
   {kubectl} -n demo exec deployment/load -- python -m workloads.loadgen.set_load rate=2400    # rate=null: the sine again
 
 Ctrl-C ends it and removes everything but the images.

@@ -1,6 +1,7 @@
 """An overlay of the demonstration on the node, with images that are built here."""
 
 import base64
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,6 +56,17 @@ class NodeStack:
         self.node.cluster.kubectl("apply", "--server-side", "-k", str(self._folder), timeout_seconds=READY_SECONDS)
         for namespace in (WEIR, SAMPLE):
             self.node.wait_available(namespace, READY_SECONDS)
+
+    def change_policy(self, **spec: Any) -> None:
+        """Change fields of the `spec` of the sample's policy, a resource, as its user does."""
+        patch = json.dumps({"spec": spec})
+        self.node.cluster.kubectl("patch", "scalingpolicy", "orders", "-n", SAMPLE, "--type=merge", f"--patch={patch}")
+
+    def policy_status(self) -> dict[str, Any]:
+        """Return the status of the sample's policy, with its conditions as `{"Ready": "True", …}`."""
+        path = f"/apis/weir.dev/v1alpha1/namespaces/{SAMPLE}/scalingpolicies/orders"
+        status = self.node.cluster.request("GET", path).get("status", {})
+        return {**status, "conditions": {each["type"]: each["status"] for each in status.get("conditions", [])}}
 
     def down(self) -> None:
         """Delete all that the overlay has made."""

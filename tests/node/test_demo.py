@@ -44,6 +44,17 @@ def test_the_loop_acts_by_itself(loop: Loop) -> None:
     loop.until("a verified rescale", lambda s: s.get("action_phase") == "verified" and slowest(s) >= 2, 600)
 
 
+def test_the_policys_resource_says_so(loop: Loop) -> None:
+    """`kubectl get scalingpolicies`: in force, observed, able to scale, and the subtasks that run."""
+    wanted = dict.fromkeys(("Accepted", "Observed", "Scalable", "Ready"), "True")
+
+    def reported(summary: Mapping[str, Any]) -> bool:
+        status = loop.stack.policy_status()
+        return wanted.items() <= status["conditions"].items() and status["subtasks"] > slowest(summary) >= 2
+
+    loop.until("the conditions", reported)
+
+
 def test_pods_run_as_the_manifests_say(loop: Loop) -> None:
     """Two of each service but the analyzer, in namespaces whose pods must be restricted."""
     node = loop.stack.node
@@ -88,7 +99,9 @@ def plans(loop: Loop) -> list[Mapping[str, Any]]:
 
 def test_no_planner_passes_the_budget(loop: Loop) -> None:
     """It asks for twice the slots of the budget, whatever the load."""
-    loop.change_policy(planner={"name": "static", "parameters": {"parallelism": 2 * SLOTS}}, budget={"slots": SLOTS})
+    loop.stack.change_policy(
+        planner={"name": "static", "parameters": {"parallelism": 2 * SLOTS}}, budget={"slots": SLOTS}
+    )
     loop.set_load(rate=HIGH)
     found: dict[str, Mapping[str, Any]] = {}
 

@@ -69,10 +69,20 @@ def test_a_pod_that_dies_is_replaced(loop: Loop) -> None:
     )
 
 
+def test_applying_the_overlay_again_keeps_the_pods(loop: Loop) -> None:
+    """It carries no replicas, so that Weir has nothing to contest, and scales the workload in the next test."""
+    path = f"/apis/apps/v1/namespaces/{SAMPLE}/deployments/{WORKLOAD}"
+    before = loop.stack.node.cluster.request("GET", path)
+    loop.stack.apply()
+    after = loop.stack.node.cluster.request("GET", path)
+    assert after["spec"] == before["spec"] and after["spec"]["replicas"] >= 2
+    loop.until("still able to scale", lambda _: loop.stack.policy_status()["conditions"].get("Scalable") == "True")
+
+
 def test_less_load_is_fewer_pods(loop: Loop) -> None:
     """Down to the one it began with."""
     # With all else that runs there, a restart may take longer than the demonstration's objective allows: Weir holds.
-    loop.change_policy(objective={"maxLag": "5m"}, behavior=short_behavior(12, 5))
+    loop.stack.change_policy(objective={"maxLag": "5m"}, behavior=short_behavior(12, 5))
     loop.set_load(rate=LOW)
     loop.until("one pod", lambda s: slowest(s) == 2 and len(loop.stack.pods(WORKLOAD)) == 1 and len(running(loop)) == 1)
 

@@ -78,7 +78,7 @@ def test_more_load_is_more_pods(loop: Loop) -> None:
 def test_less_load_is_fewer_pods_whose_members_are_evicted(loop: Loop) -> None:
     """The highest ordinals go; their tasks run elsewhere long before the brokers would have noticed."""
     before, outcomes = pods(loop), Outcomes(loop)
-    loop.change_policy(behavior=short_behavior(12, 5))
+    loop.stack.change_policy(behavior=short_behavior(12, 5))
     loop.set_load(rate=LOW)
     loop.until(
         "one pod",

@@ -7,8 +7,6 @@ import re
 import runpy
 import shutil
 import subprocess
-import threading
-from http.server import ThreadingHTTPServer
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from pydantic_settings import BaseSettings
-from weir_contracts import parse_policy
+from weir_contracts import ScalingPolicy, parse_policy
+from weir_contracts.resource import document_of
 
 from cli.doctor import RIGHTS, namespaces_of
 from runtime.settings import variable
@@ -29,7 +28,6 @@ from services.planner.settings import PlannerSettings
 from testbed.mount import Mount
 from workloads.sample_job import arguments as sample_costs
 
-from .answers import Answers
 from .manifests import (
     FOLDER,
     PROJECT,
@@ -311,6 +309,11 @@ def test_images_are_those_of_make_images_and_compose() -> None:
     assert not re.search(r"image: \S+:\S", "".join(path.read_text() for path in FOLDER.rglob("*.yaml")))
 
 
+def policy_of(overlay: str) -> ScalingPolicy:
+    """Return the policy of an overlay, which is a resource in the namespace of what it scales."""
+    return parse_policy(document_of(named(overlay, "ScalingPolicy", "orders")))
+
+
 def test_the_sample_is_that_of_compose() -> None:
     """The same Flink settings but for the checkpoints, and the same policy but for the addresses."""
     compose = yaml.safe_load(re.sub(r"\$\{\w+\}", "x", (COMPOSE / "compose.yaml").read_text()))["x-flink"]
@@ -322,7 +325,7 @@ def test_the_sample_is_that_of_compose() -> None:
         "execution.checkpointing.externalized-checkpoint-retention",
         "execution.checkpointing.storage",
     }
-    policy = parse_policy(yaml.safe_load((FOLDER / DEMO / "loop" / "policy.yaml").read_text()))
+    policy = policy_of(DEMO)
     theirs = parse_policy(yaml.safe_load((COMPOSE / "jobs" / "policy.yaml").read_text()))
     assert policy.spec.behavior == theirs.spec.behavior
     assert (policy.application, policy.spec.mode, policy.spec.bounds) == ("demo/orders", "act", theirs.spec.bounds)
@@ -344,12 +347,7 @@ def test_the_reactive_job_is_the_same_on_pods_that_weir_may_scale() -> None:
     given = dict(zip(command[5::2], command[6::2], strict=True))
     pairs = [each for each in wanted if each not in {"--stay", "--sample-costs", "--"}]
     assert given == dict(zip(pairs[::2], pairs[1::2], strict=True))
-    ours, theirs = (
-        parse_policy(yaml.safe_load(named(overlay, "ConfigMap", name)["data"]["policy.yaml"]))
-        for overlay in (REACTIVE, DEMO)
-        for name in [each["metadata"]["name"] for each in of_kind(overlay, "ConfigMap")]
-        if name.startswith("policy-")
-    )
+    ours, theirs = policy_of(REACTIVE), policy_of(DEMO)
     kept = {"target": theirs.spec.target, "bounds": theirs.spec.bounds}
     assert ours.spec.model_copy(update=kept) == theirs.spec
     workload = ours.spec.target.kubernetes
@@ -361,7 +359,6 @@ def test_the_reactive_job_is_the_same_on_pods_that_weir_may_scale() -> None:
 CONNECTIONS = {
     *((name, "kafka", 9092) for name in (*WEIR, "kafka", "jobmanager", "taskmanager", "load")),
     ("executor", "knowledge", 8080),
-    ("policy", "knowledge", 8080),
     ("knowledge", "planner", 8093),
     ("knowledge", "redis", 6379),
     *((name, "jobmanager", 8081) for name in ("monitor", "executor", "sample-job")),
@@ -436,8 +433,7 @@ def test_every_rule_of_a_network_policy_names_its_peers(overlay: str) -> None:
 
 def test_the_streams_policy_fits_its_workload() -> None:
     """A StatefulSet that exists, with the threads, the metrics port and the application that the policy says."""
-    config = next(each for each in of_kind(STREAMS, "ConfigMap") if each["metadata"]["name"].startswith("policy-"))
-    spec = parse_policy(yaml.safe_load(config["data"]["policy.yaml"])).spec
+    spec = policy_of(STREAMS).spec
     application = None if spec.application is None else spec.application.kafka_streams
     workload = spec.target.kubernetes
     assert workload is not None and workload.unit is not None and application is not None
@@ -456,8 +452,7 @@ def test_the_streams_policy_fits_its_workload() -> None:
 @pytest.mark.parametrize("overlay", [REACTIVE, STREAMS])
 def test_a_workload_that_weir_scales_carries_no_replicas(overlay: str) -> None:
     """Else each `kubectl apply -k` would set its number again, and Weir would hold (`contested`)."""
-    config = next(each for each in of_kind(overlay, "ConfigMap") if each["metadata"]["name"].startswith("policy-"))
-    target = parse_policy(yaml.safe_load(config["data"]["policy.yaml"])).spec.target.kubernetes
+    target = policy_of(overlay).spec.target.kubernetes
     assert target is not None
     assert [ref.name for ref in target.refs if "replicas" in named(overlay, ref.kind, ref.name)["spec"]] == []
 
@@ -494,42 +489,6 @@ def mebibytes(text: str) -> int:
 def millicores(text: str) -> int:
     """Return a quantity such as 50m or 2."""
     return int(text.removesuffix("m")) if text.endswith("m") else 1000 * int(text)
-
-
-class Knowledge(ThreadingHTTPServer):
-    """Accepts a policy once, after failures."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
-        self.statuses = [503, 201, 409]
-        self.received: list[tuple[str, str | None, str | None, bytes]] = []
-
-
-class _Answers(Answers):
-    server: Knowledge
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        given = self.headers.get("If-None-Match"), self.headers.get("Authorization")
-        self.server.received.append((self.path, *given, body))
-        self.respond(self.server.statuses.pop(0), b"planner is away")
-
-
-def test_the_first_policy_is_put_once() -> None:
-    """As soon as knowledge accepts it, and never over another: the request itself forbids that."""
-    put = runpy.run_path(str(FOLDER / DEMO / "loop" / "policy.py"))["put"]
-    with Knowledge() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}/v1/policies/demo/orders"
-        answers = [put(url, b"spec", "secret") for _ in range(3)]
-        server.shutdown()
-        thread.join()
-    assert answers == [(False, "503 planner is away"), (True, "stored (201)"), (True, "409 planner is away")]
-    assert server.received == [("/v1/policies/demo/orders", "*", "Bearer secret", b"spec")] * 3
-    done, sentence = put(url, b"spec", "secret")
-    assert not done
-    assert "refused" in sentence
 
 
 def _uncommented(path: Path, *beginnings: str) -> None:
