@@ -80,7 +80,8 @@ test-kubernetes: kubernetes  ## against a real Kubernetes API server, whose pods
 test-node: node-means means kubernetes-node  ## on a Kubernetes node of this machine, where pods really run (Debian, as root)
 	@$(BIN)/pytest -q tests/node
 
-# One run, one closing line: the fast tests by all workers, then the others by one. The trial comes before the integration tests, whose parts stay up until the end.
+# One run, one closing line: the fast tests by all workers, then by one those that share parts, by another those of Kubernetes.
+# The trial comes before the integration tests, whose parts stay up until the end.
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration

@@ -83,7 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
-            item.add_marker(pytest.mark.xdist_group("parts"))  # they share Kafka, Flink and Spark
+            # All but these share Kafka, Flink and Spark.
+            item.add_marker(pytest.mark.xdist_group(tier if tier == "kubernetes" else "parts"))
         if item.path.parent == _FUZZ:
             item.add_marker("thorough")
     if not effort.thorough():
