@@ -43,6 +43,8 @@ daemon = docker.DockerDaemon(folder / "data", folder / "run")
 found, family = [state()], []
 for end in (daemon.process.kill, daemon.stop):
     daemon.start()
+    # The first daemon's network is there when the second starts.
+    subprocess.run(["docker", "--host", daemon.url, "network", "create", "front"], stdout=subprocess.DEVNULL, check=not family)
     found.append(state())
     family += psutil.Process(daemon.process.pid).children(recursive=True)
     names = [each.name() for each in family if each.is_running()]
@@ -73,6 +75,7 @@ def test_a_daemon_leaves_the_machine_as_it_was(folder: Path) -> None:
     before, *during, after, names, left = json.loads(done.stdout)
     for each in during:
         assert each["answers"] and each["mounts"] and each["forwarding"] == "1\n"
+        assert any(name.startswith("br-") for name in each["interfaces"])
         assert "docker0" in each["interfaces"] and any(rule.startswith(":DOCKER ") for rule in each["rules"])
     assert "containerd" in names
     assert after == before
