@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 from weir_contracts import Parallelism, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, PLANS
 
 from bench.results_file import distribution, log
+from runtime.kafka_python import close_admin, open_admin
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, NotInTime, wait_until
 from testbed.redis import RedisServer
@@ -29,6 +29,7 @@ from .proxy import Exchange, FailPoint, RecordingProxy, Trap
 
 GROUP = "weir-executor"
 READ_GROUP_SECONDS = 0.25
+READ_SECONDS = 2.0
 POINT_SECONDS = 12.0
 """The longest wait for a fail point; then the faults strike wherever the action is."""
 NEVER = float("inf")
@@ -56,11 +57,14 @@ class Round:
 
 
 class GroupFollower:
-    """Reads who owns which partition from the group's coordinator, on a separate thread, until stopped."""
+    """Reads who owns which partition from the group's coordinator, on a separate thread, until stopped.
+
+    Through kafka-python: librdkafka 2 ends the process by an assertion if the broker goes away during this request.
+    """
 
     def __init__(self, bootstrap_servers: str, readings: list[GroupReading]) -> None:
+        self._servers = [bootstrap_servers]
         self._readings = readings
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="group-follower", daemon=True)
 
@@ -72,17 +76,30 @@ class GroupFollower:
         self._thread.join(10)
 
     def _follow(self) -> None:
+        admin = None
         while not self._stopped.wait(READ_GROUP_SECONDS):
-            at = time.time()
-            with suppress(KafkaException):  # a broker that is away
-                group = self._admin.describe_consumer_groups([GROUP], request_timeout=1.5)[GROUP].result(2.0)
-                owners = {
-                    place.partition: member.client_id.removeprefix(f"{GROUP}-")
-                    for member in group.members
-                    for place in (member.assignment.topic_partitions if member.assignment else ())
-                    if place.topic == PLANS.name
-                }
-                self._readings.append(GroupReading(at, owners))
+            try:
+                if admin is None:
+                    admin = open_admin(self._servers, "chaos", READ_SECONDS)
+                at = time.time()
+                self._readings.append(GroupReading(at, _owners(admin.describe_groups([GROUP])[GROUP])))
+            except Exception:  # noqa: BLE001 - whatever a broker that goes away leads to
+                if admin is not None:
+                    close_admin(admin)
+                admin = None
+        if admin is not None:
+            close_admin(admin)
+
+
+def _owners(group: Mapping[str, Any]) -> dict[int, str]:
+    """Return the name of each partition's owner by a description of the group."""
+    found: dict[int, str] = {}
+    for member in group["members"]:
+        assignment = member["member_assignment"]
+        for topic in assignment["assigned_partitions"] if isinstance(assignment, Mapping) else ():
+            if topic["topic"] == PLANS.name:
+                found |= dict.fromkeys(topic["partitions"], member["client_id"].removeprefix(f"{GROUP}-"))
+    return found
 
 
 class Stack(Protocol):
