@@ -1,35 +1,51 @@
 """Each service in the memory of its container, against what its own limits let in.
 
-The oracle is the kernel's: the largest resident memory of the process (VmHWM), beside the limit in its manifest.
+The oracle is the kernel's: the largest resident memory of the process and of those that it started (VmHWM), beside the
+limit in its manifest.
 """
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
-from weir_contracts import parse_policy
-from weir_contracts.topics import POLICIES
+from weir_contracts import Outcome, Plan, ScalingPolicy, policy_of
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 
+from runtime.envelope import encode
 from runtime.kafka_bus import KafkaBus
 from runtime.service import topic_specs
 from testbed.kafka import KafkaBroker
 from testbed.process import wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
-from tests.unit.knowledge.builders import document
+from tests.unit.executor.builders import plan
 
 ROOT = Path(__file__).parents[3]
 DATABASE = 11
 TOKEN = "a-token-of-sixteen-characters"  # noqa: S105 - of this test
+ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
 CALLERS = 60
+REFUSED_SECONDS, OTHERS_SECONDS = 25.0, 4.0
+"""Until the first caller is refused, and then for the others: those for which there is room wait for the end of their body."""
+TARGETS = 20
+NOT_READ = re.compile("elements|too many large bodies are open")
+ACTS: dict[str, Any] = {"objective": {"maxLag": "30s"}, "mode": "act", "interval": "1s"}
 UNITS = {"Mi": 2**20, "Gi": 2**30}
+REQUESTS = {
+    "knowledge": ["PUT /v1/policies/shop/a"],
+    "planner": ["POST /v1/judge", "POST /v1/plan", "POST /v1/planners", "POST /v1/planners/validate"],
+    "executor": ["POST /metrics"],
+}
+"""Requests of each service with a body, which the callers send in turn. The executor reads none."""
 
 
 def limit_bytes(service: str) -> int:
@@ -41,35 +57,59 @@ def limit_bytes(service: str) -> int:
     raise AssertionError(f"{service} has no Deployment")
 
 
+def processes(pid: int) -> list[int]:
+    """Return a process and all that it started, which share its container."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += processes(int(child))
+    return found
+
+
 def largest_bytes(service: WeirService) -> int:
-    """Return the largest memory that the process ever had in use."""
-    status = Path(f"/proc/{service.pid}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
+    """Return the largest memory that the processes ever had in use, each at its own time; what they share counts twice."""
+    found = 0
+    for pid in processes(service.pid):
+        status = Path(f"/proc/{pid}/status").read_text()
+        found += int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+    return found * 1024
 
 
-@pytest.fixture
-def knowledge(kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> Iterator[WeirService]:
-    settings = {
+@pytest.fixture(scope="module")
+def services(kafka: KafkaBroker, redis_server: RedisServer, run_folder: Path) -> Iterator[dict[str, WeirService]]:
+    """Knowledge, planner and executor of one loop, each started once."""
+    roles = ["write", "planner-admin"]
+    shared = {
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "WEIR_TOKENS": json.dumps({TOKEN: {"name": "ada", "role": roles}}),
+        "WEIR_KNOWLEDGE_TOKEN": TOKEN,
         "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
-        "WEIR_TOKENS": json.dumps({TOKEN: {"name": "ada", "role": "write"}}),
+        "WEIR_KNOWLEDGE_PLANNER_URL": "",
+        "WEIR_EXECUTOR_GROUP": "executor-of-memory-limits",
+        "WEIR_PLANNER_PLUGIN_SCHEMES": "http",
+        "WEIR_PLANNER_PLUGIN_NETWORKS": "loopback",
     }
-    with WeirService("knowledge", tmp_path, settings) as service:
-        service.wait_ready()
-        yield service
+    with ExitStack() as stack:
+        found: dict[str, WeirService] = {}
+        for name in REQUESTS:
+            if "knowledge" in found:
+                shared["WEIR_KNOWLEDGE_URL"] = found["knowledge"].url
+            found[name] = stack.enter_context(WeirService(name, run_folder / f"memory-{name}", shared))
+        for each in found.values():
+            each.wait_ready()
+        yield found
 
 
-async def unfinished(port: int, token: str | None, body: bytes) -> bytes:
-    """Send a body that does not end, and return the head of the response, or nothing within some seconds."""
+async def unfinished(port: int, request: str, token: str | None, body: bytes) -> bytes:
+    """Send a body that does not end, and return the head of the response; nothing if the connection breaks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = "PUT /v1/policies/shop/a HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head = f"{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body) + 1}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "") + "\r\n"
     try:
-        async with asyncio.timeout(8):
-            writer.write(head.encode() + body)
-            await writer.drain()
-            return await reader.read(200)
-    except (TimeoutError, OSError):
+        writer.write(head.encode() + body)
+        await writer.drain()
+        return await reader.read(200)
+    except OSError:
         return b""
     finally:
         writer.close()
@@ -85,28 +125,38 @@ async def unfinished(port: int, token: str | None, body: bytes) -> bytes:
     ],
     ids=["no token", "elements", "text", "too many elements"],
 )
-async def test_callers_do_not_fill_the_memory_of_knowledge(
-    knowledge: WeirService, token: str | None, body: bytes, statuses: set[int]
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_callers_do_not_fill_the_memory(
+    services: dict[str, WeirService], name: str, token: str | None, body: bytes, statuses: set[int]
 ) -> None:
     """60 callers that each stay within the limits and do not end: those for which there is no room are refused, the
-    listener answers others meanwhile, and the process stays in its limit."""
-    sending = [asyncio.create_task(unfinished(knowledge.port, token, body)) for _ in range(CALLERS)]
+    listener answers others meanwhile, and the process stays in its limit. Where no route takes a body, none is read."""
+    service, requests = services[name], REQUESTS[name]
+    sending = [
+        asyncio.create_task(unfinished(service.port, requests[number % len(requests)], token, body))
+        for number in range(CALLERS)
+    ]
     await asyncio.sleep(0)
     began = time.monotonic()
     async with httpx.AsyncClient() as http:
-        live = await http.get(f"{knowledge.url}/health/live", timeout=10.0)
+        live = await http.get(f"{service.url}/health/live", timeout=10.0)
     answered_seconds = time.monotonic() - began
-    answers = [answer for answer in await asyncio.gather(*sending) if answer]
-    knowledge.process.check()
+    await asyncio.wait(sending, timeout=REFUSED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    refused, others = await asyncio.wait(sending, timeout=OTHERS_SECONDS)
+    for caller in others:
+        caller.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    answers = [each.result() for each in refused if each.result()]
+    service.process.check()
     assert live.status_code == 200
     found = {int(answer.split()[1]) for answer in answers}
-    assert found and found <= statuses
-    assert largest_bytes(knowledge) < limit_bytes("knowledge"), f"live answered after {answered_seconds:.1f} s"
+    assert found and found <= ({405} if name == "executor" and token else statuses)
+    assert largest_bytes(service) < limit_bytes(name), f"live answered after {answered_seconds:.1f} s"
 
 
 @asynccontextmanager
-async def hostile_flink() -> AsyncIterator[int]:
-    """A server that answers every request with an endless list of empty lists."""
+async def hostile_target() -> AsyncIterator[str]:
+    """A server that answers every request with an endless list of empty lists; its address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -122,24 +172,46 @@ async def hostile_flink() -> AsyncIterator[int]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+
+
+@asynccontextmanager
+async def loop_of(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
+    bus = KafkaBus(kafka.bootstrap_servers)
+    await bus.start()
+    await bus.ensure_topics(topic_specs(4))
+    yield bus
+    await bus.close()
+
+
+def flink(name: str, url: str) -> ScalingPolicy:
+    """Return a policy of a Flink job at this address."""
+    application = {"flink": {"url": url, "job": name.rpartition("/")[2]}}
+    return policy_of(name, application=application, target={"flink": {}}, **ACTS)
+
+
+def endpoint(name: str, url: str) -> ScalingPolicy:
+    """Return a policy of a consumer group whose instances are behind this address."""
+    return policy_of(
+        name,
+        application={"consumerGroup": {"groupId": name.rpartition("/")[2]}},
+        signals={"kafka": {"bootstrapServers": "127.0.0.1:1"}},
+        target={"endpoint": {"url": f"{url}/{name}"}},
+        **ACTS,
+    )
 
 
 async def test_targets_do_not_fill_the_memory_of_the_monitor(kafka: KafkaBroker, tmp_path: Path) -> None:
     """The author of a policy chooses the address: twenty of them serve 30 MB of `[],` to each request. Each application
     is unreachable with that reason, and the process stays in its limit."""
-    bus = KafkaBus(kafka.bootstrap_servers)
-    await bus.start()
-    await bus.ensure_topics(topic_specs(4))
-    names = [f"hostile/a{i}" for i in range(20)]
-    with WeirService("monitor", tmp_path, {"WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}) as monitor:
-        async with hostile_flink() as port:
+    names = [f"hostile/a{i}" for i in range(TARGETS)]
+    settings = {"WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    async with loop_of(kafka) as bus, hostile_target() as url:
+        with WeirService("monitor", tmp_path, settings) as monitor:
             for name in names:
-                target: dict[str, Any] = {"flink": {"url": f"http://127.0.0.1:{port}/", "job": "orders"}}
-                policy = parse_policy(document(name, target=target, interval="1s"))
-                await bus.publish(POLICIES.name, name, policy.model_dump_json().encode())
+                await bus.publish(POLICIES.name, name, flink(name, url).model_dump_json().encode())
             await asyncio.to_thread(monitor.wait_ready)
 
             def observed() -> bool:
@@ -149,7 +221,63 @@ async def test_targets_do_not_fill_the_memory_of_the_monitor(kafka: KafkaBroker,
                 return all(any(name in line for line in lines) for name in names)
 
             await asyncio.to_thread(wait_until, observed, timeout_seconds=60, what="each application refused")
-        assert largest_bytes(monitor) < limit_bytes("monitor")
+            assert largest_bytes(monitor) < limit_bytes("monitor")
+            for name in names:
+                await bus.publish(POLICIES.name, name, None)
+
+
+async def refused_plans(bus: KafkaBus, plans: Sequence[Plan]) -> dict[str, Outcome]:
+    """Publish plans, as a planner does, and return the executor's refusals by application."""
+    outcomes = bus.reader(OUTCOMES.name)
+    for each in plans:
+        body, headers = encode(each, type=PLANS.type, source="planner", id=each.id, time=each.created_at)
+        await bus.publish(PLANS.name, each.application, body, headers)
+    found: dict[str, Outcome] = {}
+    try:
+        async with asyncio.timeout(60):
+            while len(found) < len(plans):
+                for record in await outcomes.receive(timeout_seconds=0.5):
+                    outcome = Outcome.model_validate_json(record.value or b"")
+                    if outcome.plan_id in {each.id for each in plans}:
+                        found[outcome.application] = outcome
+    finally:
+        await outcomes.close()
+    return found
+
+
+async def test_targets_do_not_fill_the_memory_of_the_executor(
+    services: dict[str, WeirService], kafka: KafkaBroker
+) -> None:
+    """Twenty policies that act, of Flink jobs and of endpoints: each plan is refused, since its target's answer is too
+    large to be read, and the process stays in its limit."""
+    executor, now = services["executor"], datetime.now(UTC)
+    names = [f"hostile/b{i}" for i in range(TARGETS)]
+    async with loop_of(kafka) as bus, hostile_target() as url, httpx.AsyncClient(headers=ALLOWED) as knowledge:
+        versions = {}
+        for i, name in enumerate(names):
+            address = f"{services['knowledge'].url}/v1/policies/{name}"
+            answer = await knowledge.put(address, json=(flink, endpoint)[i % 2](name, url).to_document(), timeout=20.0)
+            assert answer.status_code == 201, answer.text
+            versions[name] = answer.json()["metadata"]["version"]
+        plans = [plan(application=name, number=1, at=now, policy_version=version) for name, version in versions.items()]
+        refused = await refused_plans(bus, plans)
+        executor.process.check()
+        assert {each.phase for each in refused.values()} == {"refused"}
+        assert [each.sentence for each in refused.values() if not NOT_READ.search(each.sentence)] == []
+        assert largest_bytes(executor) < limit_bytes("executor")
         for name in names:
-            await bus.publish(POLICIES.name, name, None)
-    await bus.close()
+            await knowledge.delete(f"{services['knowledge'].url}/v1/policies/{name}", timeout=20.0)
+
+
+async def test_plugins_do_not_fill_the_memory_of_the_planner(services: dict[str, WeirService]) -> None:
+    """Twenty registrations at once of a planner that answers without an end: each is refused with that reason, and the
+    process stays in its limit."""
+    planner = services["planner"]
+    async with hostile_target() as url, httpx.AsyncClient(headers=ALLOWED, timeout=60.0) as http:
+        answers = await asyncio.gather(
+            *(http.post(f"{planner.url}/v1/planners", json={"name": f"p{i}", "url": url}) for i in range(TARGETS))
+        )
+    planner.process.check()
+    assert {answer.status_code for answer in answers} == {422}
+    assert [answer.text for answer in answers if not NOT_READ.search(answer.text)] == []
+    assert largest_bytes(planner) < limit_bytes("planner")
