@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import KafkaError, Producer
-from tests.integration.replicas.many_jobs import ManyJobs
 from weir_contracts import DeadLetter, Outcome
 from weir_contracts.base import VERSION
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
@@ -23,6 +22,7 @@ from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.simulated_flink import ManyJobs
 from tests.unit.deploy.test_acls import NAMES, SERVICES, documented, granted
 from tests.unit.knowledge.builders import plan
 from tests.unit.planner.build import policy
