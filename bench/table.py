@@ -293,9 +293,8 @@ def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def page(folder: Path = RESULTS) -> str:
-    """Return the page as Markdown from the results in `folder`, without what is not measured."""
-    measured = [name for name in FIGURES if (folder / f"{name}.json").exists()]
-    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in measured}
+    """Return the page as Markdown from the results in `folder`. Raises `FileNotFoundError` if a result is missing."""
+    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in FIGURES}
     strategies = {
         name: json.loads((folder / f"{name}.json").read_text()) for name in ("compare", "quality", "planners")
     }
