@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
-from weir_contracts import PlanReply, changes
+from weir_contracts import PlanReply, changes, fitted
 from weir_contracts.planning import Number
 from weir_planner import Request, planner
 
@@ -72,7 +72,11 @@ def plan_by_responsive(request: Request) -> PlanReply:
 def _more(inputs: Inputs, diagnoser: BaseModel, opinion: Opinion) -> PlanReply:
     request, answer, now = inputs.request, inputs.answer, inputs.request.replicas
     if isinstance(diagnoser, LagDiagnoser | LatencyDiagnoser) and _is_blocked(inputs):
-        sentence = f"{opinion.reason}, but all threads are mostly blocked: more replicas would not help, check brokers and network"
+        sentence = fitted(
+            opinion.reason,
+            "; all threads are mostly blocked: check brokers and network",
+            ", more replicas would not help",
+        )
         return answer.hold("blocked-but-late", sentence)
     wanted = opinion.replicas or 0.0
     if inputs.parameters.max_scale_up_replicas is not None:
