@@ -83,8 +83,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
-            # All but these share Kafka, Flink and Spark.
-            item.add_marker(pytest.mark.xdist_group(tier if tier == "kubernetes" else "parts"))
+            # All others share Kafka, Flink and Spark. A start of an API server beside theirs takes longer than a story allows.
+            alone = tier == "kubernetes" and "own_cluster" not in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group(tier if alone else "parts"))
         if item.path.parent == _FUZZ:
             item.add_marker("thorough")
     if not effort.thorough():
