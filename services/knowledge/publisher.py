@@ -124,26 +124,26 @@ class PolicyPublisher:
         count = 0
         while entries := await self.store.outbox():
             for entry in entries:
-                if await self._is_late(entry):
+                number, records = await self._records(entry, epoch)
+                if await self._is_late(entry.application, number):
                     await self.store.published([entry])
                     continue
-                for record in await self._records(entry, epoch):
+                self._sent[entry.application] = number
+                for record in records:
                     if self.epoch != epoch:
                         return count  # another replica may hold the lease, and publishes the entry
-                    if record.topic == POLICIES.name and (sent := version_of(record.headers)) is not None:
-                        self._sent[entry.application] = sent.number
                     await self.bus.publish(record.topic, record.key, record.value, record.headers)
                 await self.store.published([entry])
                 count += 1
         return count
 
-    async def _is_late(self, entry: OutboxEntry) -> bool:
+    async def _is_late(self, application: str, number: int) -> bool:
         """Return whether the topic has a newer version of an entry's policy; the stored one is above it then."""
-        newest = self._others.get(entry.application, 0)
-        if _entry_number(entry) >= newest:
+        newest = self._others.get(application, 0)
+        if number >= newest:
             return False
-        if (await self._stored(entry.application) or 0) < newest:
-            await self._outbid(entry.application, newest)
+        if (await self._stored(application) or 0) < newest:
+            await self._outbid(application, newest)
         return True
 
     async def _stored(self, application: str) -> int | None:
@@ -164,16 +164,17 @@ class PolicyPublisher:
         with suppress(VersionConflict, TargetTaken):
             await self.store.put_policy(policy.model_copy(update={"metadata": metadata}), policy.metadata.version)
 
-    async def _records(self, entry: OutboxEntry, epoch: int) -> list[Outgoing]:
-        """Return the records of an entry: the policy, or its tombstone and the application's end."""
+    async def _records(self, entry: OutboxEntry, epoch: int) -> tuple[int, list[Outgoing]]:
+        """Return an entry's version and its records: the policy, or its tombstone and the application's end."""
         if entry.value is not None:
-            return [self._policy_record(ScalingPolicy.model_validate_json(entry.value), epoch)]
+            policy = ScalingPolicy.model_validate_json(entry.value)
+            return policy.metadata.version or 0, [self._policy_record(policy, epoch)]
         version = entry.version or 0
         records = [Outgoing(POLICIES.name, entry.application, None, RecordVersion(version, epoch).headers())]
         if entry.deleted is not None:
             policy = ScalingPolicy.model_validate_json(entry.deleted)
             records.append(end_record(await self._end(policy, version)))
-        return records
+        return version, records
 
     def _policy_record(self, policy: ScalingPolicy, epoch: int) -> Outgoing:
         now = self.clock.now()
@@ -205,19 +206,22 @@ class PolicyPublisher:
         await self._close_reader()
         self._reader = self.bus.reader(POLICIES.name)
         last: dict[str, int] = {}
+        newest: dict[str, int] = {}
         async with asyncio.timeout(self.read_seconds):
             while not await self._reader.caught_up():
                 for record in await self._reader.receive(timeout_seconds=0.2):
                     if record.key is not None:
-                        last[record.key] = _number(record)
+                        last[record.key] = number = _number(record)
+                        newest[record.key] = max(number, newest.get(record.key, 0))
+        deletions = await self.store.deletions()
         stored = {policy.application: policy.metadata.version or 0 for policy in await self.store.policies()}
         behind = [name for name, version in stored.items() if last.get(name, -1) < version]
         # A deletion needs no record: compaction removes the tombstone after everything before it.
-        behind += [n for n, version in (await self.store.deletions()).items() if last.get(n, version) < version]
-        self._sent, self._others = {}, last
-        for name, version in (stored | await self.store.deletions()).items():
-            if version < last.get(name, version):
-                await self._outbid(name, last[name])
+        behind += [n for n, version in deletions.items() if last.get(n, version) < version]
+        self._sent, self._others = {}, newest
+        for name, version in (stored | deletions).items():
+            if version < newest.get(name, version):
+                await self._outbid(name, newest[name])
         pending = {entry.application for entry in await self.store.outbox()}
         for application in behind:
             if application not in pending:
@@ -240,13 +244,14 @@ class PolicyPublisher:
             stored = await self._stored(record.key)
             if stored is None:
                 continue
-            is_foreign = number > stored or (number == stored and version is not None and version.epoch > epoch)
-            if is_foreign:
+            if number > stored or (number == stored and version is not None and version.epoch > epoch):
                 await self._outbid(record.key, number)
             elif number < stored:
                 _log.warning("published-too-late", application=record.key, place=record.place, stored=stored)
                 await self.store.publish_again(record.key)
-            found = found or is_foreign or number < stored
+            else:
+                continue
+            found = True
         return found
 
     async def _close_reader(self) -> None:
@@ -266,12 +271,6 @@ def end_record(observation: Observation) -> Outgoing:
         traceparent=new_traceparent(observation.id),
     )
     return Outgoing(OBSERVATIONS.name, observation.application, body, headers)
-
-
-def _entry_number(entry: OutboxEntry) -> int:
-    if entry.value is None:
-        return entry.version or 0
-    return ScalingPolicy.model_validate_json(entry.value).metadata.version or 0
 
 
 def _number(record: Record) -> int:

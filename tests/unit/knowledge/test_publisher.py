@@ -356,6 +356,18 @@ async def test_a_record_without_a_signature_counts_for_nothing(house: House, num
     assert (await house.seen_by_the_executor())[APP].spec.mode == "advise"
 
 
+async def test_a_foreign_version_that_is_not_the_last_record_is_outbid_too(house: House) -> None:
+    """A late record of the former publisher follows it: consumers obey the foreign one, not the topic's last."""
+    await house.store.put_policy(policy(version=1, mode="paused"), 0)
+    await house.first.publisher.publish()
+    (earlier,) = house.bus.records(POLICIES.name)
+    house.first.lease.close()
+    await forge(house, 9)
+    await house.bus.publish(POLICIES.name, APP, earlier.value, earlier.headers)
+    await house.second.publisher.publish()
+    assert (await house.seen_by_the_executor())[APP].spec.mode == "paused"
+
+
 async def test_a_record_with_the_publishers_own_epoch_is_no_disguise(house: House) -> None:
     """Its epoch stands in each record of the topic; the same version with a later epoch is not the store's either."""
     await house.store.put_policy(policy(version=1, mode="paused"), 0)
@@ -367,7 +379,7 @@ async def test_a_record_with_the_publishers_own_epoch_is_no_disguise(house: Hous
 
 
 async def test_an_application_that_only_the_topic_knows_gets_its_owners_policy(house: House) -> None:
-    """Nobody stored the record's policy, which has a version of a time to come. What its owner writes then is in force."""
+    """Its record has a version of a time to come, and the store has no such policy. What the owner writes then is in force."""
     await house.first.publisher.publish()
     await forge(house, 4_102_444_800_000)
     await house.first.publisher.publish()
