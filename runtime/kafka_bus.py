@@ -13,6 +13,7 @@ from typing import Unpack
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from weir_contracts import counted
 
 from .bus import Bus, BusError, Consumer, MemberOptions, Reader, ReaderOptions
 from .clock import Clock, SystemClock
@@ -106,12 +107,12 @@ def shortfalls(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
     if not wanted:
         return []
     replicas = replica_counts(admin)
-    few = [spec for spec, asked in wanted if replicas.get(spec.name, asked) < asked]
+    few = [spec for spec, required in wanted if replicas.get(spec.name, required) < required]
     found = []
     if few:
-        least = min(replicas[spec.name] for spec in few)
+        fewest = counted(min(replicas[spec.name] for spec in few), "replica")
         found.append(
-            f"{_named(few)} {least} replica{'s' if least > 1 else ''}, not {few[0].replicas} (WEIR_REPLICATION_FACTOR): "
+            f"{_named(few)} {fewest}, not {few[0].replicas} (WEIR_REPLICATION_FACTOR): "
             "kafka-reassign-partitions.sh adds replicas"
         )
     lower = [

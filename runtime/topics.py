@@ -121,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--also", type=further, action="append", default=[])
     options, rest = parser.parse_known_args(arguments)
     settings = load(TopicsSettings, rest)
-    copies = (settings.replication_factor, settings.min_insync_replicas)
-    specs = [*topic_specs(settings.partitions, *copies), *options.also]
+    specs = topic_specs(settings.partitions, settings.replication_factor, settings.min_insync_replicas)
+    specs = [*specs, *options.also]
     try:
         servers, security = settings.kafka_bootstrap_servers, settings.kafka_security
         done = ensure_within(servers, specs, options.timeout, SystemClock(), security)

@@ -83,9 +83,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
-            # All others share Kafka, Flink and Spark. A start of an API server beside theirs takes longer than a story allows.
-            alone = tier == "kubernetes" and "own_cluster" not in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group(tier if alone else "parts"))
+            # `parts` share Kafka, Flink and Spark; an API server that starts at the same time takes longer than a story allows.
+            starts_cluster = "own_cluster" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("parts" if tier != "kubernetes" or starts_cluster else tier))
         if item.path.parent == _FUZZ:
             item.add_marker("thorough")
     if not effort.thorough():

@@ -257,8 +257,8 @@ class Campaign(ABC):
                 if answer.is_success:
                     answered_at, self.versions[policy.application] = time.time(), answer.json()["metadata"]["version"]
             accepted = accepted and answered_at < NEVER
-            least, most = policy.spec.bounds.of("")
-            bounds = range(least, most + 1)
+            min_parallelism, max_parallelism = policy.spec.bounds.of("")
+            bounds = range(min_parallelism, max_parallelism + 1)
             self.record.policies.append(
                 PolicyChange(sent_at, answered_at, policy.application, policy.spec.mode, bounds)
             )

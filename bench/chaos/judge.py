@@ -220,5 +220,5 @@ class _Job:
 
 def _within(bounds: range, there: Parallelism, wanted: Parallelism) -> bool:
     """Return whether each operator is within the bounds, or on its way back into them."""
-    least, most = bounds.start, bounds.stop - 1
-    return all(min(least, there.get(n, p)) <= p <= max(most, there.get(n, p)) for n, p in wanted.items())
+    low, high = bounds.start, bounds.stop - 1
+    return all(min(low, there.get(n, p)) <= p <= max(high, there.get(n, p)) for n, p in wanted.items())

@@ -130,7 +130,7 @@ class RecordingProxy:
         return self._trap
 
     async def _open(self, server: str, url: str, verify: Any) -> str:
-        # Every request of its own connection to the server: one that is restarted has no stale ones.
+        # Each request opens a new connection: none is left over from before a restart of the server.
         limits = httpx.Limits(max_keepalive_connections=0)
         client = httpx.AsyncClient(base_url=url, timeout=HOLD_SECONDS, trust_env=False, verify=verify, limits=limits)
 

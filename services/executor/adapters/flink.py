@@ -235,7 +235,7 @@ async def _get_or_none(cluster: Cluster, path: str, parse: Callable[[Any], T]) -
 
 def _named(reason: str, graph: Topology | None) -> str:
     """Return Flink's reason with the names of operators instead of their ids."""
-    for operator in () if graph is None else graph.operators:
+    for operator in graph.operators if graph is not None else ():
         reason = reason.replace(operator.id, short_name(operator.name))
     return reason
 

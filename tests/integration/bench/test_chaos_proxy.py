@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bench.chaos.flink import rescale_of
-from bench.chaos.proxy import FailPoint, RecordingProxy
+from bench.chaos.proxy import FailPoint, RecordingProxy, Trap
 from testbed.simulated_flink import NAMES, VERTICES, WORK, ManyJobs
 
 PATH = "/jobs/{}/resource-requirements"
@@ -47,8 +47,14 @@ def path(flink: ManyJobs) -> str:
     return PATH.format(flink.jobs["orders"].id)
 
 
-def point(when: Any) -> FailPoint:
-    return FailPoint("flink", "PUT", "/resource-requirements", when)
+async def held(
+    when: Any, flink: ManyJobs, proxy: RecordingProxy, client: httpx.AsyncClient
+) -> tuple[Trap, "asyncio.Task[httpx.Response]"]:
+    """Return the trap that holds a request for four subtasks, and the request."""
+    trap = proxy.arm(FailPoint("flink", "PUT", "/resource-requirements", when))
+    put = asyncio.create_task(client.put(path(flink), json=body(4)))
+    assert await asyncio.to_thread(trap.reached.wait, 5.0)
+    return trap, put
 
 
 async def test_what_changes_something_is_recorded_with_its_sender(
@@ -66,9 +72,7 @@ async def test_a_request_is_held_before_it_reaches_the_target(
     flink: ManyJobs, proxy: RecordingProxy, client: httpx.AsyncClient
 ) -> None:
     """While it is held the target knows nothing of it; released, it arrives."""
-    trap = proxy.arm(point("before"))
-    put = asyncio.create_task(client.put(path(flink), json=body(4)))
-    assert await asyncio.to_thread(trap.reached.wait, 5.0)
+    trap, put = await held("before", flink, proxy, client)
     assert (trap.sender, flink.jobs["orders"].requests) == ("exec-0", [])
     trap.release()
     assert (await put).status_code == 200
@@ -79,9 +83,7 @@ async def test_a_request_of_a_process_that_ended_does_not_arrive(
     flink: ManyJobs, proxy: RecordingProxy, client: httpx.AsyncClient
 ) -> None:
     """Its connection is closed while it is held: the target never sees it."""
-    trap = proxy.arm(point("before"))
-    put = asyncio.create_task(client.put(path(flink), json=body(4)))
-    assert await asyncio.to_thread(trap.reached.wait, 5.0)
+    trap, put = await held("before", flink, proxy, client)
     put.cancel()
     await asyncio.wait([put])
     trap.release()
@@ -94,9 +96,7 @@ async def test_a_response_is_held_after_the_target_has_answered(
     flink: ManyJobs, proxy: RecordingProxy, client: httpx.AsyncClient
 ) -> None:
     """The target acts on the request whose sender does not know it yet. Only the first request is held."""
-    trap = proxy.arm(point("after"))
-    put = asyncio.create_task(client.put(path(flink), json=body(4)))
-    assert await asyncio.to_thread(trap.reached.wait, 5.0)
+    trap, put = await held("after", flink, proxy, client)
     assert (len(flink.jobs["orders"].requests), put.done()) == (1, False)
     assert (await client.put(path(flink), json=body(5))).status_code == 200
     trap.release()
