@@ -157,7 +157,7 @@ class DeadLetters:
             await asyncio.sleep(0)
 
     async def watch(self, decoders: Mapping[str, Callable[[Record], object]], stop: Stop) -> None:
-        """Send the dead letters of whole topics until stopped, as a group of all replicas: none is repeated by another
+        """Send the dead letters of these topics until stopped, as a group of all replicas: none is repeated by another
         replica, or after a restart."""
         consumer = self.bus.consumer(list(decoders), f"weir-{self.service}-unreadable")
         pending: list[Record] = []

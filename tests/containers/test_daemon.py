@@ -65,7 +65,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_daemon_leaves_the_machine_as_it_was(folder: Path) -> None:
-    """After a first life that was killed, too: its process id stands in a file and may be anybody's by now.
+    """The same after a daemon that was killed: its process id is in a file, and another process may have it now.
 
     Each runs in a network of its own: a daemon without a bridge would remove the bridge of the one that runs these tests.
     """

@@ -1,4 +1,4 @@
-"""An upgrade with messages in flight: today's services on the topics of the version before.
+"""An upgrade with messages in flight: today's services read the topics of the former version.
 
 tests/golden/messages holds what that version really published, up to an executor's announcement of a rescale that it had
 not yet requested. `record.py` beside it says how.
@@ -56,7 +56,7 @@ def read(messages: list[Outgoing]) -> list[Decoded]:
 
 
 def test_every_message_of_the_version_before_is_read(former: list[Outgoing]) -> None:
-    """Of each stage of the loop, with nothing in the dead letters."""
+    """Each stage of the loop reads its messages; there are no dead letters."""
     kinds = {type(decoded.message) for decoded in read(former)}
     assert kinds == {ScalingPolicy, Observation, Analysis, Plan, Outcome}
 

@@ -102,7 +102,7 @@ class HttpKnowledge:
 
 
 def _time_of(response: httpx.Response) -> datetime | None:
-    """Return the server's time, in whole seconds."""
+    """Return the server's time, to the second; None without a valid `Date`."""
     try:
         return parsedate_to_datetime(response.headers["Date"]).astimezone(UTC)
     except (KeyError, ValueError):

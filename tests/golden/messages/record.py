@@ -25,7 +25,7 @@ def record() -> list[Outgoing]:
     """Return what was published, in its order."""
     published: list[Outgoing] = []
     world = World(job(1), LOAD, interval="10s")
-    world.loop.bus._published = published.append  # as `replay.loop.Tally` is told
+    world.loop.bus._published = published.append  # the records that `replay.loop.Tally` counts
     world.live(CALM_SECONDS)
     world.load = MORE
     world.live(MAX_SECONDS)

@@ -100,7 +100,7 @@ PROPER = {
     "a request within a session of the brokers' end": record(
         request(5, 4), readings=readings((-60, 0, "exec-0")), outages=[(NOON, NOON + 30)]
     ),
-    "a request while nobody could read the group": record(
+    "a request while the group could not be read": record(
         request(5, 4), readings=readings((-60, -5, "exec-1"), (20, 60, "exec-0"))
     ),
 }
@@ -136,11 +136,11 @@ FORGED = {
         "not-owner",
         record(request(2, 4), request(20, 1), readings=readings((-60, 5, "exec-0"), (5, 60, "exec-1"))),
     ),
-    "a request of a member that the group removed, and nobody replaced": (
+    "a request of a member that the group removed without a replacement": (
         "not-owner",
         record(request(25, 4), plans=[plan(20, 4)], readings=readings((-60, 1, "exec-0"), (1, 60, None))),
     ),
-    "a request long after the brokers have gone": (
+    "a request long after the brokers stopped": (
         "not-owner",
         record(request(20, 4), plans=[plan(15, 4)], readings=readings((-60, 0, "exec-0")), outages=[(NOON, NOON + 30)]),
     ),

@@ -191,7 +191,7 @@ def test_every_value_is_taken(overlay: str, name: str, tmp_path: Path, monkeypat
 
 
 def test_the_doctor_reads_the_lists_of_namespaces() -> None:
-    """Of the ConfigMap that a service mounts; knowledge has one with policies as resources only."""
+    """Each service mounts the ConfigMap of its lists; knowledge only where policies are resources."""
     found = {}
     for overlay in (DEMO, EXTERNAL):
         deployments, configmaps = (
@@ -203,8 +203,8 @@ def test_the_doctor_reads_the_lists_of_namespaces() -> None:
 
 
 def test_a_further_namespace_starts_no_pod(tmp_path: Path) -> None:
-    """Rendered with and without it, an overlay differs in the ConfigMap of the lists alone, which every service that reads
-    it mounts as a whole: Kubernetes replaces no file that is mounted by itself."""
+    """With and without it an overlay differs only in the ConfigMap of the lists. Services mount that as a folder: Kubernetes
+    does not replace a file that is mounted alone."""
     shutil.copytree(FOLDER, tmp_path / "k8s")
     overlay = tmp_path / "k8s" / EXTERNAL
     lists = overlay / "namespaces.env"

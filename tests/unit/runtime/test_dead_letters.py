@@ -216,7 +216,7 @@ def test_lines_about_records_without_a_letter_are_limited_too(monkeypatch: pytes
 
 
 class Replica:
-    """A service that reads a whole topic, and sends its dead letters as one of a group."""
+    """A service that reads a topic from its beginning, and sends its dead letters as a member of a group."""
 
     def __init__(self, bus: MemoryBus) -> None:
         letters = DeadLetters(bus, "planner", FakeClock())
