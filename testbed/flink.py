@@ -124,6 +124,13 @@ class FlinkApi(Jobs):
         except Unreadable as error:
             raise FlinkError(f"flink: {error.where}", error.what) from None
 
+    def observed(self, job_id: str) -> dict[str, int]:
+        """Return the running parallelism by operator; empty while the job restarts."""
+        try:
+            return job(self.get(f"/jobs/{job_id}")).observed()
+        except Unreadable:
+            return {}
+
     def job_state(self, job_id: str) -> str:
         """RUNNING only if all tasks run too; else Flink's own name of the state."""
         entry = self.find(job_id)

@@ -47,7 +47,7 @@ def test_the_shared_cluster_can_rescale(flink_cluster: FlinkCluster) -> None:
 
 def test_a_job_runs_and_is_rescaled_in_seconds(flink_cluster: FlinkCluster, job: str) -> None:
     """With the testbed's timings a rescale begins soon after the next checkpoint, not after Flink's defaults."""
-    assert set(flink_cluster.job(job).observed().values()) == {1}
+    assert set(flink_cluster.observed(job).values()) == {1}
     requirements = f"{flink_cluster.rest_url}/jobs/{job}/resource-requirements"
     wanted = httpx.get(requirements, timeout=10).json()
     for vertex in wanted.values():
@@ -55,7 +55,7 @@ def test_a_job_runs_and_is_rescaled_in_seconds(flink_cluster: FlinkCluster, job:
     assert httpx.put(requirements, json=wanted, timeout=10).status_code == 200
 
     wait_until(
-        lambda: set(flink_cluster.job(job).observed().values()) == {2},
+        lambda: set(flink_cluster.observed(job).values()) == {2},
         timeout_seconds=30,
         what="parallelism 2 everywhere",
     )

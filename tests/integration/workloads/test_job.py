@@ -33,7 +33,7 @@ def _enrich_at(flink: FlinkCluster, job: str, parallelism: int) -> None:
     wanted[enrich]["parallelism"]["upperBound"] = parallelism
     httpx.put(f"{flink.rest_url}/jobs/{job}/resource-requirements", json=wanted, timeout=10).raise_for_status()
     wait_until(
-        lambda: flink.job_state(job) == "RUNNING" and flink.job(job).observed()["enrich"] == parallelism,
+        lambda: flink.job_state(job) == "RUNNING" and flink.observed(job).get("enrich") == parallelism,
         timeout_seconds=60,
         what=f"enrich at {parallelism}",
     )
@@ -49,7 +49,7 @@ def test_orders_become_totals_and_what_is_no_order_is_dropped(
     bad = [b"", b"no fields", b";anna;x", b"12x;anna;x", b"%d;anna" % now, b"%d;;x" % now, None]
     topics.put(*good, *bad)
     job = start_job("--window-ms", "2000")
-    assert list(flink_cluster.job(job).observed()) == VERTICES
+    assert list(flink_cluster.observed(job)) == VERTICES
 
     def read() -> bool:
         totals.read()
