@@ -54,8 +54,6 @@ def main() -> int:
         results = run(campaign, plans, arguments.seed, arguments.minutes)
     if results["passed"]:
         shutil.rmtree(folder)
-    if results["passed"]:
-        shutil.rmtree(folder)
     command = f'make chaos ARGS="--target {arguments.target} --rounds {arguments.rounds} --seed {arguments.seed}"'
     log(f"written: {write('chaos', command, {**earlier('chaos'), arguments.target: results})}")
     return 0 if results["passed"] else 1
