@@ -22,8 +22,6 @@ from .errors import EXIT_CODES, CommandError, Unreachable
 from .judge import judge
 from .output import Format, ListFormat, Output, one_of_many, show, text_of
 from .plan import plan
-from .planner_compare import compare
-from .planner_new import new_command
 from .planner_registry import check, list_planners, register, remove
 from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
@@ -257,9 +255,7 @@ def watch(
 
 app.command()(plan)
 
-planner_app = _App(cls=_Group, no_args_is_help=True, help="Write, register, check and compare planners.")
-planner_app.command()(compare)
-planner_app.command(name="new")(new_command)
+planner_app = _App(cls=_Group, no_args_is_help=True, help="List, register and check planners.")
 planner_app.command()(register)
 planner_app.command(name="list")(list_planners)
 planner_app.command()(check)

@@ -226,10 +226,6 @@ class Client:
         except Conflict as missing:
             raise CommandError(str(missing)) from None  # no conflict: too little is known yet
 
-    def scores(self, application: str, since: str) -> dict[str, Any]:
-        """Return the scores of the chosen planner and its shadows."""
-        return dict(self._json("GET", f"/v1/applications/{quote(application)}/scores?since={quote(since, safe='')}"))
-
     def planners(self) -> list[dict[str, Any]]:
         return list(self._json("GET", "/v1/planners")["planners"])
 

@@ -42,8 +42,12 @@ class Reader:
 
     def does(self, language: str, text: str) -> None:
         text = text.replace("8097", str(self.port))
+        named = re.match(r"# (\w+\.\w+|Dockerfile)\n", text)
+        if named is not None:
+            (self.folder / named[1]).write_text(text.removeprefix(named[0]))
+            return
         if language == "python":
-            self._python(text)
+            self._runs(["python", "-c", text])
             return
         for line in text.splitlines():
             if line.startswith("cd "):
@@ -54,13 +58,6 @@ class Reader:
                 self._answers()
             else:
                 self._runs(["bash", "-euo", "pipefail", "-c", line])
-
-    def _python(self, text: str) -> None:
-        named = re.match(r"# (\w+\.py)\n", text)
-        if named is None:
-            self._runs(["python", "-c", text])
-        else:
-            (self.folder / named[1]).write_text(text.removeprefix(named[0]))
 
     def _runs(self, command: list[str]) -> None:
         ran = subprocess.run(

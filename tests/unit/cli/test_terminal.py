@@ -67,7 +67,6 @@ def fleet(server: _Server) -> str:
         ("GET", "/v1/policies/shop/orders", policy),
         ("GET", "/v1/planners", {"planners": [planner]}),
         ("POST", "/v1/planners/mine/check", {"ok": True, "checks": checks}),
-        ("GET", "/v1/applications/shop/orders/scores", json.loads((EXAMPLES / "scores" / "full.json").read_text())),
         ("GET", "/v1/applications/shop/orders/what-if", json.loads((EXAMPLES / "what-if" / "full.json").read_text())),
         ("GET", "/v1/applications/shop/orders/analysis", {}),
         ("GET", "/v1/applications/shop/orders/outcome", None),
@@ -89,7 +88,6 @@ TABLES = {
     "policy": (("get", "shop/orders", "--policy"), ("shop/orders-enrichment", "advise", "maxLag 30s", "rate")),
     "planners": (("planner", "list"), ("cautious-by-night", "http", "operator", "half-open")),
     "check": (("planner", "check", "mine"), ("ok", "describes-itself")),
-    "compare": (("planner", "compare", "shop/orders"), ("careful (rate)", "shadow", "66.50", "80 s (0.09%)")),
     "what-if": (("what-if", "shop/orders"), ("enrich", "2 → 6", "2,380", "2,790", "85%")),
     "judge": (("judge", "shop/orders"), ("forecast's upper edge",)),
 }
@@ -117,7 +115,7 @@ def test_a_list_fits_the_terminal_with_a_line_for_each_application(fleet: str, c
     assert shown.lines[1].endswith("…")
 
 
-@pytest.mark.parametrize("table", ["get", "policies", "compare", "what-if"])
+@pytest.mark.parametrize("table", ["get", "policies", "what-if"])
 def test_a_table_fits_a_terminal_of_80_columns(fleet: str, table: str) -> None:
     """Columns that matter less make room."""
     arguments, kept = TABLES[table]
@@ -163,8 +161,6 @@ def test_a_table_of_a_pipe_is_whole(fleet: str) -> None:
     policies = weir("get", "policies", "--server", fleet, COLUMNS="40").stdout.splitlines()
     assert len(policies) == 2
     assert "1781461815300" in policies[1]
-    scores = weir("planner", "compare", "shop/orders", "--server", fleet, COLUMNS="40").stdout
-    assert "UNDER TIME %" in scores
 
 
 @pytest.mark.parametrize(
