@@ -189,7 +189,8 @@ def optimum_slot_seconds(samples: Sequence[Sample], stabilization_seconds: float
     needed within the stabilization."""
     job = {"subtask_rate": subtask_rate(), "contention": CONTENTION[SLOWEST], "utilization": 1.0}
     times = [sample.t for sample in samples]
-    needed = [min_parallelism_for(sample.input_rate or 0.0, **job) for sample in samples]
+    # A generator that a busy machine held up sends what it owes at once, faster than the trace ever is.
+    needed = [min_parallelism_for(min(sample.input_rate or 0.0, PEAK_RATE), **job) for sample in samples]
     held = [max(needed[bisect_left(times, at - stabilization_seconds) : n + 1]) for n, at in enumerate(times)]
     return round(sum(p * (b - a) for p, (a, b) in zip(held, pairwise(times), strict=False)), 1)
 
