@@ -155,10 +155,12 @@ from .shadows import VirtualBacklog as VirtualBacklog
 from .shadows import VirtualReading as VirtualReading
 from .shadows import VirtualRescale as VirtualRescale
 from .text import MAX_SENTENCE as MAX_SENTENCE
+from .text import after_colon as after_colon
 from .text import bounded as bounded
 from .text import changes as changes
 from .text import counted as counted
 from .text import fitted as fitted
+from .text import formatted as formatted
 from .text import listed as listed
 from .text import one_line as one_line
 from .text import short_name as short_name

@@ -68,3 +68,17 @@ def sizes(parallelism: Mapping[str, int], length: int = MAX_LIST) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Format as `1 slot`, `2 slots`, `1,200 records`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def formatted(value: float | None) -> str:
+    """Format a number as `1,234`, `12.3`, `0.034`; `unknown` without one."""
+    if value is None:
+        return "unknown"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def after_colon(reason: str) -> str:
+    """Format an external reason as the end of a clause, `: no route to host`; nothing without one."""
+    return f": {reason}" if reason else ""

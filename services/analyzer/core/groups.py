@@ -2,9 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from weir_contracts import Deployment, Group, Instance, Observation, PartitionReading, Symptom
+from weir_contracts import (
+    Deployment,
+    Group,
+    Instance,
+    Observation,
+    PartitionReading,
+    Symptom,
+    bounded,
+    formatted,
+    short_name,
+)
 
-from . import history, messages
+from . import history
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .lag import BACKLOG_SECONDS
 from .offsets import first_waiting
@@ -58,15 +68,24 @@ def tasks_of(observation: Observation) -> int | None:
 
 def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
     """Yield what says that tasks move or wait for their state."""
+    name = short_name(group.id)
     if group.state not in _QUIET:
-        yield symptom("rebalancing", messages.rebalancing(group.id, group.state, group.members), members=group.members)
+        cause = "tasks move between instances"
+        if group.state == "PreparingRebalance":
+            cause = "the broker waits for members that still process what they polled"
+        sentence = f"{name} rebalances (state {group.state}, {group.members} members): {cause}."
+        yield symptom("rebalancing", sentence, members=group.members)
     if group.probing_rebalance_at is not None:
         waiting = sum(instance.standby_tasks or 0 for instance in deployment.instances)
-        yield symptom("migrating", messages.migrating(group.id, waiting, group.probing_rebalance_at), tasks=waiting)
+        tasks = "1 standby task warms" if waiting == 1 else f"{waiting} standby tasks warm"
+        until = f"{group.probing_rebalance_at:%H:%M:%S} UTC"
+        sentence = f"{name} migrates: {tasks} up until the probing rebalance at {until}."
+        yield symptom("migrating", sentence, tasks=waiting)
     left = [each for each in deployment.instances if each.restore_remaining_records]
     if left:
         records = sum(each.restore_remaining_records or 0 for each in left)
-        sentence = messages.restoring(group.id, len(left), records)
+        subject = "1 instance restores" if len(left) == 1 else f"{len(left)} instances restore"
+        sentence = f"{name}: {subject} state, {records:,} changelog records are left; their threads look idle."
         yield symptom("restoring", sentence, instances=len(left), restore_remaining_records=records)
 
 
@@ -79,7 +98,10 @@ def _brokers_bound(deployment: Deployment, source: SourceContext, operator: Oper
         return
     blocked = sum(read) / len(read)
     if blocked >= _BLOCKED_SHARE and growth > 0.05 * taken and lag > BACKLOG_SECONDS * taken:
-        sentence = messages.brokers_bound(source.name, blocked, growth)
+        sentence = (
+            f"{short_name(source.name)} waits for its brokers {blocked:.0%} of the time while its lag grows by "
+            f"{formatted(growth)} records/s: more threads would wait, too."
+        )
         yield symptom("brokers-bound", sentence, source.name, blocked_share=blocked, lag_growth=growth, lag_records=lag)
 
 
@@ -104,7 +126,10 @@ def _hot_partitions(
         points = history.column(logs, column)
         rate = _rate([each for each in points if each[0] >= context.at - settings.demand_window_seconds])
         if rate is not None and rate > thread_rate:
-            sentence = messages.hot_partition(source.name, p.topic, p.partition, rate, thread_rate)
+            sentence = (
+                f"{short_name(p.topic)}/{p.partition} gets {formatted(rate)} records/s and a thread of "
+                f"{short_name(source.name)} processes {formatted(thread_rate)}: more threads do not help."
+            )
             numbers = {"arrival_rate": rate, "thread_rate": thread_rate, "lag_records": waiting}
             yield symptom("hot-partition", sentence, source.name, partition=p.partition, **numbers)
 
@@ -128,7 +153,9 @@ def _stalled(context: AnalysisContext, source: SourceContext, settings: Analysis
     ]
     if still and len(still) < len(own):
         seconds, first = max(still, key=lambda each: each[0])
-        sentence = messages.partitions_stalled(source.name, first.topic, first.partition, len(still), seconds)
+        others = f" and {len(still) - 1} more" if len(still) > 1 else ""
+        which = f"{short_name(first.topic)}/{first.partition}{others}"
+        sentence = f"{short_name(source.name)} committed nothing of {which} for {seconds:.0f} s while records wait."
         yield symptom("stalled", sentence, source.name, partitions=len(still), seconds=seconds)
 
 
@@ -163,7 +190,12 @@ def _stuck(
         return None
     instance, seconds = stuck[0]
     records = sum(_waiting(p) or 0 for p in by_owner[instance.id])
-    sentence = messages.instance_stuck(instance.name, seconds, records, forward, instance.state)
+    others = "1 other instance goes" if forward == 1 else f"{forward} other instances go"
+    reported = f" (client {instance.state})" if instance.state else ""
+    sentence = (
+        f"{bounded(instance.name, 30)}{reported} has committed nothing for {seconds:.0f} s while {records} records "
+        f"wait for it, and {others} forward"
+    )
     found = symptom("instance-stuck", sentence, source.name, seconds=seconds, waiting_records=records)
     return found.model_copy(update={"instance": instance.id})
 

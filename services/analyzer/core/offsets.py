@@ -1,10 +1,11 @@
 """Offsets of partitions: where a reader is, which record waits for it, and what contradicts them."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
-from weir_contracts import Observation, PartitionReading, Symptom
+from weir_contracts import Observation, PartitionReading, Symptom, short_name
 
-from . import history, messages
+from . import history
 from .state import LogHistory
 from .workloads import symptom
 
@@ -12,6 +13,7 @@ CLOCKS_DIFFER_SECONDS = 10.0
 """Largest difference between clocks that is no contradiction."""
 _SHOWN_SECONDS = 600.0
 """Time for which reset offsets are shown: planners' windows have forgotten them by then."""
+_YEAR_3000_MS = 32_503_680_000_000
 
 
 def own_position(p: PartitionReading) -> int | None:
@@ -97,15 +99,18 @@ def offset_symptoms(partitions: Sequence[PartitionReading], logs: LogHistory, at
 def _reset(name: str, partitions: Sequence[PartitionReading], at: float) -> Iterator[Symptom]:
     reset = [p for p in partitions if p.rewound_at and at - p.rewound_at.timestamp() <= _SHOWN_SECONDS]
     if reset:
-        sentence = messages.offsets_reset(name, reset[0].topic, reset[0].partition, len(reset))
+        others = f" and {len(reset) - 1} more" if len(reset) > 1 else ""
+        which = f"offsets of {short_name(reset[0].topic)}/{reset[0].partition}{others}"
+        sentence = f"{short_name(name)}: {which} went back: a reset, or a topic created again."
         yield symptom("offsets-reset", sentence, name, partitions=len(reset))
 
 
 def _expired(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Symptom]:
     expired = [(p, lost) for p in partitions if (lost := _lost(p)) > 0]
     if expired:
-        records = sum(lost for _, lost in expired)
-        sentence = messages.records_expired(name, expired[0][0].topic, len(expired), records)
+        records, topic = sum(lost for _, lost in expired), short_name(expired[0][0].topic)
+        where = "1 partition" if len(expired) == 1 else f"{len(expired)} partitions"
+        sentence = f"{short_name(name)}: {records:,} records of {topic} expired unread in {where}."
         yield symptom("records-expired", sentence, name, partitions=len(expired), records=records)
 
 
@@ -127,11 +132,13 @@ def _beyond(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Sympt
     lost = [each for each in places if is_beyond(each[1], each[2])]
     if lost:
         _, p, position, end = max(lost, key=lambda each: each[0])
-        sentence = messages.position_beyond(name, p.topic, p.partition, position, end)
+        place = f"{short_name(name)} is at {position:,} of {short_name(p.topic)}/{p.partition}"
+        sentence = f"{place}, after the log's end {end:,}: cut off, created again, or of another cluster."
         yield symptom("position-beyond-log", sentence, name, partitions=len(lost), position=position, log_end=end)
     elif places:
         _, p, position, end = max(places, key=lambda each: each[0])
-        sentence = messages.reads_uncommitted(name, p.topic, p.partition, position, end)
+        place = f"{short_name(name)} is at {position:,} of {short_name(p.topic)}/{p.partition}"
+        sentence = f"{place}; committed are {end:,}: set signals.kafka.isolation to read_uncommitted."
         yield symptom("reads-uncommitted", sentence, name, partitions=len(places), position=position, log_end=end)
 
 
@@ -154,7 +161,18 @@ def _refused(
     if not refused:
         return
     p, offset, stamped_ms, earliest, latest = refused[0]
+    is_a_time = 0 <= stamped_ms < _YEAR_3000_MS
+    stamped_at = _minute(stamped_ms / 1000) if is_a_time else f"{stamped_ms:,} ms"
+    appended = "this is no append time"
+    if earliest is not None:
+        appended = f"it was appended after {_minute(earliest)}"
+    elif latest is not None:
+        appended = f"it was in the log at {_minute(latest)}"
     record = f"offset {offset:,} of {p.topic[:40]}/{p.partition}"
-    sentence = messages.timestamp_refused(name, record, stamped_ms, earliest, latest)
+    sentence = f"{short_name(name)}: {record} is stamped {stamped_at}, but {appended}."
     numbers = {"timestamp_ms": stamped_ms, "appended_after": earliest, "appended_by": latest}
     yield symptom("timestamps-refused", sentence, name, partitions=len(refused), **numbers)
+
+
+def _minute(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weir_contracts import Symptom, even_subtasks
+from weir_contracts import Symptom, after_colon, even_subtasks, formatted, short_name
 
-from . import messages
 from .context import AnalysisContext, OperatorContext, SourceContext
 from .groups import group_symptoms
 from .lag import BACKLOG_SECONDS
@@ -43,30 +42,32 @@ def symptoms_of(
 def _status(context: AnalysisContext) -> Iterator[Symptom]:
     observation, deployment = context.observation, context.observation.deployment
     restarts = None if deployment is None else deployment.restarts
+    reason = after_colon(observation.message)
     if observation.status == "unreachable":
-        yield symptom("unreachable", messages.unreachable(observation.message))
+        yield symptom("unreachable", f"The application cannot be reached{reason}.")
     elif observation.status == "not_found":
-        yield symptom("not-found", messages.not_found(observation.message))
+        yield symptom("not-found", f"The cluster has no such job{reason}.")
     elif observation.status == "ended":
-        yield symptom("ended", messages.ended())
+        yield symptom("ended", "The policy was deleted; the analyzer drops the application's state.")
     elif observation.status == "not_running":
         state = "unknown" if deployment is None else deployment.state
-        yield symptom("not-running", messages.not_running(state, observation.message))
+        yield symptom("not-running", f"The job is in state {state}, not all of its tasks run{reason}.")
         if deployment is not None and deployment.health in ("running", "restarting"):
-            yield symptom("restarting", messages.returning(state), restarts=restarts)
+            yield symptom("restarting", f"The job is starting again (state {state}).", restarts=restarts)
     elif context.fresh_run and context.gap_seconds is not None and context.run is not None:
         age = context.at - context.run.started_at
-        yield symptom("restarting", messages.new_run(age), run_age_seconds=age, restarts=restarts)
+        yield symptom("restarting", f"A new run began {age:.0f} s ago.", run_age_seconds=age, restarts=restarts)
 
 
 def _gap(context: AnalysisContext) -> Iterator[Symptom]:
     gap = context.gap_seconds
     interval = context.observation.policy.spec.interval.total_seconds()
     if gap is not None and gap > max(3 * interval, interval + 5):
-        yield symptom("gap", messages.gap(gap, interval), gap_seconds=gap, interval_seconds=interval)
-    if context.lost_records is not None:
-        sentence = messages.retention_gap(context.lost_records)
-        yield symptom("retention-gap", sentence, observations=context.lost_records)
+        sentence = f"No observation came for {gap:.0f} s; the interval is {interval:.0f} s."
+        yield symptom("gap", sentence, gap_seconds=gap, interval_seconds=interval)
+    if (lost := context.lost_records) is not None:
+        sentence = f"Retention deleted {lost} observations of this application's partition before they could be read."
+        yield symptom("retention-gap", sentence, observations=lost)
 
 
 def _warming_up(context: AnalysisContext, settings: AnalysisSettings) -> Iterator[Symptom]:
@@ -75,12 +76,13 @@ def _warming_up(context: AnalysisContext, settings: AnalysisSettings) -> Iterato
     age, warm_up = context.at - context.run.started_at, settings.warm_up_seconds
     window = settings.capacity_window_seconds
     if age < warm_up:
-        sentence = messages.warming_up(age, warm_up)
+        sentence = f"The run is {age:.0f} s old; its readings count from {warm_up:.0f} s on."
         yield symptom(
             "warming-up", sentence, run_age_seconds=age, warm_up_seconds=warm_up, needed_seconds=warm_up + window
         )
     elif not any(operator.view is not None and operator.view.samples for operator in context.operators.values()):
-        sentence = messages.window_not_full(window)
+        needs = f"{window:.0f} s of samples since the warm-up and the brokers' last absence"
+        sentence = f"The window is not full: it needs {needs}."
         yield symptom("warming-up", sentence, run_age_seconds=age, needed_seconds=warm_up + window)
 
 
@@ -90,14 +92,17 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
         return
     if source.counted is not None:
         counter, offsets = source.counted
-        sentence = messages.counted_otherwise(name, counter, offsets)
+        why = "not all of its partitions are known" if counter > offsets else "it drops records"
+        taken_in = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
+        sentence = f"{short_name(name)} takes in {taken_in}: perhaps {why}."
         yield symptom("contradiction", sentence, name, counter_rate=counter, offsets_rate=offsets)
     own = [p for p in context.observation.partitions if p.operator == name]
     if context.run.positions_at == context.at and is_of_another_job(own):
         positions, commits = (
             sum(getattr(p, each) or 0 for p in own) for each in ("current_offset", "committed_offset")
         )
-        sentence = messages.commits_of_another_job(name, positions, commits)
+        ahead = f"the group's commits ({commits:,}) are ahead of its moving positions ({positions:,})"
+        sentence = f"{short_name(name)}: {ahead}, so that another job commits: check signals.kafka.groupId."
         yield symptom("contradiction", sentence, name, positions=positions, committed_offsets=commits)
     # Of a lower bound the symptom is true, too: what is known to wait does.
     lag, growth, taken = source.lag.records.proven, source.lag.growth.proven, operator.input_rate.value
@@ -110,13 +115,19 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
     }
     seconds, spent = operator.input_rate.window_seconds or 0.0, operator.spent
     if taken == 0 and lag and seconds >= _STALLED_SECONDS:
-        yield symptom("stalled", messages.stalled(name, seconds, lag), name, **numbers)
+        sentence = f"{name} took nothing in for {seconds:.0f} s while {formatted(lag)} records wait."
+        yield symptom("stalled", sentence, name, **numbers)
         return
     if lag is not None and growth is not None and _is_catching_up(source, operator):
-        sentence = messages.catching_up(name, lag, -growth)
+        shrinks = f"shrinks by {formatted(-growth)} records/s: cleared in {lag / -growth:.0f} s"
+        sentence = f"The lag of {formatted(lag)} records at {name} {shrinks}."
         yield symptom("catching-up", sentence, name, **numbers, seconds_left=lag / -growth)
     if source.backlogged and operator.measured.saturated and (spent.backpressured or 0.0) < 0.1:
-        sentence = messages.source_bound(name, lag, taken, spent.busy)
+        busy = "unknown" if spent.busy is None else f"{spent.busy:.0%}"
+        sentence = (
+            f"{name} lags by {formatted(lag)} records and nothing behind it holds it back: reading is the limit, "
+            f"at {formatted(taken)} records/s, {busy} busy."
+        )
         shares = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
         yield symptom("source-bound", sentence, name, **numbers, **shares)
 
@@ -141,7 +152,8 @@ def _operator(
     steps = operator.parallelism / even_subtasks(operator.parallelism, shares)
     if ratio is not None and reading is not None and ratio >= _SKEW_RATIO * steps and busiest >= 0.5:
         numbers = {"skew": ratio, "busy_share_max": busiest, "busy_share_mean": reading.busy_share_mean}
-        yield symptom("skewed", messages.skewed(name, busiest, ratio), name, **numbers)
+        mean = f"{busiest:.0%} busy, {ratio:.1f} times the mean"
+        yield symptom("skewed", f"The busiest subtask of {name} is {mean}: more subtasks help little.", name, **numbers)
     if name == context.bottleneck and not operator.is_source:
         yield from _downstream_bound(operator, curves.get(name, ()), shares)
 
@@ -150,7 +162,8 @@ def _downstream_bound(operator: OperatorContext, curve: Sequence[Point], shares:
     name, spent, now = operator.name, operator.spent, even_subtasks(operator.parallelism, shares)
     if operator.measured.saturated and spent.busy is not None and spent.busy < 0.5:
         numbers = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
-        yield symptom("downstream-bound", messages.waits_outside(name, spent.busy), name, **numbers)
+        sentence = f"{name} holds its inputs back while only {spent.busy:.0%} busy: it waits for something outside."
+        yield symptom("downstream-bound", sentence, name, **numbers)
     here = next((p for p in curve if p.parallelism == operator.parallelism and p.saturated), None)
     fewer = [
         p for p in curve if p.saturated and even_subtasks(p.parallelism, shares) * 1.5 <= now and p.confidence >= 0.3
@@ -161,7 +174,8 @@ def _downstream_bound(operator: OperatorContext, curve: Sequence[Point], shares:
     if here.rate < 1.1 * best.rate:
         yield symptom(
             "downstream-bound",
-            messages.no_faster(name, here.rate, here.parallelism, best.rate, best.parallelism),
+            f"{name} takes in {formatted(here.rate)} records/s with {here.parallelism} subtasks and took "
+            f"{formatted(best.rate)} with {best.parallelism}: the system it writes to or waits for is the limit.",
             name,
             capacity=here.rate,
             parallelism=here.parallelism,
@@ -175,18 +189,23 @@ def _missing(context: AnalysisContext) -> Iterator[Symptom]:
         return
     for operator in context.operators.values():
         if (missing := _missing_readings(operator)) == [_NO_BUSY_TIME] and (field := _metrics_field(context)):
-            sentence = messages.busy_unknown_without_metrics(operator.name, field)
-            yield symptom("metric-missing", sentence, operator.name)
+            unknown = f"busy time is unknown without {field}, so capacity is known only while records wait"
+            yield symptom("metric-missing", f"{short_name(operator.name)}: {unknown}.", operator.name)
         elif missing:
-            yield symptom("metric-missing", messages.readings_missing(operator.name, missing), operator.name)
+            yield symptom("metric-missing", f"{operator.name}: {' and '.join(missing)} unknown.", operator.name)
     for source in context.sources.values():
         for name, unit, found in (
             ("arrival rate", "records/s", source.arrival_rate),
             ("lag", "records", source.lag.records),
         ):
             if found.value is None and context.gap_seconds is not None:
-                sentence = messages.estimate_missing(source.name, name, found.lower_bound, unit, found.basis)
-                numbers = {} if found.lower_bound is None else {"lower_bound": found.lower_bound}
+                known, numbers = "unknown", {}
+                if found.lower_bound is not None:
+                    known, numbers = (
+                        f"at least {formatted(found.lower_bound)} {unit}",
+                        {"lower_bound": found.lower_bound},
+                    )
+                sentence = f"{source.name}: {name} {known}, {found.basis}."
                 yield symptom("metric-missing", sentence, source.name, **numbers)
 
 

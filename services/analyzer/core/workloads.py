@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from weir_contracts import MAX_SENTENCE, Deployment, Pod, Symptom, SymptomCode, WorkloadStatus, bounded
-
-from . import messages
+from weir_contracts import MAX_SENTENCE, Deployment, Pod, Symptom, SymptomCode, WorkloadStatus, after_colon, bounded
 
 _CRASHES = ("CrashLoopBackOff", "Error", "OOMKilled", "ContainerCannotRun", "StartError", "RunContainerError")
 _REASON_LENGTH = 90
@@ -39,19 +37,25 @@ def _of_workload(
     if crashing:
         restarts = [pod.restarts for pod in crashing if pod.restarts is not None]
         total = sum(restarts) if restarts else None
+        subject = "1 pod crashes" if len(crashing) == 1 else f"{len(crashing)} pods crash"
+        times = "" if total is None else f", {total} restarts so far"
         reason = bounded(next(filter(None, (pod.reason for pod in crashing)), ""), _REASON_LENGTH)
-        sentence = messages.pods_crashing(name, len(crashing), total, reason)
+        sentence = f"{name}: {subject} again and again{times}{after_colon(reason)}."
         yield symptom("pods-crashing", sentence, operator, pods=len(crashing), restarts=total)
     killed = [pod for pod in live if pod.out_of_memory and pod.restarts_persist(now)]
     if killed:
         limit = next((pod.memory_limit_bytes for pod in killed if pod.memory_limit_bytes is not None), None)
-        sentence = messages.out_of_memory(name, len(killed), limit)
+        subject = "1 pod was" if len(killed) == 1 else f"{len(killed)} pods were"
+        exceeded = "its memory limit" if limit is None else f"the memory limit of {limit / 2**20:,.0f} MiB"
+        sentence = f"{name}: {subject} ended and restarted for exceeding {exceeded}."
         yield symptom("out-of-memory", sentence, operator, pods=len(killed), memory_limit_bytes=limit)
     if workload.rolling_out:
-        sentence = messages.rollout(name, workload.updated, workload.wanted)
+        updated = "an unknown number" if workload.updated is None else str(workload.updated)
+        sentence = f"{name}: a rollout runs; {updated} of {workload.wanted} replicas have the new version."
         yield symptom("rollout", sentence, operator, updated=workload.updated, wanted=workload.wanted)
     elif workload.paused:
-        yield symptom("rollout", messages.paused(name), operator, updated=workload.updated, wanted=workload.wanted)
+        sentence = f"{name}: its rollout is paused (spec.paused): new replicas may run the earlier version."
+        yield symptom("rollout", sentence, operator, updated=workload.updated, wanted=workload.wanted)
 
 
 def _pending(workload: WorkloadStatus, live: Sequence[Pod], name: str, operator: str | None) -> Iterator[Symptom]:
@@ -61,8 +65,9 @@ def _pending(workload: WorkloadStatus, live: Sequence[Pod], name: str, operator:
     missing = len(waiting) + absent
     if not missing:
         return
-    reason = next(filter(None, (workload.reason, *(pod.reason for pod in waiting))), "")
-    sentence = messages.pods_pending(name, missing, workload.wanted, bounded(reason, _REASON_LENGTH))
+    verb = "is" if missing == 1 else "are"
+    reason = bounded(next(filter(None, (workload.reason, *(pod.reason for pod in waiting))), ""), _REASON_LENGTH)
+    sentence = f"{name}: {missing} of {workload.wanted} replicas {verb} not running{after_colon(reason)}."
     numbers = {"pending": len(waiting), "not_created": absent, "wanted": workload.wanted}
     yield symptom("pods-pending", sentence, operator, **numbers)
 
