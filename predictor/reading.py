@@ -86,7 +86,7 @@ def restart_of(
     newest first), but not less than the gap between runs and not more than an interval above it, as far as measured.
 
     The gap misses times shorter than an interval; the time to RUNNING includes work of the old parallelism: all of the
-    time in which containers start. A single slow restart is not the usual one: taken for it, a slow restart in an
+    time in which TaskManagers start. A single slow restart is not the usual one: taken for it, a slow restart in an
     outage would forbid shrinking until the next rescale.
     """
     gap, usual = analysis.restart_times.seconds, _usual(outcomes)

@@ -173,7 +173,7 @@ class Loop:
         )
         self._groups, self._endpoints = SimulatedGroups(), SimulatedEndpoints()
         endpoint = EndpointDriver(self.clock, self._groups, transport=self._endpoints)
-        drivers: dict[str, Driver] = {"flink": self.driver, "docker": self.driver, "endpoint": endpoint}
+        drivers: dict[str, Driver] = {"flink": self.driver, "kubernetes": self.driver, "endpoint": endpoint}
         self._executor = Executor(self.bus, drivers, self.knowledge, self.clock, rules or Rules(), attempt_id=ATTEMPT)
 
     def add(

@@ -108,7 +108,7 @@ class Observer:
                 problems.append(Problem(where="kafka offsets", what="the brokers do not answer"))
             fields = {
                 "run": self._run() if status == "running" else None,
-                # A monitor cannot read the replicas requested of Docker.
+                # A job in reactive mode has no requirements: its instances are what was requested.
                 "deployment": deployment_of(sim, self.at, has_requested=policy.spec.target.unit is None),
                 "topology": sim.topology,
                 "operators": operators,

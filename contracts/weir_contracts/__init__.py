@@ -15,7 +15,6 @@ from .analysis import SymptomCode as SymptomCode
 from .analysis import Window as Window
 from .application import Application as Application
 from .application import ConsumerGroupApplication as ConsumerGroupApplication
-from .application import DockerTarget as DockerTarget
 from .application import EndpointTarget as EndpointTarget
 from .application import FlinkApplication as FlinkApplication
 from .application import FlinkTarget as FlinkTarget

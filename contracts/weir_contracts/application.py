@@ -1,7 +1,7 @@
 """Application, target and signals: the parts of a policy that collectors read from and drivers act on.
 
 `application` names an engine and its job, `target` names a driver and what it scales. They are separate because a Flink
-job is scaled by Flink's scheduler or by the number of its TaskManagers' containers or pods.
+job is scaled by Flink's scheduler or by the number of its TaskManagers' pods.
 """
 
 from dataclasses import dataclass
@@ -157,23 +157,6 @@ class FlinkTarget(Document):
         return FlinkApplication.model_construct(url=self.url, job=self.job)
 
 
-class DockerTarget(FlinkTarget):
-    """Containers of a compose service, each a TaskManager of a job in Flink's reactive mode, which uses every slot: all
-    operators have one parallelism."""
-
-    project: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=100)]
-    """Compose project. The executor's setting `WEIR_EXECUTOR_DOCKER_PROJECTS` must list it."""
-    service: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", max_length=100)]
-    """Compose service whose containers are identical TaskManagers."""
-    slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Slots of one container: its `taskmanager.numberOfTaskSlots`. Default 1, as Flink's."""
-
-    @property
-    def unit(self) -> Unit:
-        """Parallelism that one container adds."""
-        return Unit(self.slots, "container")
-
-
 class EndpointTarget(Document):
     """HTTP endpoint that reads and sets the number of a consumer group's instances; docs/reference/endpoint.openapi.json
     describes it."""
@@ -199,8 +182,6 @@ class Target(Document):
 
     flink: FlinkTarget | None = None
     """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
-    docker: DockerTarget | None = None
-    """Containers of a compose service, for a Flink job in reactive mode."""
     kubernetes: KubernetesTarget | None = None
     """Replicas of Kubernetes workloads, for a service, a Flink job in reactive mode or a consumer group."""
     endpoint: EndpointTarget | None = None
@@ -208,29 +189,26 @@ class Target(Document):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if sum(each is not None for each in (self.flink, self.docker, self.kubernetes, self.endpoint)) != 1:
-            raise ValueError("name exactly one driver; this version supports flink, docker, kubernetes and endpoint")
+        if sum(each is not None for each in (self.flink, self.kubernetes, self.endpoint)) != 1:
+            raise ValueError("name exactly one driver; this version supports flink, kubernetes and endpoint")
         return self
 
     @property
     def application(self) -> FlinkApplication | None:
         """Job that the target names, in documents without `spec.application`; None if it names none."""
-        own = self.flink or self.docker
-        return None if own is None else own.application
+        return None if self.flink is None else self.flink.application
 
     @property
-    def driver(self) -> Literal["flink", "docker", "kubernetes", "endpoint"]:
+    def driver(self) -> Literal["flink", "kubernetes", "endpoint"]:
         """Name of the driver that scales this application."""
         if self.kubernetes is not None:
             return "kubernetes"
-        if self.endpoint is not None:
-            return "endpoint"
-        return "flink" if self.docker is None else "docker"
+        return "flink" if self.endpoint is None else "endpoint"
 
     @property
     def unit(self) -> Unit | None:
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
-        instances = self.docker or self.kubernetes or self.endpoint
+        instances = self.kubernetes or self.endpoint
         return None if instances is None else instances.unit
 
     @property

@@ -45,10 +45,7 @@ PATTERN_SENTENCES = {
     r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$": f"{_OF}, dashes and dots, at most 63, {_ENDS}",
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": f"{_OF}, dashes and dots, at most 253, {_ENDS}",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$": f"{_OF} and dashes, at most 63, {_ENDS}",
-    r"^[a-z0-9][a-z0-9_-]*$": f"{_OF}, dashes and underscores, and begin with a letter or digit",
     r"^[a-z][a-z0-9_]{0,62}$": f"{_OF} and underscores, at most 63, and begin with a letter",
-    r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$": "must consist of letters, digits, dots, dashes and underscores, and begin "
-    "with a letter or digit",
     r"^[a-zA-Z0-9._-]{1,249}$": "must consist of letters, digits, dots, dashes and underscores, at most 249",
     r"^[A-Z][A-Za-z0-9]{0,62}$": "must be a kind such as Deployment: letters and digits, the first an upper-case letter",
     r"^([a-z0-9][a-z0-9.-]{0,252}/)?v[0-9][a-z0-9]{0,30}$": "must be a group and version such as apps/v1",
@@ -135,22 +132,25 @@ def sentence_of(error: Mapping[str, Any]) -> str:
     return sentence or _SHOULD.sub("must ", str(error["msg"]).removeprefix("Value error, "))
 
 
-RENAMED = {
-    "collapseHold": "inputOutageHold",
-    "least_saving": "min_saving",
-    "least_growth_share": "min_growth_share",
-    "highest_utilization": "max_utilization",
+FORMER = {
+    "collapseHold": "its name is inputOutageHold",
+    "least_saving": "its name is min_saving",
+    "least_growth_share": "its name is min_growth_share",
+    "highest_utilization": "its name is max_utilization",
+    "target.docker": "use target.kubernetes for a job in reactive mode, target.flink for another",
 }
-"""Fields of policies and planners' parameters that have another name today."""
+"""What to write instead of a field that policies or planners' parameters had, by the end of the field's path."""
 
 
 def _similar(model: type[BaseModel] | None, path: Sequence[str | int]) -> str:
-    """Return `: did you mean maxLag?` for an unknown field that resembles one of its object, `: its name is …` for an
-    earlier name, else nothing."""
+    """Return `: did you mean maxLag?` for an unknown field that resembles one of its object, what to write instead of a
+    former one, else nothing."""
     if model is None:
         return ""
-    if path[-1] in RENAMED:
-        return f": its name is {RENAMED[str(path[-1])]}"
+    field = ".".join(["", *map(str, path)])
+    for former, instead in FORMER.items():
+        if field.endswith(f".{former}"):
+            return f": {instead}"
     root = _schema(model)
     node: Any = root
     for part in path[:-1]:

@@ -160,7 +160,7 @@ class PolicySpec(Document):
     def _one_group(self, application: Application) -> Self:
         """Check a group: it is read from the brokers, and only its number of instances can be scaled."""
         target, kafka = self.target, self.signals.kafka
-        if target.flink is not None or target.docker is not None:
+        if target.flink is not None:
             raise ValueError(
                 f"application.{application.field}: needs a target that scales instances: kubernetes or endpoint"
             )

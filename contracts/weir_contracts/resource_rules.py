@@ -43,10 +43,7 @@ _GROUP = "has(self.application) && (has(self.application.kafkaStreams) || has(se
 _FLINK = "(has(self.application) && has(self.application.flink))"
 _SERVICE = "(has(self.application) && has(self.application.service))"
 _ENDPOINT, _KUBERNETES = (f"(has(self.target) && has(self.target.{name}))" for name in ("endpoint", "kubernetes"))
-_NAMES_JOB = (
-    "(has(self.target) && ((has(self.target.flink) && has(self.target.flink.job)) || "
-    "(has(self.target.docker) && has(self.target.docker.job))))"
-)
+_NAMES_JOB = "(has(self.target) && has(self.target.flink) && has(self.target.flink.job))"
 _KAFKA = "(has(self.signals) && has(self.signals.kafka))"
 _CALLED = "(has({0}.label) ? {0}.label : (has({0}.name) ? {0}.name : 'rate'))"
 
@@ -93,7 +90,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
         ),
         (
             "!has(self.bounds) || !has(self.bounds.operators) || size(self.bounds.operators) == 0 || "
-            f"!({_KUBERNETES} || {_ENDPOINT} || (has(self.target) && has(self.target.docker)))",
+            f"!({_KUBERNETES} || {_ENDPOINT})",
             "bounds.operators: all operators of this target have the same parallelism: use bounds.min and bounds.max",
         ),
         _signal("processed"),
@@ -113,11 +110,9 @@ RULES: Mapping[str, Sequence[Rule]] = {
         (f"{_given(['flink', 'service', 'kafkaStreams', 'consumerGroup'])} == 1", "name exactly one engine"),
     ],
     "spec.application.flink.url": [URL],
-    "spec.target": [(f"{_given(['flink', 'docker', 'kubernetes', 'endpoint'])} == 1", "name exactly one driver")],
+    "spec.target": [(f"{_given(['flink', 'kubernetes', 'endpoint'])} == 1", "name exactly one driver")],
     "spec.target.flink": [("has(self.url) == has(self.job)", "url and job belong together")],
     "spec.target.flink.url": [URL],
-    "spec.target.docker": [("has(self.url) == has(self.job)", "url and job belong together")],
-    "spec.target.docker.url": [URL],
     "spec.target.endpoint.url": [URL],
     "spec.target.kubernetes": [
         (

@@ -27,7 +27,7 @@ class Unit:
     slots: int
     """Slots or threads of one instance."""
     instance: str = "instance"
-    """Noun for one instance in sentences: container, pod."""
+    """Noun for one instance in sentences, such as pod."""
 
     def instances_for(self, topology: Topology, parallelism: int) -> int:
         """Return the minimum number of instances that give all operators one parallelism of at least `parallelism`.

@@ -12,8 +12,6 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
-from .adapters.docker import DockerDriver
-from .adapters.docker_scaling import Daemon
 from .adapters.endpoint import EndpointDriver
 from .adapters.flink import FlinkDriver
 from .adapters.kafka_groups import KafkaGroups
@@ -33,7 +31,6 @@ async def start(settings: Settings) -> int:
         timeout_seconds=settings.target_timeout_seconds,
         allowed=settings.targets(),
     )
-    docker = DockerDriver(clock, flink, _daemon(settings), settings.docker_allowed)
     groups = KafkaGroups(
         clock,
         settings.broker_credentials,
@@ -53,7 +50,7 @@ async def start(settings: Settings) -> int:
     )
     executor = Executor(
         bus,
-        {"flink": flink, "docker": docker, "kubernetes": kubernetes, "endpoint": endpoint},
+        {"flink": flink, "kubernetes": kubernetes, "endpoint": endpoint},
         knowledge,
         clock,
         settings.rules(),
@@ -74,7 +71,6 @@ async def start(settings: Settings) -> int:
             await executor.run(stop)
 
     async def close() -> None:
-        await docker.close()
         await kubernetes.close()
         await endpoint.close()
         await flink.close()
@@ -83,15 +79,6 @@ async def start(settings: Settings) -> int:
 
     tasks = {"executor": run, "knowledge": knowledge.until_answered}
     return await run_service("executor", settings, app=app, tasks=tasks, on_stopped=close)
-
-
-def _daemon(settings: Settings) -> Daemon | None:
-    """Return the Docker daemon, or None unless the settings name a project."""
-    if not settings.docker_allowed:
-        return None
-    from .adapters.docker_daemon import DockerDaemon
-
-    return DockerDaemon(settings.docker_host, settings.docker_timeout_seconds)
 
 
 def _workloads(settings: Settings) -> Workloads | None:

@@ -1,7 +1,7 @@
 """The fence: checks directly before every side effect of an executor.
 
 Invariant: a replica writes an outcome, claims an action, requests a parallelism, restarts an instance, triggers a
-checkpoint, evicts members or changes a container only while the group has confirmed its ownership of the application's
+checkpoint, evicts members or changes a workload only while the group has confirmed its ownership of the application's
 partition within the session timeout, on its own monotonic clock. A request forward also needs a plan that has not expired
 and a policy, read again just then, in mode `act` and of the plan's version. A rollback, and a request that has begun, needs
 no policy. The driver compares the target's requirements in the request itself. docs/adr/0006 names the window that remains.

@@ -30,25 +30,6 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
     knowledge_timeout_seconds: float = Field(
         default=3.0, gt=0, le=60, description="maximum wait for one response of the knowledge service, in seconds"
     )
-    docker_projects: str = Field(
-        default="",
-        max_length=4000,
-        pattern=r"^\s*([a-z0-9][a-z0-9_-]*(\s*,\s*[a-z0-9][a-z0-9_-]*)*)?\s*$",
-        description="compose projects whose containers may be created and removed for docker targets, comma-separated; empty: none, and "
-        "no connection to Docker",
-    )
-    docker_host: str = Field(
-        default="unix:///var/run/docker.sock",
-        pattern=r"^(unix:///|tcp://[^\s/@]+:\d+$)",
-        max_length=300,
-        description="address of Docker, unix:///path or tcp://host:port; a client of it is root on that machine",
-    )
-    docker_timeout_seconds: int = Field(
-        default=10,
-        ge=1,
-        le=120,
-        description="maximum wait for one response of Docker, in seconds; to stop a container, in addition to its grace period",
-    )
 
     endpoint_credentials: SecretStr = Field(
         default=SecretStr(""),
@@ -74,11 +55,6 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
     def reach(self) -> Reach:
         """Return what policies may name, with the credentials of this service."""
         return super().reach().with_credentials("target.endpoint", self.credentials)
-
-    @property
-    def docker_allowed(self) -> frozenset[str]:
-        """The compose projects whose containers may be changed."""
-        return frozenset(name.strip() for name in self.docker_projects.split(",") if name.strip())
 
     def rules(self) -> Rules:
         """Return the parameters of decisions."""

@@ -9,19 +9,17 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def claims(subject: Subject) -> frozenset[tuple[str, ...]]:
-    """Return the resources that a policy claims: its job or group, and the service, workloads or endpoint
-    that its target scales.
+    """Return the resources that a policy claims: its job or group, and the workloads or endpoint that its
+    target scales.
 
     A group is claimed at each of its brokers' addresses, since two policies may list them differently.
     """
     flink, target = subject.application.flink, subject.target
-    docker, kubernetes, endpoint = target.docker, target.kubernetes, target.endpoint
+    kubernetes, endpoint = target.kubernetes, target.endpoint
     found: set[tuple[str, ...]] = set() if flink is None else {("job", subject.cluster, flink.job)}
     group, kafka = subject.application.group_id, subject.signals.kafka
     if group is not None and kafka is not None:
         found |= {("group", broker.lower(), group) for broker in kafka.bootstrap_servers.split(",")}
-    if docker is not None:
-        found.add(("service", docker.project, docker.service))
     if kubernetes is not None:
         found |= {("workload", subject.namespace, ref.kind, ref.name) for ref in kubernetes.refs}
     if endpoint is not None:

@@ -17,7 +17,7 @@ from weir_contracts.document import PATTERN_SENTENCES
 from tests.effort import thorough
 
 FLINK = {"url": "http://jobmanager:8081", "job": "orders"}
-DOCKER = {**FLINK, "project": "shop", "service": "taskmanager"}
+TASKMANAGERS = {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}}
 DOCUMENT: dict[str, Any] = {
     "apiVersion": "weir.dev/v1alpha1",
     "kind": "ScalingPolicy",
@@ -57,17 +57,30 @@ def test_a_new_policy_is_safe() -> None:
     assert policy.spec.objective.bound_seconds == 30
 
 
-def test_a_docker_target_has_one_parallelism() -> None:
-    """It names a job and the containers to scale, by default with one slot each; bounds of single operators are
+def test_a_job_whose_taskmanagers_are_pods_has_one_parallelism() -> None:
+    """A policy names the job and the workload to scale, by default with one slot a pod; bounds of single operators are
     refused."""
-    policy = parse_policy(_with("spec.target", {"docker": DOCKER}))
-    subject = policy.subject
-    assert (subject.target.driver, subject.flink.job) == ("docker", "orders")
+    document = _with("spec.target", TASKMANAGERS)
+    document["spec"]["application"] = {"flink": FLINK}
+    subject = parse_policy(document).subject
+    assert (subject.target.driver, subject.flink.job) == ("kubernetes", "orders")
     assert subject.unit is not None and subject.unit.slots == 1
-    narrowed = _with("spec.bounds", {"operators": {"enrich": {"max": 3}}})
-    narrowed["spec"]["target"] = {"docker": DOCKER}
+    document["spec"]["bounds"] = {"operators": {"enrich": {"max": 3}}}
     with pytest.raises(InvalidPolicy, match=r"bounds\.operators"):
-        parse_policy(narrowed)
+        parse_policy(document)
+
+
+def test_a_target_that_went_is_refused_with_what_to_use_instead() -> None:
+    """A policy of a time when TaskManagers could be containers of a compose project."""
+    containers = {**FLINK, "project": "shop", "service": "taskmanager", "slots": 2}
+    with pytest.raises(InvalidPolicy) as refused:
+        parse_policy(_with("spec.target", {"docker": containers}))
+    assert refused.value.problems == [
+        (
+            "spec.target.docker",
+            "is not a field of this version: use target.kubernetes for a job in reactive mode, target.flink for another",
+        )
+    ]
 
 
 def test_a_policy_is_written_as_the_user_wrote_it() -> None:
@@ -87,13 +100,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.objective.maxLag", "0s", "spec.objective", "at least 1s"),
         ("spec.target", {}, "spec.target", "exactly one driver"),
         ("spec.target", {"nomad": {}}, "spec.target.nomad", "not a field"),
-        ("spec.target", {"flink": FLINK, "docker": DOCKER}, "spec.target", "exactly one driver"),
-        ("spec.target", {"docker": FLINK}, "spec.target.docker.project", "required"),
-        ("spec.target", {"docker": {**DOCKER, "project": "Shop/.."}}, "spec.target.docker.project", "consist of"),
-        ("spec.target", {"docker": {**DOCKER, "service": ""}}, "spec.target.docker.service", "begin with"),
-        ("spec.target", {"docker": {**DOCKER, "slots": 0}}, "spec.target.docker.slots", "greater than or equal to 1"),
-        ("spec.target", {"docker": {**DOCKER, "slots": 64}}, "spec", "no number of containers of 64 slots gives"),
-        ("spec.target", {"docker": {**DOCKER, "url": "http://me:secret@x:1"}}, "spec.target.docker.url", "credentials"),
+        ("spec.target", {"flink": FLINK, **TASKMANAGERS}, "spec.target", "exactly one driver"),
         ("spec.target.flink.url", "ftp://x", "spec.target.flink.url", "http"),
         ("spec.target.flink.url", "http://me:secret@x:1", "spec.target.flink.url", "credentials"),
         ("spec.bounds", {"min": 5, "max": 2}, "spec.bounds", "min must not be above max"),
@@ -191,7 +198,7 @@ def test_every_pattern_has_a_sentence() -> None:
 
     schema = ScalingPolicy.model_json_schema()
     used = set(patterns(schema)) - {schema["$defs"]["Behavior"]["properties"]["cooldown"]["pattern"]}
-    assert len(used) > 10
+    assert len(used) >= 10
     assert used - PATTERN_SENTENCES.keys() == set()
 
 
@@ -368,14 +375,18 @@ def test_a_job_may_stand_under_the_target() -> None:
 
 
 def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> None:
-    """The target defaults to Flink's scheduler; a docker target takes the job from the application."""
+    """The target defaults to Flink's scheduler; a kubernetes target takes the job from the application."""
     document = _with("spec.application", {"flink": FLINK})
     del document["spec"]["target"]
     subject = parse_policy(document).subject
     assert (subject.target.driver, subject.unit, subject.application.engine) == ("flink", None, "flink")
-    document["spec"]["target"] = {"docker": {"project": "shop", "service": "taskmanager", "slots": 2}}
+    document["spec"]["target"] = {"kubernetes": {**TASKMANAGERS["kubernetes"], "slots": 2}}
     subject = parse_policy(document).subject
-    assert (subject.target.driver, subject.unit and subject.unit.slots, subject.flink.job) == ("docker", 2, "orders")
+    assert (subject.target.driver, subject.unit and subject.unit.slots, subject.flink.job) == (
+        "kubernetes",
+        2,
+        "orders",
+    )
 
 
 @pytest.mark.parametrize(

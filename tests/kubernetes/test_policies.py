@@ -76,9 +76,7 @@ class TestResources(ResourcesSuite):
     pass
 
 
-@pytest.mark.parametrize(
-    "which", ["minimal", "full", "kubernetes", "docker", "endpoint", "kafka-streams", "consumer-group"]
-)
+@pytest.mark.parametrize("which", ["minimal", "full", "kubernetes", "endpoint", "kafka-streams", "consumer-group"])
 def test_the_api_server_accepts_every_field_of_a_policy(world: ApiWorld, which: str) -> None:
     """Strictly, and returns it unchanged: nothing is pruned, and no default is added."""
     written = example("policy", which)

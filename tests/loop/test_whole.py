@@ -1,20 +1,18 @@
-"""The loop around a job that is scaled by the containers of a compose service."""
+"""The loop around a job in reactive mode, which is scaled by the pods of its TaskManagers."""
 
-from tests.loop.world import SOURCE, WORK, World, job
+from tests.loop.world import SOURCE, WORK, World, job, policy
 
 QUICK = {"scaleDown": {"stabilization": "15s"}, "cooldown": "10s"}
 
 
 def test_load_comes_and_goes_and_all_operators_move_as_one() -> None:
-    """A job that takes every slot is planned in containers of two slots: up for the load, down after it, never uneven."""
-    docker = {
-        "url": "http://orders.test:8081",
-        "job": "orders",
-        "project": "shop",
-        "service": "taskmanager",
-        "slots": 2,
-    }
-    world = World(job(2, source=2), 400.0, target={"docker": docker}, behavior=QUICK).live(70)
+    """A job that takes every slot is planned in pods of two slots: up for the load, down after it, never uneven."""
+    pods = policy(
+        application={"flink": {"url": "http://orders.test:8081", "job": "orders"}},
+        target={"kubernetes": {"kind": "Deployment", "name": "taskmanager", "slots": 2}},
+        behavior=QUICK,
+    )
+    world = World(job(2, source=2), 400.0, policy=pods).live(70)
     world.load = 1800.0
     world.live(50)
     up = world.p()

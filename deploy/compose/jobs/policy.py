@@ -65,8 +65,8 @@ def put_once(url: str, body: bytes) -> str:
 
 
 def main() -> int:
-    """Put the policy in the file, environment variables expanded; returns the exit code."""
-    text = os.path.expandvars(Path(sys.argv[1]).read_text())
+    """Put the policy in the file; returns the exit code."""
+    text = Path(sys.argv[1]).read_text()
     if (metadata := METADATA.search(text)) is None:
         log(f"{sys.argv[1]} has no line of the form metadata: {{namespace: …, name: …}}")
         return 2

@@ -1,4 +1,4 @@
-"""Shared parts of drivers that scale a Flink job in reactive mode by the number of its TaskManagers."""
+"""A Flink job in reactive mode, which the number of its TaskManagers scales: what the kubernetes driver asks of Flink."""
 
 import asyncio
 from contextlib import suppress

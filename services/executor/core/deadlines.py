@@ -59,7 +59,7 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     """Return the time limit of a rescale: cooldown + stabilisation + trigger delay + checkpoint + restart, at least the
     floor.
 
-    A rescale by instances, such as containers or pods, gets their `starts`, one after another, on top; so does one for
+    A rescale by instances, such as pods, gets their `starts`, one after another, on top; so does one for
     which the cluster starts TaskManagers. Only Flink has checkpoints.
     """
     is_flink = deployment.engine == "flink"

@@ -177,7 +177,7 @@ def _by_operators(wanted: Parallelism, there: Deployment, context: Context) -> R
         odd = sorted(set(wanted) ^ set(there.observed))
         return Refusal("other-deployment", messages.operators_differ(odd))
     requested = there.observed if there.requested is None else there.requested
-    if wanted == requested and not context.snapshot.restartable:
+    if wanted == requested:
         return Refusal("nothing-to-do", messages.already_requested(wanted))
     return _quarantined(wanted, context)
 

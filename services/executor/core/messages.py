@@ -23,8 +23,7 @@ NO_RESTARTS = "this target cannot restart a single instance, or the policy does 
 DISRUPTION_BUDGET = "the disruption budget of its pod allows no eviction now"
 INSTANCE_CHANGED = "the instance has other members than the plan names: it was restarted, or its tasks have moved"
 REACTIVE_WITHOUT_INSTANCES = (
-    "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a docker or "
-    "kubernetes target"
+    "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a kubernetes target"
 )
 UNKNOWN_GRAPH = "the policy has a budget, but the slots cannot be counted: the job's graph is unknown"
 

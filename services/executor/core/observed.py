@@ -100,8 +100,6 @@ class Snapshot:
     writers: Mapping[str, str] | None = None
     """Client that last set each operator's requirements, empty for Weir; without an operator if its client is unknown.
     None: the target does not record it."""
-    restartable: bool = False
-    """Whether a repeated request would start requested parts that have stopped."""
     can_trigger_checkpoint: bool = False
     """Whether the driver can trigger a checkpoint of the deployment, which a rescale waits for."""
     version: str | None = None

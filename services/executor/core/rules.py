@@ -22,7 +22,7 @@ class RuleSettings(BaseModel):
         60.0,
         ge=0,
         le=3600,
-        description="additional time for a rescale by containers or pods, which start first, in seconds",
+        description="additional time for a rescale by instances such as pods, which start first, in seconds",
     )
     request_retry_seconds: float = Field(
         30.0,

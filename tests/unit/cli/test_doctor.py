@@ -135,7 +135,6 @@ def test_addresses_come_from_policies() -> None:
             }
         },
         {"spec": {"target": {"flink": {"url": "http://earlier:8081", "job": "b"}}}},
-        {"spec": {"target": {"docker": {"url": "http://reactive:8081", "job": "c", "project": "p", "service": "s"}}}},
         {
             "spec": {
                 "application": {"consumerGroup": {"groupId": "totals"}},
@@ -146,8 +145,8 @@ def test_addresses_come_from_policies() -> None:
     ]
     flink = ["[fd00::1]:8081", "earlier:8081", "jobmanager.shop.svc:8081"]
     assert addresses(policies) == {
-        "executor": [*flink, "k3:9092", "reactive:8081", "scaler:80"],
-        "monitor": sorted([*flink, "k1:9092", "k2:9092", "k3:9092", "prom:443", "reactive:8081"]),
+        "executor": [*flink, "k3:9092", "scaler:80"],
+        "monitor": sorted([*flink, "k1:9092", "k2:9092", "k3:9092", "prom:443"]),
     }
 
 

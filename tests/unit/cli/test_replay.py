@@ -326,8 +326,8 @@ def policy_file(folder: Path, spec: str) -> Path:
 def test_a_policy_that_names_its_application_apart_from_its_target_is_replayed(tmp_path: Path) -> None:
     """The simulation stands in for both."""
     application = "application: {flink: {url: 'http://jobmanager:8081', job: orders}}"
-    docker = "target: {docker: {project: shop, service: taskmanager, slots: 2}}"
-    prepared = prepare(ReplayOptions("step", policy_file=policy_file(tmp_path, f"{application}, {docker}")))
+    target = "target: {kubernetes: {kind: Deployment, name: taskmanager, slots: 2}}"
+    prepared = prepare(ReplayOptions("step", policy_file=policy_file(tmp_path, f"{application}, {target}")))
     assert prepared.policy.subject.flink.job == "replay"
 
 

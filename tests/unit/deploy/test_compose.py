@@ -18,7 +18,6 @@ from services.knowledge.settings import KnowledgeSettings
 from services.monitor.settings import MonitorSettings
 from services.planner.settings import PlannerSettings
 from testbed.supervisor.__main__ import main as supervisor
-from workloads import sample_job
 
 PROJECT = Path(__file__).resolve().parents[3]
 FOLDER = PROJECT / "deploy" / "compose"
@@ -36,14 +35,10 @@ SETTINGS: dict[str, type[BaseSettings]] = {
 }
 OURS = [
     *SETTINGS,
-    *("load", "sample-job", "prepare", "policy", "docker-gate", "reactive-jar", "reactive-policy"),
+    *("load", "sample-job", "prepare", "policy"),
     *("streams-load", "streams-supervisor", "streams-policy"),
 ]
-GIVES_FILES_AWAY = ("prepare", "docker-gate")
-JOBS = (
-    *("prepare", "topics", "sample-topics", "policy", "reactive-jar", "reactive-policy"),
-    *("streams-topics", "streams-policy"),
-)
+JOBS = ("prepare", "topics", "sample-topics", "policy", "streams-topics", "streams-policy")
 WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
 
 
@@ -70,8 +65,8 @@ def megabytes(service: dict[str, Any]) -> int:
 
 
 def test_every_variable_has_a_value_and_every_value_a_use() -> None:
-    """In .env alone: a default written twice is one that is wrong somewhere."""
-    assert set(re.findall(r"\$\{(\w+)[^}]*\}", TEXT)) == dotenv().keys()
+    """In .env alone: a default written twice is one that is wrong somewhere. Compose itself uses the project's name."""
+    assert {"COMPOSE_PROJECT_NAME", *re.findall(r"\$\{(\w+)[^}]*\}", TEXT)} == dotenv().keys()
 
 
 @EACH
@@ -97,7 +92,7 @@ def test_the_readme_has_the_memory_limits() -> None:
     """The sums of the default services, and of each profile."""
     readme = re.sub(r"\s+", " ", (FOLDER / "README.md").read_text())
     every = {profile for s in SERVICES.values() for profile in s.get("profiles", [])}
-    assert every == {"monitoring", "docker-driver", "docker-demo", "kafka-streams"}
+    assert every == {"monitoring", "kafka-streams"}
     gigabytes = {profile: f"{limits(profile) * 2**20 / 1e9:.1f} GB" for profile in every}
     assert f"All limits together are {limits() * 2**20 / 1e9:.1f} GB ({limits() / 1024:.2f} GiB)" in readme
     assert f"monitoring {gigabytes['monitoring']}, " in readme
@@ -154,7 +149,7 @@ def test_ours_may_do_nothing_to_the_system(name: str) -> None:
     """No capability, no new rights, nothing to write to but what is mounted. The first start may give files away."""
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
-    assert service.get("cap_add", []) == (["CHOWN"] if name in GIVES_FILES_AWAY else [])
+    assert service.get("cap_add", []) == (["CHOWN"] if name == "prepare" else [])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
     assert "privileged" not in service
@@ -188,28 +183,9 @@ def test_volumes_and_networks_are_declared_and_used() -> None:
     assert all((FOLDER / m.split(":")[0]).exists() for m in mounts if m.startswith("./"))
 
 
-def test_dockers_socket_is_opt_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the gate has it, only with its profile, and without a network; without a named project the gate refuses the
-    executor."""
-    holders = {name for name, s in SERVICES.items() if any("/var/run/docker.sock" in v for v in s.get("volumes", []))}
-    assert holders == {"docker-gate"}
-    assert SERVICES["docker-gate"]["profiles"] == ["docker-driver"]
-    assert SERVICES["docker-gate"]["network_mode"] == "none"
-    monkeypatch.setenv("WEIR_TOKENS", '{"a-token-of-some-length": {"name": "nobody", "role": "read"}}')
-    for key, value in SERVICES["executor"]["environment"].items():
-        monkeypatch.setenv(key, str(value))
-    assert ExecutorSettings().docker_allowed == frozenset()
-
-
-def test_the_driver_comes_without_the_demonstration() -> None:
-    """A user's own project gets no job whose policy names this one."""
-    assert [name for name, s in SERVICES.items() if "docker-driver" in s.get("profiles", [])] == ["docker-gate"]
-    assert all(s["profiles"] == ["docker-demo"] for name, s in SERVICES.items() if name.startswith("reactive-"))
-    readme = (FOLDER / "README.md").read_text()
-    project = dotenv()["COMPOSE_PROJECT_NAME"]
-    assert (
-        f"`WEIR_DOCKER_PROJECTS={project} docker compose --profile docker-driver --profile docker-demo up -d`" in readme
-    )
+def test_nothing_has_dockers_socket() -> None:
+    """A client of it is root on the machine."""
+    assert not [name for name, s in SERVICES.items() if any("docker.sock" in v for v in s.get("volumes", []))]
 
 
 def test_the_loop_may_meet_on_other_brokers() -> None:
@@ -238,7 +214,7 @@ def test_images_say_what_they_are() -> None:
 
 def test_policies_are_remembered_where_down_forgets_them() -> None:
     """In a dedicated volume, which the first job gives to the others' user."""
-    for name in ("policy", "reactive-policy", "streams-policy"):
+    for name in ("policy", "streams-policy"):
         assert "policies:/var/lib/weir/policies" in SERVICES[name]["volumes"]
         assert "user" not in SERVICES[name]
     assert "policies:/data/policies" in SERVICES["prepare"]["volumes"]
@@ -250,17 +226,13 @@ def test_redis_is_reached_by_knowledge_alone() -> None:
     assert STACK["networks"]["memory"] == {"internal": True}
 
 
-@pytest.mark.parametrize("name", ["policy", "reactive"])
-def test_the_first_policies_are_some(name: str) -> None:
-    """They name their jobs where they are, and act."""
-    text = (FOLDER / "jobs" / f"{name}.yaml").read_text().replace("${COMPOSE_PROJECT_NAME}", "weir")
-    policy = parse_policy(yaml.safe_load(text))
+def test_the_first_policy_is_one() -> None:
+    """It names its job where it is, and acts."""
+    policy = parse_policy(yaml.safe_load((FOLDER / "jobs" / "policy.yaml").read_text()))
     assert policy.spec.mode == "act"
     where = policy.subject.flink
     assert where.url.host in SERVICES
     assert policy.application == f"demo/{where.job}"
-    if docker := policy.spec.target.docker:
-        assert f"-Dtaskmanager.numberOfTaskSlots={docker.slots}" in SERVICES[docker.service]["command"]
 
 
 def test_the_streams_application_is_what_its_policy_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,9 +253,3 @@ def test_the_streams_application_is_what_its_policy_names(capsys: pytest.Capture
         supervisor(["--help"])
     options = capsys.readouterr().out
     assert ended.value.code == 0 and all(f"--{name}" in options for name in given)
-
-
-def test_the_reactive_job_is_the_sample_job() -> None:
-    """With the costs of the trial's, as its own image has them."""
-    command = SERVICES["reactive-jobmanager"]["command"]
-    assert command[-len(sample_job.arguments()) :] == sample_job.arguments()

@@ -88,7 +88,6 @@ class Job:
 
 @pytest.fixture
 def job(knowledge: Knowledge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setenv("COMPOSE_PROJECT_NAME", "shop")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return Job(knowledge, tmp_path, monkeypatch)
 
@@ -117,11 +116,11 @@ def test_what_was_deleted_stays_deleted(job: Job, knowledge: Knowledge) -> None:
 
 
 def test_each_application_is_remembered_for_itself(job: Job, knowledge: Knowledge) -> None:
-    """The demonstration of the docker driver shares the volume; its policy names the project it runs in."""
+    """The profile `kafka-streams` shares the volume, and puts a policy of its own."""
     job.run()
     knowledge.policy = None
-    assert job.run("reactive") == 0
-    assert b'project: "shop"' in (knowledge.policy or b"")
+    assert job.run("streams") == 0
+    assert knowledge.policy == (JOBS / "streams.yaml").read_bytes()
 
 
 @pytest.mark.parametrize("trouble", [[500], [503, 502], [0], [401], [404, 503], [404, 0]])

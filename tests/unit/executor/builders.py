@@ -90,13 +90,12 @@ def policy(
     return parsed.model_copy(update={"metadata": metadata})
 
 
-def subject(job: str = "orders", url: str = "http://127.0.0.1:8081", docker: dict[str, Any] | None = None) -> Subject:
-    """A Flink job, scaled by Flink or by the containers of a compose service."""
-    target = {"flink": {}} if docker is None else {"docker": docker}
+def subject(job: str = "orders", url: str = "http://127.0.0.1:8081") -> Subject:
+    """A Flink job, scaled by Flink."""
     return Subject(
         "shop/orders",
         Application.model_validate({"flink": {"url": url, "job": job}}),
-        Target.model_validate(target),
+        Target.model_validate({"flink": {}}),
         Signals(),
     )
 

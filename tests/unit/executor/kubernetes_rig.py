@@ -64,6 +64,12 @@ def kubernetes_policy(target: dict[str, Any], **spec: Any) -> ScalingPolicy:
     )
 
 
+def reactive_policy(**spec: Any) -> ScalingPolicy:
+    """A policy of a Flink job whose TaskManagers are pods."""
+    application = {"flink": {"url": URL, "job": "orders"}}
+    return kubernetes_policy({"kind": "Deployment", "name": "taskmanager"}, application=application, **spec)
+
+
 class MemoryRig:
     """A service whose workloads each have two pods, in virtual time."""
 

@@ -113,18 +113,13 @@ def test_the_budget_counts_slots() -> None:
     assert isinstance(decision({**BEFORE, "enrich": 7}, running, budget=budget), ActionState)
 
 
-def test_a_container_may_be_more_than_the_maximum() -> None:
+def test_a_pod_may_be_more_than_the_maximum() -> None:
     """With two slots each, no fewer than two subtasks of each operator run."""
-    target = {
-        "docker": {
-            "url": "http://127.0.0.1:8081",
-            "job": "orders",
-            "project": "shop",
-            "service": "taskmanager",
-            "slots": 2,
-        }
+    scaled = {
+        "application": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
+        "target": {"kubernetes": {"kind": "Deployment", "name": "taskmanager", "slots": 2}},
     }
-    base = spec(target=target, bounds={"max": 2, "total": {"max": 4}})
+    base = spec(**scaled, bounds={"max": 2, "total": {"max": 4}})
     two = dict.fromkeys(BEFORE, 2)
     assert out_of_bounds(two, deployment(dict.fromkeys(BEFORE, 4)), base, TOPOLOGY) is None
     assert out_of_bounds(dict.fromkeys(BEFORE, 4), deployment(two), base, TOPOLOGY) is not None

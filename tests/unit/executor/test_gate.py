@@ -29,7 +29,7 @@ from tests.unit.executor.builders import (
     reading,
     snapshot,
 )
-from tests.unit.executor.docker_rig import docker_policy
+from tests.unit.executor.kubernetes_rig import reactive_policy
 
 
 def context(**changes: Any) -> Context:
@@ -187,8 +187,10 @@ def test_reactive_mode_is_for_targets_with_instances() -> None:
     """A job in reactive mode takes every slot and no requirements: its TaskManagers scale it."""
     found = snapshot(rescale=RescaleSettings(scheduler="reactive"))
     refused = refusal(plan(), snapshot=found)
-    assert (refused.code, "docker or kubernetes target" in refused.sentence) == ("unsupported", True)
-    assert isinstance(admit(plan(), context(snapshot=found, policy=PolicyReading(True, docker_policy()))), ActionState)
+    assert (refused.code, "kubernetes target" in refused.sentence) == ("unsupported", True)
+    assert isinstance(
+        admit(plan(), context(snapshot=found, policy=PolicyReading(True, reactive_policy()))), ActionState
+    )
 
 
 @pytest.mark.parametrize("phase", ["intended", "applying", "rolling-back", "verifying"])

@@ -37,7 +37,7 @@ def at(cycle: float) -> datetime:
     return NOON + timedelta(seconds=INTERVAL_SECONDS * cycle)
 
 
-def document(application: str = APP, **spec: Any) -> dict[str, Any]:
+def document(application: str = APP, /, **spec: Any) -> dict[str, Any]:
     """A policy as its user writes it."""
     namespace, name = application.split("/")
     return {
@@ -52,7 +52,7 @@ def document(application: str = APP, **spec: Any) -> dict[str, Any]:
     }
 
 
-def policy(application: str = APP, version: int = 1, **spec: Any) -> ScalingPolicy:
+def policy(application: str = APP, /, version: int = 1, **spec: Any) -> ScalingPolicy:
     """The same, as it is stored."""
     parsed = parse_policy(document(application, **spec))
     return parsed.model_copy(

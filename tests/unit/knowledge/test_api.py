@@ -175,42 +175,51 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     assert len(await house.store.outbox()) == 3
 
 
-FIRST = {"flink": {"url": "http://jobmanager:8081", "job": "orders"}}
+def _job(url: str = "http://jobmanager:8081", job: str = "orders") -> dict[str, Any]:
+    """A spec's parts for a job that Flink scales."""
+    return {"application": {"flink": {"url": url, "job": job}}, "target": {"flink": {}}}
+
+
+def _pods(job: str = "orders", workload: str = "taskmanager") -> dict[str, Any]:
+    """A spec's parts for a job that a workload's pods scale."""
+    return {**_job(job=job), "target": {"kubernetes": {"kind": "Deployment", "name": workload}}}
+
+
+FIRST, PODS = _job(), _pods()
 JOB_ID = "a" * 32
-DOCKER = {"url": "http://reactive:8081", "job": "reactive", "project": "shop", "service": "taskmanager"}
 SAME = {
     "as it is": (FIRST, FIRST),
-    "another form of the address": (FIRST, {"flink": {"url": "http://JobManager.:8081/", "job": "orders"}}),
-    "another scheme": (FIRST, {"flink": {"url": "https://jobmanager:8081", "job": "orders"}}),
+    "another form of the address": (FIRST, _job("http://JobManager.:8081/")),
+    "another scheme": (FIRST, _job("https://jobmanager:8081")),
     "names of loopback": (
-        {"flink": {"url": "http://localhost:8081", "job": "orders"}},
-        {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
+        _job("http://localhost:8081"),
+        _job("http://127.0.0.1:8081"),
     ),
     "the scheme's own port": (
-        {"flink": {"url": "http://flink/proxy/", "job": "orders"}},
-        {"flink": {"url": "http://flink:80/proxy", "job": "orders"}},
+        _job("http://flink/proxy/"),
+        _job("http://flink:80/proxy"),
     ),
-    "the job of another driver": ({"docker": DOCKER}, {"flink": {"url": "http://reactive:8081", "job": "reactive"}}),
-    "the service of another job": ({"docker": DOCKER}, {"docker": {**DOCKER, "job": "other", "url": "http://x:1"}}),
+    "the job of another driver": (PODS, FIRST),
+    "the workload of another job": (PODS, _pods(job="other")),
 }
 OTHERS = {
-    "another job": (FIRST, {"flink": {"url": "http://jobmanager:8081", "job": "Orders"}}),
-    "another port": (FIRST, {"flink": {"url": "http://jobmanager:8082", "job": "orders"}}),
-    "another path": (FIRST, {"flink": {"url": "http://jobmanager:8081/b", "job": "orders"}}),
-    "another service": ({"docker": DOCKER}, {"docker": {**DOCKER, "job": "other", "service": "other"}}),
+    "another job": (FIRST, _job("http://jobmanager:8081", "Orders")),
+    "another port": (FIRST, _job("http://jobmanager:8082")),
+    "another path": (FIRST, _job("http://jobmanager:8081/b")),
+    "another workload": (PODS, _pods(job="other", workload="other")),
 }
 SECOND = "shop/second"
 
 
-async def put_second(house: House, target: dict[str, Any]) -> httpx.Response:
-    return await house.http.put(f"/v1/policies/{SECOND}", json=document(SECOND, target=target))
+async def put_second(house: House, spec: dict[str, Any]) -> httpx.Response:
+    return await house.http.put(f"/v1/policies/{SECOND}", json=document(SECOND, **spec))
 
 
 @pytest.mark.parametrize("name", SAME)
 async def test_a_second_policy_for_a_target_is_refused(house: House, name: str) -> None:
     """409 that names the first, nothing stored or published; accepted once the first is deleted."""
     first, second = SAME[name]
-    await house.apply(target=first)
+    await house.apply(**first)
     refused = await put_second(house, second)
     assert refused.status_code == 409
     assert APP in refused.json()["detail"]
@@ -219,7 +228,7 @@ async def test_a_second_policy_for_a_target_is_refused(house: House, name: str) 
     assert len(refused.json()["detail"]) <= 160
     assert (await house.http.get(f"/v1/policies/{SECOND}")).status_code == 404
     assert house.changes == 1
-    await house.apply(200, target=first, mode="act")
+    await house.apply(200, **first, mode="act")
     assert (await house.http.delete(POLICY)).status_code == 204
     assert (await put_second(house, second)).status_code == 201
 
@@ -228,7 +237,7 @@ async def test_a_second_policy_for_a_target_is_refused(house: House, name: str) 
 async def test_another_target_is_free(house: House, name: str) -> None:
     """Similar targets are not the same."""
     first, second = OTHERS[name]
-    await house.apply(target=first)
+    await house.apply(**first)
     assert (await put_second(house, second)).status_code == 201
 
 
@@ -236,15 +245,15 @@ async def test_another_target_is_free(house: House, name: str) -> None:
 async def test_a_job_by_its_id_is_the_one_by_its_name(house: House, first_is_named: bool) -> None:
     """As the first was last seen to run; another job of that cluster may be named."""
     names = ("orders", JOB_ID) if first_is_named else (JOB_ID, "orders")
-    targets = [{"flink": {"url": "http://jobmanager:8081", "job": name}} for name in names]
-    await house.apply(target=targets[0])
+    jobs = [_job(job=name) for name in names]
+    await house.apply(**jobs[0])
     running = Deployment(job_id=JOB_ID, job_name="orders", graph_hash="0", state="RUNNING", observed={"map": 1})
     await house.store_events(observation(1, deployment=running))
-    refused = await put_second(house, targets[1])
+    refused = await put_second(house, jobs[1])
     assert refused.status_code == 409
     assert refused.json()["application"] == APP
     free = "b" * 32 if first_is_named else "payments"
-    assert (await put_second(house, {"flink": {"url": "http://jobmanager:8081", "job": free}})).status_code == 201
+    assert (await put_second(house, _job(job=free))).status_code == 201
 
 
 async def test_only_what_is_new_is_created(house: House) -> None:
@@ -284,10 +293,7 @@ async def test_a_policy_may_be_yaml(house: House) -> None:
         ("spec.target.flink.url", {"target": {"flink": {"url": "http://169.254.169.254/", "job": "orders"}}}),
         ("spec.target.flink.url", {"target": {"flink": {"url": "http://[::ffff:a9fe:a9fe]:80", "job": "orders"}}}),
         ("spec.target.flink.url", {"target": {"flink": {"url": "http://2852039166/", "job": "orders"}}}),
-        (
-            "spec.target.docker.url",
-            {"target": {"docker": {"url": "http://[fe80::1]", "job": "o", "project": "p", "service": "s"}}},
-        ),
+        ("spec.target.flink.url", {"target": {"flink": {"url": "http://[fe80::1]", "job": "orders"}}}),
         (
             "spec.signals.kafka.bootstrapServers",
             {"signals": {"kafka": {"bootstrapServers": "kafka:9092,[fd00:ec2::254]:80"}}},

@@ -82,7 +82,7 @@ def topology(
     )
 
 
-def policy(application: str = APP, *, version: int | None = 3, **spec: Any) -> ScalingPolicy:
+def policy(application: str = APP, /, *, version: int | None = 3, **spec: Any) -> ScalingPolicy:
     """Return a policy: mode act, 30 s of lag, 1 to 12; no stabilisation and no cooldown unless a test adds them.
 
     Validated as a stored policy is: limits that cannot be kept are accepted.

@@ -1,4 +1,4 @@
-"""The guard of applications that are scaled by containers: one parallelism for all operators."""
+"""The guard of applications that are scaled by pods: one parallelism for all operators."""
 
 from typing import Any
 
@@ -15,8 +15,9 @@ NOW: Parallelism = {SOURCE: 4, WORK: 4}
 
 
 def spec(slots: int = 1, **changes: Any) -> dict[str, Any]:
-    docker = {"url": "http://jm:8081", "job": "orders", "project": "shop", "service": "tm", "slots": slots}
-    return {"target": {"docker": docker}, **changes}
+    pods = {"kind": "Deployment", "name": "tm", "slots": slots}
+    job = {"url": "http://jm:8081", "job": "orders"}
+    return {"application": {"flink": job}, "target": {"kubernetes": pods}, **changes}
 
 
 def passed(wanted: Parallelism, current: Parallelism | None = None, **given_: Any) -> Proposal:
@@ -29,16 +30,16 @@ def test_all_operators_get_one_parallelism() -> None:
     proposal = passed({SOURCE: 1, WORK: 6}, spec=spec())
     assert proposal.vector == {SOURCE: 6, WORK: 6}
     assert proposal.amendments[-1].guard == "one-parallelism"
-    assert "6 with 6 containers of 1 slot" in proposal.amendments[-1].because
+    assert "6 with 6 pods of 1 slot" in proposal.amendments[-1].because
 
 
-def test_whole_containers() -> None:
-    """5 need 2 containers of 4 slots, which gives 8."""
+def test_whole_pods() -> None:
+    """5 need 2 pods of 4 slots, which gives 8."""
     assert passed({SOURCE: 1, WORK: 5}, spec=spec(slots=4)).vector == {SOURCE: 8, WORK: 8}
 
 
-def test_a_reduction_within_the_last_container_is_no_change() -> None:
-    """3 subtasks need the same container of 4 slots."""
+def test_a_reduction_within_the_last_pod_is_no_change() -> None:
+    """3 subtasks need the same pod of 4 slots."""
     proposal = passed({SOURCE: 1, WORK: 3}, spec=spec(slots=4))
     assert (proposal.vector, proposal.code) == (None, "one-parallelism")
 
@@ -52,20 +53,20 @@ def test_a_reduction_within_the_last_container_is_no_change() -> None:
     ],
 )
 def test_no_more_than_the_policy_allows_in_total(limits: dict[str, Any], code: str, left: int) -> None:
-    """As many containers as fit; the proposal is reported as infeasible."""
+    """As many pods as fit; the proposal is reported as infeasible."""
     proposal = passed({SOURCE: 1, WORK: 7}, spec=spec(slots=2, **limits))
     assert proposal.vector == {SOURCE: left, WORK: left}
     assert code in [limit.code for limit in proposal.infeasible]
 
 
 def test_key_groups_bound_it() -> None:
-    """More containers than key groups would be idle."""
+    """More pods than key groups would be idle."""
     proposal = passed({SOURCE: 1, WORK: 6}, graph=topology(groups=6), spec=spec(slots=4, bounds={"max": 12}))
     assert (proposal.vector, proposal.infeasible[-1].code) == (None, "key-groups")
 
 
 def test_another_drivers_vectors_are_not_changed() -> None:
-    """Only scaling by containers gives every operator one parallelism."""
+    """Only scaling by pods gives every operator one parallelism."""
     assert passed({SOURCE: 4, WORK: 6}, current={SOURCE: 4, WORK: 4}).vector is None  # no slot is free
     assert amend(scale({SOURCE: 1, WORK: 6}), context({SOURCE: 1, WORK: 4})).vector == {SOURCE: 1, WORK: 6}
 
@@ -73,10 +74,10 @@ def test_another_drivers_vectors_are_not_changed() -> None:
 @examples(20)
 @given(st.data())
 def test_any_proposal_becomes_one_parallelism(data: st.DataObject) -> None:
-    """A multiple of a container's slots, within bounds and total unless one container exceeds them."""
-    slots, containers, maximum = (data.draw(st.integers(low, high)) for low, high in ((1, 6), (1, 6), (6, 40)))
+    """A multiple of a pod's slots, within bounds and total unless one pod exceeds them."""
+    slots, pods, maximum = (data.draw(st.integers(low, high)) for low, high in ((1, 6), (1, 6), (6, 40)))
     total, source, work = (data.draw(st.integers(low, high)) for low, high in ((2, 60), (1, 16), (1, 16)))
-    now = {SOURCE: containers * slots, WORK: containers * slots}
+    now = {SOURCE: pods * slots, WORK: pods * slots}
     bounds = {"min": 1, "max": maximum, "total": {"max": total}}
     proposal = passed({SOURCE: source, WORK: work}, now, spec=spec(slots, bounds=bounds))
     if proposal.vector is None:

@@ -337,11 +337,12 @@ def test_two_sources_keep_their_mix() -> None:
     ("requested", "limits"),
     [({SOURCE: 4, WORK: 4}, []), ({WORK: 4}, ["one-parallelism"]), ({SOURCE: 3, WORK: 3}, ["one-parallelism"])],
 )
-def test_containers_run_every_operator_alike(requested: Parallelism, limits: list[str]) -> None:
-    """Containers have two slots each and bring their own, so zero free slots forbid nothing."""
-    docker = {"url": "http://jm:8081", "job": "orders", "project": "shop", "service": "tm", "slots": 2}
+def test_pods_run_every_operator_alike(requested: Parallelism, limits: list[str]) -> None:
+    """Pods have two slots each and bring their own, so zero free slots forbid nothing."""
+    application = {"flink": {"url": "http://jm:8081", "job": "orders"}}
+    target = {"kubernetes": {"kind": "Deployment", "name": "tm", "slots": 2}}
     now = deployment({SOURCE: 2, WORK: 2}, slots=Slots(total=2, available=0))
-    answer = ask(requested, found=analysis(deployment=now, policy=policy(target={"docker": docker})))
+    answer = ask(requested, found=analysis(deployment=now, policy=policy(application=application, target=target)))
     assert [limit.code for limit in answer.infeasible] == limits
     assert answer.possible is (limits == [])
 

@@ -42,7 +42,7 @@ def budget(proposal: Proposal) -> Proposal:
 def slots_available(proposal: Proposal) -> Proposal:
     """Limit growth to the free slots and those that the application holds.
 
-    Unknown slots limit nothing, since the engine runs with what it has; neither do they where containers bring their
+    Unknown slots limit nothing, since the engine runs with what it has; neither do they where instances bring their
     own. A cluster that starts TaskManagers itself limits growth by its own maximum.
     """
     context = proposal.context
