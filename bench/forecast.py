@@ -34,12 +34,10 @@ from weir_contracts import PEAK_CONFIDENCE
 
 from bench.advance import observation
 from bench.results_file import log, write
-from services.analyzer.core import history
-from services.analyzer.core.forecast.application import advanced, forecasts_of
-from services.analyzer.core.forecast.report import forecast_of
+from services.analyzer.core import offsets
+from services.analyzer.core.forecast.application import ForecastState, advanced, forecast_of, forecasts_of
 from services.analyzer.core.forecast.series import SeriesState, observed
-from services.analyzer.core.forecast.state import ForecastState
-from services.analyzer.core.state import LogHistory
+from services.analyzer.core.offsets import LogHistory
 from workloads.loadgen.trace import BUNDLED, Recording, load
 
 LEADS = (1, 10, 30)
@@ -156,7 +154,7 @@ def cost() -> dict[str, float]:
     spent = {"take_in": 0.0, "forecast": 0.0, "state": 0.0}
     for each in observations:
         at = each.observed_at.timestamp()
-        log_ends = history.extend(log_ends, each.partitions, at, INTERVAL_SECONDS)
+        log_ends = offsets.extend(log_ends, each.partitions, at, INTERVAL_SECONDS)
         began = time.process_time()
         state = advanced(state, each, log_ends, {source: None}, restart_seconds=4.0, gap_seconds=INTERVAL_SECONDS)
         taken = time.process_time()

@@ -4,8 +4,7 @@ Knows no clock, network, thread or framework; time is the observation's.
 """
 
 from .advance import advance
-from .learned import seed
-from .settings import AnalysisSettings
-from .state import STATE_VERSION, AnalyzerState, UnreadableState
+from .state import STATE_VERSION, AnalyzerState, UnreadableState, seed
+from .window import AnalysisSettings
 
 __all__ = ["STATE_VERSION", "AnalysisSettings", "AnalyzerState", "UnreadableState", "advance", "seed"]

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, even_subtasks, unknown
 
-from .numbers import estimate, interpolate, newest
-from .settings import AnalysisSettings
-from .state import MAX_POINTS, Point
-from .window import Shares, View
+from .run import Shares, View
+from .window import AnalysisSettings, estimate, interpolate, newest
 
 SATURATED_SHARE = 0.95
 """Busy share from which an operator counts as saturated: its throughput is then its capacity."""
@@ -38,6 +36,28 @@ _HELD_BACK = 0.1
 """Backpressured share from which an operator does not run at its own pace."""
 _USUAL_CONTENTION = 0.15
 """What each further group of subtasks may take away from the others without being noteworthy."""
+
+
+MAX_POINTS = 64
+"""Capacity points kept for an operator."""
+
+
+class Point(NamedTuple):
+    """Capacity learned at one parallelism, records/s of all its subtasks."""
+
+    parallelism: int
+    rate: float
+    confidence: float
+    saturated: bool
+    samples: int
+    at: float
+    job_id: str
+    off_since: float | None = None
+    """Since when measurements disagree with it by more than the tolerance, without being believed yet."""
+    taken: float = 0.0
+    """Highest records/s taken in over a window; 0: unknown."""
+    skew: float | None = None
+    """Busiest subtask's busy share over the mean."""
 
 
 class Pressure(NamedTuple):

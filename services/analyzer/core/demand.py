@@ -9,14 +9,12 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from weir_contracts import Estimate, Observation, off_level, unknown
+from weir_contracts import Estimate, Observation, PartitionReading, off_level, unknown
 
-from . import history as log
-from .history import Interval
-from .numbers import at_least, estimate, slope
-from .settings import AnalysisSettings
-from .state import LogHistory, SourceState
-from .window import Shares, View
+from . import offsets as log
+from .offsets import Interval, LogHistory
+from .run import Shares, SourceState, View
+from .window import AnalysisSettings, at_least, estimate, slope
 
 _SATURATED_SHARE = 0.9
 _HELD_BACK_SHARE = 0.1
@@ -62,13 +60,13 @@ def of_known_partitions(rate: Estimate, hidden: int) -> Estimate:
     return at_least(rate.value, reason, rate.confidence, rate.samples, rate.window_seconds)
 
 
-def missing_signals(observation: Observation, source: str) -> str:
+def missing_signals(observation: Observation, partitions: Sequence[PartitionReading]) -> str:
     """Return why the demand of a service's source cannot be measured; empty for another engine, and if it can."""
     if observation.deployment is None or observation.deployment.engine != "service":
         return ""
-    queue = next((p for p in observation.partitions if p.operator == source), None)
-    if queue is None:
+    if not partitions:
         return "application.service needs its signals processed and waiting for it"
+    queue = partitions[0]
     return f"the signal {queue.topic} has no usable value" if queue.log_end_offset is None else ""
 
 

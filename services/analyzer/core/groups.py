@@ -1,12 +1,13 @@
-"""Symptoms of a consumer group: its rebalances, its partitions' offsets, and threads that wait for brokers."""
+"""Symptoms of consumer groups and of partitions' offsets: rebalances, members that stand still, threads that wait for
+brokers; positions and timestamps that contradict the log."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from weir_contracts import (
     Deployment,
     Group,
     Instance,
-    Observation,
     PartitionReading,
     Symptom,
     bounded,
@@ -14,13 +15,10 @@ from weir_contracts import (
     short_name,
 )
 
-from . import history
-from .context import AnalysisContext, OperatorContext, SourceContext
+from . import offsets as log
+from .analysis import Findings, OperatorFindings, SourceFindings, symptom
 from .lag import BACKLOG_SECONDS
-from .offsets import first_waiting
-from .settings import COMMITS_PER_WINDOW, AnalysisSettings
-from .state import LogHistory
-from .workloads import symptom
+from .window import COMMITS_PER_WINDOW, AnalysisSettings
 
 _BLOCKED_SHARE = 0.5
 _HOT_LAG_SHARE = 0.5
@@ -30,22 +28,27 @@ _STUCK_SECONDS = 20.0
 """Minimum time without a commit after which an instance is said to be stuck."""
 
 
-def group_symptoms(context: AnalysisContext, logs: LogHistory, settings: AnalysisSettings) -> Iterator[Symptom]:
+_SHOWN_SECONDS = 600.0
+"""Time for which reset offsets are shown: planners' windows have forgotten them by then."""
+_YEAR_3000_MS = 32_503_680_000_000
+
+
+def group_symptoms(findings: Findings, logs: log.LogHistory, settings: AnalysisSettings) -> Iterator[Symptom]:
     """Yield the symptoms of a group; none for an application that is no group."""
-    deployment = context.observation.deployment
+    deployment = findings.observation.deployment
     if deployment is None or deployment.group is None:
         return
     yield from _movements(deployment, deployment.group)
-    for source in context.sources.values():
-        operator = context.operators.get(source.name)
-        if context.run is not None and operator is not None:
-            stuck = _stuck(context, deployment, source, settings)
+    for source in findings.sources.values():
+        operator = findings.operators.get(source.name)
+        if findings.run is not None and operator is not None:
+            stuck = _stuck(findings, deployment, source, settings)
             if stuck is not None:  # the lag that grows is its own
                 yield stuck
             else:
                 yield from _brokers_bound(deployment, source, operator)
-                yield from _hot_partitions(context, logs, source, operator, settings)
-            yield from _stalled(context, source, settings)
+                yield from _hot_partitions(findings, logs, source, operator, settings)
+            yield from _stalled(findings, source, settings)
 
 
 def moves(deployment: Deployment | None) -> bool:
@@ -56,14 +59,6 @@ def moves(deployment: Deployment | None) -> bool:
     group, instances = deployment.group, deployment.instances
     is_restoring = any(each.restore_remaining_records for each in instances)
     return group.state not in _QUIET or group.probing_rebalance_at is not None or is_restoring
-
-
-def tasks_of(observation: Observation) -> int | None:
-    """Return the tasks, or partitions, that a group divides among its members; None for another engine, or if unknown."""
-    deployment, topology = observation.deployment, observation.topology
-    if deployment is None or deployment.group is None or topology is None:
-        return None
-    return topology.operators[0].source_partitions
 
 
 def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
@@ -89,11 +84,11 @@ def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
         yield symptom("restoring", sentence, instances=len(left), restore_remaining_records=records)
 
 
-def _brokers_bound(deployment: Deployment, source: SourceContext, operator: OperatorContext) -> Iterator[Symptom]:
+def _brokers_bound(deployment: Deployment, source: SourceFindings, operator: OperatorFindings) -> Iterator[Symptom]:
     """Yield what says that threads wait for brokers while lag grows: more threads would wait, too."""
     shares = [each.blocked_share for each in deployment.instances]
     read = [share for share in shares if share is not None]
-    growth, lag, taken = source.lag.growth.proven, source.lag.records.proven, operator.input_rate.value
+    growth, lag, taken = source.lag.growth.proven, source.lag.records.proven, operator.window.input_rate.value
     if not read or len(read) < len(shares) or growth is None or lag is None or taken is None:
         return
     blocked = sum(read) / len(read)
@@ -106,10 +101,10 @@ def _brokers_bound(deployment: Deployment, source: SourceContext, operator: Oper
 
 
 def _hot_partitions(
-    context: AnalysisContext,
-    logs: LogHistory,
-    source: SourceContext,
-    operator: OperatorContext,
+    findings: Findings,
+    logs: log.LogHistory,
+    source: SourceFindings,
+    operator: OperatorFindings,
     settings: AnalysisSettings,
 ) -> Iterator[Symptom]:
     """Yield the partition that brings more records than one thread can process, while most of the lag is its own."""
@@ -118,13 +113,13 @@ def _hot_partitions(
         return
     thread_rate = capacity / operator.parallelism
     columns = {key: i for i, key in enumerate(logs.keys)}
-    for p in context.observation.partitions:
+    for p in findings.observation.partitions:
         waiting = _waiting(p)
-        column = columns.get(history.key_of(p))
+        column = columns.get(log.key_of(p))
         if p.operator != source.name or waiting is None or waiting < _HOT_LAG_SHARE * lag or column is None:
             continue
-        points = history.column(logs, column)
-        rate = _rate([each for each in points if each[0] >= context.at - settings.demand_window_seconds])
+        points = log.column(logs, column)
+        rate = _rate([each for each in points if each[0] >= findings.at - settings.demand_window_seconds])
         if rate is not None and rate > thread_rate:
             sentence = (
                 f"{short_name(p.topic)}/{p.partition} gets {formatted(rate)} records/s and a thread of "
@@ -140,16 +135,16 @@ def _rate(points: Sequence[tuple[float, int]]) -> float | None:
     return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
-def _stalled(context: AnalysisContext, source: SourceContext, settings: AnalysisSettings) -> Iterator[Symptom]:
+def _stalled(findings: Findings, source: SourceFindings, settings: AnalysisSettings) -> Iterator[Symptom]:
     """Yield the partitions whose commits stand still while records wait and others go forward (Burrow's rule STOP)."""
     limit = COMMITS_PER_WINDOW * settings.commit_seconds
-    if not limit or context.run is None or context.at - context.run.started_at < limit:
+    if not limit or findings.run is None or findings.at - findings.run.started_at < limit:
         return
-    own = [p for p in context.observation.partitions if p.operator == source.name]
+    own = [p for p in findings.observation.partitions if p.operator == source.name]
     still = [
-        (context.at - p.committed_at.timestamp(), p)
+        (findings.at - p.committed_at.timestamp(), p)
         for p in own
-        if p.committed_at is not None and _waiting(p) and context.at - p.committed_at.timestamp() > limit
+        if p.committed_at is not None and _waiting(p) and findings.at - p.committed_at.timestamp() > limit
     ]
     if still and len(still) < len(own):
         seconds, first = max(still, key=lambda each: each[0])
@@ -160,29 +155,29 @@ def _stalled(context: AnalysisContext, source: SourceContext, settings: Analysis
 
 
 def _stuck(
-    context: AnalysisContext, deployment: Deployment, source: SourceContext, settings: AnalysisSettings
+    findings: Findings, deployment: Deployment, source: SourceFindings, settings: AnalysisSettings
 ) -> Symptom | None:
     """Return the one instance that commits nothing while records wait for it, although others go forward.
 
     None while tasks move, or while the time of a commit is unknown.
     """
-    interval = context.observation.policy.spec.interval.total_seconds()
+    interval = findings.observation.policy.spec.interval.total_seconds()
     limit = max(_STUCK_SECONDS, COMMITS_PER_WINDOW * settings.commit_seconds, 2 * interval)
-    if not settings.commit_seconds or context.run is None or moves(deployment):
+    if not settings.commit_seconds or findings.run is None or moves(deployment):
         return None
     by_owner: dict[str, list[PartitionReading]] = {}
-    for p in context.observation.partitions:
+    for p in findings.observation.partitions:
         if p.operator == source.name:
             by_owner.setdefault(p.owner, []).append(p)
     stuck: list[tuple[Instance, float]] = []
     forward = doubtful = 0
     for instance in deployment.instances:
-        still = _still_seconds(context, by_owner.get(instance.id, ()))
+        still = _still_seconds(findings, by_owner.get(instance.id, ()))
         if still is not None and still <= limit / 2:
             forward += 1
         elif still is None or not any(_waiting(p) for p in by_owner[instance.id]):
             continue  # it has nothing to do, or its commits are unknown
-        elif still > limit and context.at - context.run.started_at > limit:
+        elif still > limit and findings.at - findings.run.started_at > limit:
             stuck.append((instance, still))
         else:
             doubtful += 1
@@ -200,15 +195,112 @@ def _stuck(
     return found.model_copy(update={"instance": instance.id})
 
 
-def _still_seconds(context: AnalysisContext, partitions: Sequence[PartitionReading]) -> float | None:
+def _still_seconds(findings: Findings, partitions: Sequence[PartitionReading]) -> float | None:
     """Return how long none of these partitions has had a new commit; None if that of one with waiting records is unknown."""
     if any(_waiting(p) is None or (_waiting(p) and p.committed_at is None) for p in partitions):
         return None
     times = [p.committed_at.timestamp() for p in partitions if p.committed_at is not None]
-    return context.at - max(times) if times else None
+    return findings.at - max(times) if times else None
 
 
 def _waiting(p: PartitionReading) -> int | None:
     if p.log_end_offset is None or p.committed_offset is None:
         return None
-    return max(0, int(p.log_end_offset - first_waiting(p, p.committed_offset)))
+    return max(0, int(p.log_end_offset - log.first_waiting(p, p.committed_offset)))
+
+
+def offset_symptoms(partitions: Sequence[PartitionReading], logs: log.LogHistory, at: float) -> Iterator[Symptom]:
+    """Yield the symptoms of the partitions' offsets at `at`, at most one of a kind for a source."""
+    by_source: dict[str, list[PartitionReading]] = {}
+    for partition in partitions:
+        by_source.setdefault(partition.operator, []).append(partition)
+    columns = {key: i for i, key in enumerate(logs.keys)}
+    for name, own in by_source.items():
+        yield from _reset(name, own, at)
+        yield from _expired(name, own)
+        yield from _beyond(name, own)
+        yield from _refused(name, own, logs, columns)
+
+
+def _reset(name: str, partitions: Sequence[PartitionReading], at: float) -> Iterator[Symptom]:
+    reset = [p for p in partitions if p.rewound_at and at - p.rewound_at.timestamp() <= _SHOWN_SECONDS]
+    if reset:
+        others = f" and {len(reset) - 1} more" if len(reset) > 1 else ""
+        which = f"offsets of {short_name(reset[0].topic)}/{reset[0].partition}{others}"
+        sentence = f"{short_name(name)}: {which} went back: a reset, or a topic created again."
+        yield symptom("offsets-reset", sentence, name, partitions=len(reset))
+
+
+def _expired(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Symptom]:
+    expired = [(p, lost) for p in partitions if (lost := _lost(p)) > 0]
+    if expired:
+        records, topic = sum(lost for _, lost in expired), short_name(expired[0][0].topic)
+        where = "1 partition" if len(expired) == 1 else f"{len(expired)} partitions"
+        sentence = f"{short_name(name)}: {records:,} records of {topic} expired unread in {where}."
+        yield symptom("records-expired", sentence, name, partitions=len(expired), records=records)
+
+
+def _lost(p: PartitionReading) -> int:
+    """Return how many offsets after the position retention has deleted."""
+    position, start = log.own_position(p), p.log_start_offset
+    if position is None or start is None:
+        return 0
+    # the last offset of an empty log may have been the marker of a transaction, which no reader gets
+    return 0 if start == p.log_end_offset and start - position == 1 else max(0, start - position)
+
+
+def _beyond(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Symptom]:
+    places = [
+        (position - p.log_end_offset, p, position, p.log_end_offset)
+        for p in partitions
+        if p.log_end_offset is not None
+        and (position := log.own_position(p)) is not None
+        and position > p.log_end_offset
+    ]
+    lost = [each for each in places if log.is_beyond(each[1], each[2])]
+    if lost:
+        _, p, position, end = max(lost, key=lambda each: each[0])
+        place = f"{short_name(name)} is at {position:,} of {short_name(p.topic)}/{p.partition}"
+        sentence = f"{place}, after the log's end {end:,}: cut off, created again, or of another cluster."
+        yield symptom("position-beyond-log", sentence, name, partitions=len(lost), position=position, log_end=end)
+    elif places:
+        _, p, position, end = max(places, key=lambda each: each[0])
+        place = f"{short_name(name)} is at {position:,} of {short_name(p.topic)}/{p.partition}"
+        sentence = f"{place}; committed are {end:,}: set signals.kafka.isolation to read_uncommitted."
+        yield symptom("reads-uncommitted", sentence, name, partitions=len(places), position=position, log_end=end)
+
+
+def _refused(
+    name: str, partitions: Sequence[PartitionReading], logs: log.LogHistory, columns: dict[str, int]
+) -> Iterator[Symptom]:
+    refused = []
+    for p in partitions:
+        position, column = log.own_position(p), columns.get(log.key_of(p))
+        stamped_ms = p.refused_timestamp_ms
+        if position is None or column is None or (stamped_ms is None and p.position_appended_at is None):
+            continue
+        offset = int(log.first_waiting(p, position))
+        earliest, latest = log.append_bounds(log.tail(logs, column, offset), offset)
+        if p.position_appended_at is not None and stamped_ms is None:
+            stamped = p.position_appended_at.timestamp()
+            stamped_ms = round(stamped * 1000) if log.is_contradicted(stamped, earliest, latest) else None
+        if stamped_ms is not None:
+            refused.append((p, offset, stamped_ms, earliest, latest))
+    if not refused:
+        return
+    p, offset, stamped_ms, earliest, latest = refused[0]
+    is_a_time = 0 <= stamped_ms < _YEAR_3000_MS
+    stamped_at = _minute(stamped_ms / 1000) if is_a_time else f"{stamped_ms:,} ms"
+    appended = "this is no append time"
+    if earliest is not None:
+        appended = f"it was appended after {_minute(earliest)}"
+    elif latest is not None:
+        appended = f"it was in the log at {_minute(latest)}"
+    record = f"offset {offset:,} of {p.topic[:40]}/{p.partition}"
+    sentence = f"{short_name(name)}: {record} is stamped {stamped_at}, but {appended}."
+    numbers = {"timestamp_ms": stamped_ms, "appended_after": earliest, "appended_by": latest}
+    yield symptom("timestamps-refused", sentence, name, partitions=len(refused), **numbers)
+
+
+def _minute(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

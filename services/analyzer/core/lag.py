@@ -13,13 +13,12 @@ from itertools import takewhile
 from typing import NamedTuple
 from zlib import crc32
 
-from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
+from weir_contracts import Estimate, OperatorReading, PartitionReading, unknown
 
-from . import history as log
-from .numbers import at_least, estimate, since, slope, thinned
-from .offsets import append_time, first_waiting, hidden_partitions, is_beyond, is_of_another_job, own_position
-from .settings import AnalysisSettings
-from .state import LogHistory, RunState, SourceState
+from . import offsets as log
+from .offsets import LogHistory, append_time, first_waiting, is_beyond, is_of_another_job, own_position
+from .run import RunState, SourceState
+from .window import AnalysisSettings, at_least, estimate, since, slope, thinned
 
 BACKLOG_SECONDS = 5.0
 """A source lagging by less is not backlogged: positions are read up to a few seconds late."""
@@ -80,20 +79,23 @@ def without_positions(arrives: Estimate) -> SourceLag:
 
 def source_lag(
     operator: str,
-    observation: Observation,
+    partitions: Sequence[PartitionReading],
     reading: OperatorReading | None,
     history: LogHistory,
     run: RunState | None,
     *,
+    hidden: int,
+    interval_seconds: float,
     resume: Mapping[str, int],
     stale_seconds: float,
     at: float,
     settings: AnalysisSettings,
 ) -> tuple[SourceLag, SourceState]:
-    """The lag of one source, and its state in the run. `run` is None unless the job is running.
+    """Return the lag of one source, and its state in the run. `run` is None unless the job is running.
 
-    `resume` has the offsets by partition at which the job resumes at least, as far as they are known; `stale_seconds` is
-    the time for which the engine's snapshot, positions included, has not changed.
+    `hidden` is the number of partitions that it reads besides `partitions`; `resume` has the offsets by partition at
+    which the job resumes at least, as far as they are known; `stale_seconds` is the time for which the engine's
+    snapshot, positions included, has not changed.
     """
     state = SourceState() if run is None else run.sources.get(operator, SourceState())
     if run is not None and state.points and 0 < stale_seconds <= _CARRY_SECONDS:
@@ -103,9 +105,11 @@ def source_lag(
         records, seconds = (made(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
         return SourceLag(records, seconds, _growth(state, settings)), state
     missing, guessed_at = 0, state.guessed_at
-    partitions = [p for p in observation.partitions if p.operator == operator]
     if partitions:
-        commits, hidden = _commits(observation, settings), hidden_partitions(observation, operator)
+        commits, commit_seconds = Commits(), settings.commit_seconds
+        if commit_seconds:
+            overdue_seconds = _OVERDUE_COMMITS * commit_seconds + interval_seconds
+            commits = Commits(overdue_seconds, min(interval_seconds, commit_seconds) / 2)
         lags = _of_partitions(partitions, reading, history, run, at, commits=commits, resume=resume, hidden=hidden)
         records, seconds = _over_partitions(lags)
         guessed_at = at if any(lag.basis not in _COUNTED for lag in lags) else guessed_at
@@ -249,13 +253,6 @@ def _spread_pending(
         return {}
     share = reading.pending_records / (len(ends) + hidden)
     return {key: max(0.0, (end or 0) - share) for key, end in ends.items()}
-
-
-def _commits(observation: Observation, settings: AnalysisSettings) -> Commits:
-    interval = observation.policy.spec.interval.total_seconds()
-    if not settings.commit_seconds:
-        return Commits()
-    return Commits(_OVERDUE_COMMITS * settings.commit_seconds + interval, min(interval, settings.commit_seconds) / 2)
 
 
 def _partition_lag(

@@ -1,15 +1,21 @@
-"""Downtime of a restart, learned from runs: from the end of the last run's samples to the start of the new one.
+"""Restarts: how long one takes, and where the sources of a job resume.
 
-The end lies somewhere between the last observation that found it running and the first that did not (or the new run's
-start): the middle is taken, unless nothing was observed for so long that it would measure the gap (the brokers were
-away) and not the restart.
+A downtime is learned from runs: from the end of the last run's samples to the start of the new one. The end lies
+somewhere between the last observation that found it running and the first that did not (or the new run's start): the
+middle is taken, unless nothing was observed for so long that it would measure the gap (the brokers were away) and not
+the restart.
+
+A job resumes at its last checkpoint. Flink commits offsets to the brokers after a checkpoint, and not at all if the job
+restarts right then, as it does when it is rescaled. The positions that were read last before that checkpoint began are
+closer to where it resumes.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from weir_contracts import Deployment
+from weir_contracts import Deployment, Observation
 
-from .state import RestartState
+from .offsets import key_of
+from .run import RunState
 
 _WEIGHT_RESCALE = 0.5
 _WEIGHT_OTHER = 0.2
@@ -19,6 +25,41 @@ _MAX_MOVING_SECONDS = 6 * 3600.0
 """A longer restore or warm-up is none to learn from."""
 _MAX_UNOBSERVED_SECONDS = 90.0
 """After a longer gap in the observations before a new run, the end of the last run is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartState:
+    """Learned downtimes, and where the present one began."""
+
+    seconds: float | None = None
+    last_seconds: float | None = None
+    samples: int = 0
+    running_at: float | None = None
+    """Last observation of the latest run."""
+    down_at: float | None = None
+    """First observation since then that found the job not running."""
+    still_down_at: float | None = None
+    """The latest such observation."""
+    restore_seconds: float | None = None
+    """Learned time in which the tasks of a group restore their state."""
+    restoring_since: float | None = None
+    """First observation of the present restore."""
+    warm_up_seconds: float | None = None
+    """Learned time in which a group warms up state before its tasks move."""
+    warming_since: float | None = None
+    """First observation of the present warm-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """The last completed checkpoint of the job, and the sources' positions by partition."""
+
+    completed_at: float | None = None
+    """By the engine's clock."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """Positions that were read last before it began: it contains at least these."""
+    latest: tuple[tuple[float, dict[str, int]], ...] = ()
+    """Time and positions of the latest readings in the present run."""
 
 
 def observed_down(restarts: RestartState, at: float) -> RestartState:
@@ -92,3 +133,37 @@ def _downtime(restarts: RestartState, running_since: float) -> float | None:
         return None
     begin = (earliest_begin + latest_begin) / 2
     return max(0.0, end - begin)
+
+
+_READINGS = 2
+"""Readings of the positions that are kept: a checkpoint usually begins less than two intervals before it is seen."""
+
+
+def with_checkpoint(
+    state: CheckpointState, observation: Observation, at: float, run: RunState | None, *, is_fresh_run: bool
+) -> CheckpointState:
+    """Take in one observation. `run` is the present one, None outside of a run."""
+    completed_at, offsets, latest = state.completed_at, state.offsets, state.latest
+    if (times := _last_checkpoint(observation, at)) is not None:
+        began_at, last_completed_at = times
+        if is_fresh_run and run is not None and began_at >= run.started_at:
+            latest = ()  # the checkpoint is the new run's, which may have resumed behind what the old one had read
+        if last_completed_at != completed_at:
+            completed_at = last_completed_at
+            offsets = next((read for read_at, read in reversed(latest) if read_at <= began_at), offsets)
+    if is_fresh_run:
+        latest = ()
+    if run is not None:
+        read = {key_of(p): p.current_offset for p in observation.partitions if p.current_offset is not None}
+        latest = (*latest, (at, read))[-_READINGS:] if read else latest
+    return CheckpointState(completed_at, offsets, latest)
+
+
+def _last_checkpoint(observation: Observation, at: float) -> tuple[float, float] | None:
+    """Return when the last completed checkpoint began, by the monitor's clock, and was completed, by the engine's."""
+    points = None if observation.deployment is None else observation.deployment.checkpoints
+    if points is None or points.last_completed_at is None or points.last_duration_seconds is None:
+        return None
+    completed_at = points.last_completed_at.timestamp()
+    ahead = 0.0 if observation.source_time is None else at - observation.source_time.timestamp()
+    return completed_at + ahead - points.last_duration_seconds, completed_at

@@ -1,4 +1,4 @@
-"""The analyzer's state of one application between two observations.
+"""The analyzer's state of one application between two observations, and the part of it that seeds a lost one.
 
 Everything is bounded, immutable once made, and versioned. `to_bytes` is JSON without names for what repeats: it is
 written and read once for each observation.
@@ -6,165 +6,26 @@ written and read once for each observation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic_core import from_json, to_json
+from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
 
-from .forecast.state import ForecastState
+from .capacity import MIN_RATE, Point
+from .forecast.application import ForecastState
+from .graph import Ratio
+from .offsets import LogHistory
+from .restarts import CheckpointState, RestartState
+from .run import EdgeState, Mark, RunState, SourceState
+from .window import MAX_LEARNED
 
 STATE_VERSION = 2
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
-
-MAX_POINTS = 64
-"""Capacity points kept for an operator."""
+_LEARNED_VERSION = 1
 
 
 class UnreadableState(ValueError):
     """A state written by another version, or damaged. The application starts again from its last analysis."""
-
-
-COUNTERS = 5
-"""Counters of an operator in a row: records in, records out, and busy, backpressured and idle time in ms."""
-MISSING = -1
-"""First counter of an operator whose reading is missing or incomplete; the others are None."""
-Row = tuple[float, list[int | None]]
-"""Time and counters of one fresh snapshot: those of the first operator of `RunState.names`, those of the second, …"""
-
-
-class Mark(NamedTuple):
-    """The end of an output burst: records that `source` had taken in and that had reached `target` by then."""
-
-    at: float
-    taken: int
-    reached: int
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeState:
-    """An edge's output in the current run, burst by burst."""
-
-    first: Mark
-    last: Mark
-    growing: bool = False
-    """Whether the output grew in the latest interval."""
-    marks: tuple[Mark, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SourceState:
-    """A source's lag in the current run: points of (time, records), and the latest estimate in seconds. Both are lower
-    bounds while the lag of some partitions is unknown."""
-
-    points: tuple[tuple[float, float], ...] = ()
-    seconds: float | None = None
-    basis: str = ""
-    missing: int = 0
-    """Checksum of the partitions whose lag is unknown; 0: all are known."""
-    guessed_at: float | None = None
-    """When the lag of some partition was last as of a commit, for want of a position; None: not in this run."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """The samples of one run. Another run starts a new one: differences never span two."""
-
-    running_since: float
-    """By the engine's clock; identifies a run without a key."""
-    started_at: float
-    """The same instant by the monitor's clock."""
-    attempt: int | None
-    key: str | None
-    """Identifies the run; None if the monitor gave none."""
-    names: tuple[str, ...]
-    parallelism: tuple[int, ...]
-    rows: tuple[Row, ...] = ()
-    snapshot: tuple[int | None, ...] = ()
-    """Counters of the latest snapshot, sample or not, to recognise an unchanged one."""
-    snapshot_at: float = 0.0
-    """When it was first observed."""
-    positions: int | None = None
-    """Sum of the sources' own positions, which move apart from the counters."""
-    positions_at: float = 0.0
-    """When they last moved."""
-    edges: dict[str, EdgeState] = field(default_factory=dict)
-    sources: dict[str, SourceState] = field(default_factory=dict)
-
-
-class Point(NamedTuple):
-    """Capacity learned at one parallelism, records/s of all its subtasks."""
-
-    parallelism: int
-    rate: float
-    confidence: float
-    saturated: bool
-    samples: int
-    at: float
-    job_id: str
-    off_since: float | None = None
-    """Since when measurements disagree with it by more than the tolerance, without being believed yet."""
-    taken: float = 0.0
-    """Highest records/s taken in over a window; 0: unknown."""
-    skew: float | None = None
-    """Busiest subtask's busy share over the mean."""
-
-
-class Ratio(NamedTuple):
-    """A learned selectivity."""
-
-    value: float
-    confidence: float
-    at: float
-
-
-LogRow = tuple[float, list[int | None]]
-"""Time and log-end offsets in the order of `LogHistory.keys`; a row may be shorter than the keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogHistory:
-    """Log-end offsets of all partitions over time. It belongs to the brokers, so it outlives runs."""
-
-    keys: tuple[str, ...] = ()
-    rows: tuple[LogRow, ...] = ()
-    distances: tuple[float, ...] = ()
-    """Seconds between the last few answers of the brokers."""
-    back_at: float | None = None
-    """When they answered again after the latest absence; None: they were never away."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestartState:
-    """Learned downtimes, and where the present one began."""
-
-    seconds: float | None = None
-    last_seconds: float | None = None
-    samples: int = 0
-    running_at: float | None = None
-    """Last observation of the latest run."""
-    down_at: float | None = None
-    """First observation since then that found the job not running."""
-    still_down_at: float | None = None
-    """The latest such observation."""
-    restore_seconds: float | None = None
-    """Learned time in which the tasks of a group restore their state."""
-    restoring_since: float | None = None
-    """First observation of the present restore."""
-    warm_up_seconds: float | None = None
-    """Learned time in which a group warms up state before its tasks move."""
-    warming_since: float | None = None
-    """First observation of the present warm-up."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointState:
-    """The last completed checkpoint of the job, and the sources' positions by partition."""
-
-    completed_at: float | None = None
-    """By the engine's clock."""
-    offsets: dict[str, int] = field(default_factory=dict)
-    """Positions that were read last before it began: it contains at least these."""
-    latest: tuple[tuple[float, dict[str, int]], ...] = ()
-    """Time and positions of the latest readings in the present run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +36,10 @@ class AnalyzerState:
     dropped: int = 0
     job_id: str = ""
     run: RunState | None = None
-    history: LogHistory = LogHistory()
+    history: LogHistory = field(default_factory=LogHistory)
     capacities: dict[str, tuple[Point, ...]] = field(default_factory=dict)
     selectivities: dict[str, Ratio] = field(default_factory=dict)
-    restarts: RestartState = RestartState()
+    restarts: RestartState = field(default_factory=RestartState)
     forecasts: ForecastState = field(default_factory=ForecastState)
     checkpoints: CheckpointState = field(default_factory=CheckpointState)
 
@@ -281,3 +142,94 @@ def _run_in(stored: list[Any]) -> RunState:
 
 def _edge_in(first: list[Any], last: list[Any], growing: bool, marks: list[list[Any]]) -> EdgeState:
     return EdgeState(Mark(*first), Mark(*last), growing, tuple([Mark(*mark) for mark in marks]))
+
+
+def learned_of(state: AnalyzerState) -> dict[str, Any]:
+    """Capacities, selectivities, restart times and the models of the forecasts; the log-end history is not part of
+    it."""
+    return {
+        "version": _LEARNED_VERSION,
+        "job_id": state.job_id,
+        "dropped": state.dropped,
+        "capacities": {
+            name: [
+                [
+                    p.parallelism,
+                    round(p.rate, 6),
+                    p.confidence,
+                    p.saturated,
+                    p.samples,
+                    p.at,
+                    p.job_id,
+                    round(p.taken, 6),
+                    p.skew,
+                ]
+                for p in curve
+            ]
+            for name, curve in state.capacities.items()
+        },
+        "selectivities": {edge: [round(r.value, 6), r.confidence, r.at] for edge, r in state.selectivities.items()},
+        "restarts": [state.restarts.seconds, state.restarts.last_seconds, state.restarts.samples],
+        "forecasts": state.forecasts.learned(),
+        "moves": [state.restarts.restore_seconds, state.restarts.warm_up_seconds],
+    }
+
+
+def seed(analysis: Analysis) -> AnalyzerState | None:
+    """A state to go on from: what the analysis's own `learned` says, and its time, so that a replay is ignored.
+
+    None after the application's end. An unreadable or foreign `learned` seeds the time only.
+    """
+    if analysis.status == "ended":
+        return None
+    at = analysis.observed_at.timestamp()
+    try:
+        return _read(analysis.learned, at)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return AnalyzerState(observed_at=at)
+
+
+def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
+    if learned["version"] != _LEARNED_VERSION:
+        return AnalyzerState(observed_at=at)
+    capacities = {
+        str(name): tuple(
+            Point(
+                int(p[0]),
+                float(p[1]),
+                float(p[2]),
+                bool(p[3]),
+                int(p[4]),
+                float(p[5]),
+                str(p[6]),
+                # earlier versions do not have these
+                taken=within(p[7], MAX_NUMBER) or 0.0 if len(p) > 7 else 0.0,
+                skew=within(p[8], MAX_NUMBER) if len(p) > 8 else None,
+            )
+            for p in curve
+        )
+        for name, curve in list(learned["capacities"].items())[:MAX_LEARNED]
+    }
+    if any(
+        not (MIN_RATE <= p.rate <= MAX_NUMBER and p.parallelism >= 1) for curve in capacities.values() for p in curve
+    ):
+        raise ValueError("capacities are out of bounds")
+    seconds, last_seconds, samples = learned["restarts"]
+    restore_seconds, warm_up_seconds = learned.get("moves") or (None, None)
+    return AnalyzerState(
+        observed_at=at,
+        dropped=int(learned["dropped"]),
+        job_id=str(learned["job_id"]),
+        capacities=capacities,
+        selectivities={
+            str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learned["selectivities"].items()
+        },
+        restarts=RestartState(
+            within(seconds, MAX_SECONDS),
+            within(last_seconds, MAX_SECONDS),
+            int(samples),
+            restore_seconds=within(restore_seconds, MAX_SECONDS),
+            warm_up_seconds=within(warm_up_seconds, MAX_SECONDS),
+        ),
+        forecasts=ForecastState.seeded(learned.get("forecasts", {})),
+    )

@@ -1,46 +1,60 @@
-"""Symptoms: findings for a person, each with a sentence and its numbers."""
+"""Symptoms of the application, its operators and its Kubernetes workloads: findings for a person, each with a sentence
+and its numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
-from weir_contracts import Symptom, after_colon, even_subtasks, formatted, short_name
+from weir_contracts import (
+    Deployment,
+    Pod,
+    Symptom,
+    WorkloadStatus,
+    after_colon,
+    bounded,
+    even_subtasks,
+    formatted,
+    short_name,
+)
 
-from .context import AnalysisContext, OperatorContext, SourceContext
-from .groups import group_symptoms
+from .analysis import Findings, OperatorFindings, SourceFindings, symptom
+from .capacity import Point
+from .groups import group_symptoms, offset_symptoms
 from .lag import BACKLOG_SECONDS
-from .offsets import is_of_another_job, offset_symptoms
-from .settings import AnalysisSettings
-from .state import LogHistory, Point
-from .workloads import symptom, workload_symptoms
+from .offsets import LogHistory, is_of_another_job
+from .window import AnalysisSettings
 
 _MAX_SYMPTOMS = 100
 _STALLED_SECONDS = 10.0
 _SKEW_RATIO = 1.5
 """Busiest subtask's busy share over the mean, from which the symptom `skewed` is shown."""
+_CRASHES = ("CrashLoopBackOff", "Error", "OOMKilled", "ContainerCannotRun", "StartError", "RunContainerError")
+_REASON_LENGTH = 90
+"""Characters of Kubernetes' own reason in a sentence."""
 
 
 def symptoms_of(
-    context: AnalysisContext,
+    findings: Findings,
     curves: Mapping[str, Sequence[Point]],
     logs: LogHistory,
     settings: AnalysisSettings,
 ) -> list[Symptom]:
     """All that apply, the application's own before its operators'."""
     found = [
-        *_status(context),
-        *_gap(context),
-        *workload_symptoms(context.observation.deployment, context.observation.observed_at),
-        *offset_symptoms(context.observation.partitions, logs, context.at),
-        *group_symptoms(context, logs, settings),
-        *_warming_up(context, settings),
-        *(s for source in context.sources.values() for s in _source(context, source)),
-        *(s for operator in context.operators.values() for s in _operator(context, operator, curves)),
-        *_missing(context),
+        *_status(findings),
+        *_gap(findings),
+        *workload_symptoms(findings.observation.deployment, findings.observation.observed_at),
+        *offset_symptoms(findings.observation.partitions, logs, findings.at),
+        *group_symptoms(findings, logs, settings),
+        *_warming_up(findings, settings),
+        *(s for source in findings.sources.values() for s in _source(findings, source)),
+        *(s for operator in findings.operators.values() for s in _operator(findings, operator, curves)),
+        *_missing(findings),
     ]
     return found[:_MAX_SYMPTOMS]
 
 
-def _status(context: AnalysisContext) -> Iterator[Symptom]:
-    observation, deployment = context.observation, context.observation.deployment
+def _status(findings: Findings) -> Iterator[Symptom]:
+    observation, deployment = findings.observation, findings.observation.deployment
     restarts = None if deployment is None else deployment.restarts
     reason = after_colon(observation.message)
     if observation.status == "unreachable":
@@ -54,41 +68,43 @@ def _status(context: AnalysisContext) -> Iterator[Symptom]:
         yield symptom("not-running", f"The job is in state {state}, not all of its tasks run{reason}.")
         if deployment is not None and deployment.health in ("running", "restarting"):
             yield symptom("restarting", f"The job is starting again (state {state}).", restarts=restarts)
-    elif context.fresh_run and context.gap_seconds is not None and context.run is not None:
-        age = context.at - context.run.started_at
+    elif findings.fresh_run and findings.gap_seconds is not None and findings.run is not None:
+        age = findings.at - findings.run.started_at
         yield symptom("restarting", f"A new run began {age:.0f} s ago.", run_age_seconds=age, restarts=restarts)
 
 
-def _gap(context: AnalysisContext) -> Iterator[Symptom]:
-    gap = context.gap_seconds
-    interval = context.observation.policy.spec.interval.total_seconds()
+def _gap(findings: Findings) -> Iterator[Symptom]:
+    gap = findings.gap_seconds
+    interval = findings.observation.policy.spec.interval.total_seconds()
     if gap is not None and gap > max(3 * interval, interval + 5):
         sentence = f"No observation came for {gap:.0f} s; the interval is {interval:.0f} s."
         yield symptom("gap", sentence, gap_seconds=gap, interval_seconds=interval)
-    if (lost := context.lost_records) is not None:
+    if (lost := findings.lost_records) is not None:
         sentence = f"Retention deleted {lost} observations of this application's partition before they could be read."
         yield symptom("retention-gap", sentence, observations=lost)
 
 
-def _warming_up(context: AnalysisContext, settings: AnalysisSettings) -> Iterator[Symptom]:
-    if context.run is None:
+def _warming_up(findings: Findings, settings: AnalysisSettings) -> Iterator[Symptom]:
+    if findings.run is None:
         return
-    age, warm_up = context.at - context.run.started_at, settings.warm_up_seconds
+    age, warm_up = findings.at - findings.run.started_at, settings.warm_up_seconds
     window = settings.capacity_window_seconds
     if age < warm_up:
         sentence = f"The run is {age:.0f} s old; its readings count from {warm_up:.0f} s on."
         yield symptom(
             "warming-up", sentence, run_age_seconds=age, warm_up_seconds=warm_up, needed_seconds=warm_up + window
         )
-    elif not any(operator.view is not None and operator.view.samples for operator in context.operators.values()):
+    elif not any(
+        operator.window.view is not None and operator.window.view.samples for operator in findings.operators.values()
+    ):
         needs = f"{window:.0f} s of samples since the warm-up and the brokers' last absence"
         sentence = f"The window is not full: it needs {needs}."
         yield symptom("warming-up", sentence, run_age_seconds=age, needed_seconds=warm_up + window)
 
 
-def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom]:
-    name, operator = source.name, context.operators.get(source.name)
-    if context.run is None or operator is None:
+def _source(findings: Findings, source: SourceFindings) -> Iterator[Symptom]:
+    name, operator = source.name, findings.operators.get(source.name)
+    if findings.run is None or operator is None:
         return
     if source.counted is not None:
         counter, offsets = source.counted
@@ -96,8 +112,8 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
         taken_in = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
         sentence = f"{short_name(name)} takes in {taken_in}: perhaps {why}."
         yield symptom("contradiction", sentence, name, counter_rate=counter, offsets_rate=offsets)
-    own = [p for p in context.observation.partitions if p.operator == name]
-    if context.run.positions_at == context.at and is_of_another_job(own):
+    own = [p for p in findings.observation.partitions if p.operator == name]
+    if findings.run.positions_at == findings.at and is_of_another_job(own):
         positions, commits = (
             sum(getattr(p, each) or 0 for p in own) for each in ("current_offset", "committed_offset")
         )
@@ -105,7 +121,7 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
         sentence = f"{short_name(name)}: {ahead}, so that another job commits: check signals.kafka.groupId."
         yield symptom("contradiction", sentence, name, positions=positions, committed_offsets=commits)
     # Of a lower bound the symptom is true, too: what is known to wait does.
-    lag, growth, taken = source.lag.records.proven, source.lag.growth.proven, operator.input_rate.value
+    lag, growth, taken = source.lag.records.proven, source.lag.growth.proven, operator.window.input_rate.value
     numbers = {
         "lag_records": lag,
         "lag_seconds": source.lag.seconds.proven,
@@ -113,7 +129,7 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
         "input_rate": taken,
         "arrival_rate": source.arrival_rate.proven,
     }
-    seconds, spent = operator.input_rate.window_seconds or 0.0, operator.spent
+    seconds, spent = operator.window.input_rate.window_seconds or 0.0, operator.window.spent
     if taken == 0 and lag and seconds >= _STALLED_SECONDS:
         sentence = f"{name} took nothing in for {seconds:.0f} s while {formatted(lag)} records wait."
         yield symptom("stalled", sentence, name, **numbers)
@@ -132,21 +148,21 @@ def _source(context: AnalysisContext, source: SourceContext) -> Iterator[Symptom
         yield symptom("source-bound", sentence, name, **numbers, **shares)
 
 
-def _is_catching_up(source: SourceContext, operator: OperatorContext) -> bool:
+def _is_catching_up(source: SourceFindings, operator: OperatorFindings) -> bool:
     lag, growth, seconds = source.lag.records.proven, source.lag.growth.proven, source.lag.seconds.proven
     if lag is None or growth is None or growth >= 0 or lag <= 0:
         return False
     if seconds is not None and seconds < BACKLOG_SECONDS:
         return False
-    return -growth > 0.02 * (operator.input_rate.value or 0.0) and source.lag.growth.confidence >= 0.3
+    return -growth > 0.02 * (operator.window.input_rate.value or 0.0) and source.lag.growth.confidence >= 0.3
 
 
 def _operator(
-    context: AnalysisContext, operator: OperatorContext, curves: Mapping[str, Sequence[Point]]
+    findings: Findings, operator: OperatorFindings, curves: Mapping[str, Sequence[Point]]
 ) -> Iterator[Symptom]:
-    name, ratio, reading = operator.name, operator.measured.skew.value, operator.reading
+    name, ratio, reading = operator.name, operator.measured.skew.value, operator.window.reading
     busiest = (reading.busy_share_max if reading else None) or 0.0
-    topology = context.observation.topology
+    topology = findings.observation.topology
     shares = topology.work_shares(name) if topology else None
     # A larger part of the partitions or key groups is no skew of the data: enough subtasks end it.
     steps = operator.parallelism / even_subtasks(operator.parallelism, shares)
@@ -154,12 +170,12 @@ def _operator(
         numbers = {"skew": ratio, "busy_share_max": busiest, "busy_share_mean": reading.busy_share_mean}
         mean = f"{busiest:.0%} busy, {ratio:.1f} times the mean"
         yield symptom("skewed", f"The busiest subtask of {name} is {mean}: more subtasks help little.", name, **numbers)
-    if name == context.bottleneck and not operator.is_source:
+    if name == findings.bottleneck and not operator.is_source:
         yield from _downstream_bound(operator, curves.get(name, ()), shares)
 
 
-def _downstream_bound(operator: OperatorContext, curve: Sequence[Point], shares: int | None) -> Iterator[Symptom]:
-    name, spent, now = operator.name, operator.spent, even_subtasks(operator.parallelism, shares)
+def _downstream_bound(operator: OperatorFindings, curve: Sequence[Point], shares: int | None) -> Iterator[Symptom]:
+    name, spent, now = operator.name, operator.window.spent, even_subtasks(operator.parallelism, shares)
     if operator.measured.saturated and spent.busy is not None and spent.busy < 0.5:
         numbers = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
         sentence = f"{name} holds its inputs back while only {spent.busy:.0%} busy: it waits for something outside."
@@ -184,21 +200,21 @@ def _downstream_bound(operator: OperatorContext, curve: Sequence[Point], shares:
         )
 
 
-def _missing(context: AnalysisContext) -> Iterator[Symptom]:
-    if context.observation.status != "running":
+def _missing(findings: Findings) -> Iterator[Symptom]:
+    if findings.observation.status != "running":
         return
-    for operator in context.operators.values():
-        if (missing := _missing_readings(operator)) == [_NO_BUSY_TIME] and (field := _metrics_field(context)):
+    for operator in findings.operators.values():
+        if (missing := _missing_readings(operator)) == [_NO_BUSY_TIME] and (field := _metrics_field(findings)):
             unknown = f"busy time is unknown without {field}, so capacity is known only while records wait"
             yield symptom("metric-missing", f"{short_name(operator.name)}: {unknown}.", operator.name)
         elif missing:
             yield symptom("metric-missing", f"{operator.name}: {' and '.join(missing)} unknown.", operator.name)
-    for source in context.sources.values():
+    for source in findings.sources.values():
         for name, unit, found in (
             ("arrival rate", "records/s", source.arrival_rate),
             ("lag", "records", source.lag.records),
         ):
-            if found.value is None and context.gap_seconds is not None:
+            if found.value is None and findings.gap_seconds is not None:
                 known, numbers = "unknown", {}
                 if found.lower_bound is not None:
                     known, numbers = (
@@ -209,10 +225,10 @@ def _missing(context: AnalysisContext) -> Iterator[Symptom]:
                 yield symptom("metric-missing", sentence, source.name, **numbers)
 
 
-def _metrics_field(context: AnalysisContext) -> str:
+def _metrics_field(findings: Findings) -> str:
     """Return the field of the policy whose endpoint reports the busy time; empty for an engine without one."""
-    deployment = context.observation.deployment
-    streams = context.observation.policy.subject.application.kafka_streams
+    deployment = findings.observation.deployment
+    streams = findings.observation.policy.subject.application.kafka_streams
     if streams is not None and streams.metrics is None:
         return "application.kafkaStreams.metrics"
     return "metrics of its consumers" if streams is None and deployment is not None and deployment.group else ""
@@ -221,8 +237,8 @@ def _metrics_field(context: AnalysisContext) -> str:
 _NO_BUSY_TIME = "busy time is"
 
 
-def _missing_readings(operator: OperatorContext) -> list[str]:
-    reading = operator.reading
+def _missing_readings(operator: OperatorFindings) -> list[str]:
+    reading = operator.window.reading
     if reading is None:
         return ["every reading is"]
     if reading.finished:
@@ -237,3 +253,63 @@ def _missing_readings(operator: OperatorContext) -> list[str]:
     if missing:
         missing[-1] += " is" if len(missing) == 1 else " are"
     return missing
+
+
+def workload_symptoms(deployment: Deployment | None, now: datetime) -> Iterator[Symptom]:
+    """Yield the symptoms of each workload at `now`; none for a deployment without Kubernetes workloads."""
+    if deployment is None:
+        return
+    several = len(deployment.workloads) > 1
+    for workload in deployment.workloads:
+        pods = [pod for pod in deployment.pods if not several or pod.workload == workload.name]
+        operator = workload.name if workload.name in deployment.observed else None
+        yield from _of_workload(workload, pods, operator, now)
+
+
+def _of_workload(
+    workload: WorkloadStatus, pods: Sequence[Pod], operator: str | None, now: datetime
+) -> Iterator[Symptom]:
+    name = f"{workload.kind} {workload.name}"
+    live = [pod for pod in pods if pod.phase not in ("Succeeded", "Failed")]
+    crashing = [pod for pod in live if _is_crashing(pod)]
+    yield from _pending(workload, live, name, operator)
+    if crashing:
+        restarts = [pod.restarts for pod in crashing if pod.restarts is not None]
+        total = sum(restarts) if restarts else None
+        subject = "1 pod crashes" if len(crashing) == 1 else f"{len(crashing)} pods crash"
+        times = "" if total is None else f", {total} restarts so far"
+        reason = bounded(next(filter(None, (pod.reason for pod in crashing)), ""), _REASON_LENGTH)
+        sentence = f"{name}: {subject} again and again{times}{after_colon(reason)}."
+        yield symptom("pods-crashing", sentence, operator, pods=len(crashing), restarts=total)
+    killed = [pod for pod in live if pod.out_of_memory and pod.restarts_persist(now)]
+    if killed:
+        limit = next((pod.memory_limit_bytes for pod in killed if pod.memory_limit_bytes is not None), None)
+        subject = "1 pod was" if len(killed) == 1 else f"{len(killed)} pods were"
+        exceeded = "its memory limit" if limit is None else f"the memory limit of {limit / 2**20:,.0f} MiB"
+        sentence = f"{name}: {subject} ended and restarted for exceeding {exceeded}."
+        yield symptom("out-of-memory", sentence, operator, pods=len(killed), memory_limit_bytes=limit)
+    if workload.rolling_out:
+        updated = "an unknown number" if workload.updated is None else str(workload.updated)
+        sentence = f"{name}: a rollout runs; {updated} of {workload.wanted} replicas have the new version."
+        yield symptom("rollout", sentence, operator, updated=workload.updated, wanted=workload.wanted)
+    elif workload.paused:
+        sentence = f"{name}: its rollout is paused (spec.paused): new replicas may run the earlier version."
+        yield symptom("rollout", sentence, operator, updated=workload.updated, wanted=workload.wanted)
+
+
+def _pending(workload: WorkloadStatus, live: Sequence[Pod], name: str, operator: str | None) -> Iterator[Symptom]:
+    """Yield the symptom of replicas that are not created or not running; a crashing pod has its own."""
+    waiting = [pod for pod in live if pod.phase == "Pending" and not _is_crashing(pod)]
+    absent = 0 if workload.current is None else max(0, workload.wanted - workload.current)
+    missing = len(waiting) + absent
+    if not missing:
+        return
+    verb = "is" if missing == 1 else "are"
+    reason = bounded(next(filter(None, (workload.reason, *(pod.reason for pod in waiting))), ""), _REASON_LENGTH)
+    sentence = f"{name}: {missing} of {workload.wanted} replicas {verb} not running{after_colon(reason)}."
+    numbers = {"pending": len(waiting), "not_created": absent, "wanted": workload.wanted}
+    yield symptom("pods-pending", sentence, operator, **numbers)
+
+
+def _is_crashing(pod: Pod) -> bool:
+    return pod.reason.partition(":")[0] in _CRASHES

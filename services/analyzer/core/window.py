@@ -1,300 +1,195 @@
-"""The ring of samples of the current run, and rates and shares of time over a window of it.
+"""Windows of the analysis, and numbers made of the points in one.
 
-Only a new run resets a difference. Three readings are no samples: the first of a run (its interval to the run's start
-is unknown), an unchanged snapshot (the engine refreshes more slowly than it is scraped), and an incomplete one.
+Points are tuples that begin with their time, oldest first. All times are seconds of the observations' own clock.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import repeat
+from operator import mul, sub
+from typing import Any, Self, TypeVar
 
-from weir_contracts import Observation, OperatorReading, Run
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter
+from weir_contracts import MAX_NUMBER, Estimate, unknown
 
-from .numbers import since, slope_weights, thinned, weighted
-from .settings import AnalysisSettings
-from .state import COUNTERS, MISSING, Row, RunState
-
-_MIN_ROWS = 5
-"""Kept however old they are: an application scraped every minute has few of them in any window."""
-_MAX_ROWS = 40
-_MAX_CELLS = 12_000
-_MISSING_READING = (MISSING, None, None, None, None)
-
-Counts = tuple[int | None, ...]
+_VALIDATED: Callable[[object], Estimate] = TypeAdapter(Estimate).validator.validate_python
+"""Makes an estimate of a dictionary in two thirds of its constructor's time; an observation makes a hundred of them."""
+MAX_LEARNED = 1000
+"""Operators, and edges, of which something learned is kept."""
+_rounded = lru_cache(maxsize=256)(round)
+"""Rounds confidences and windows, which the operators of an observation share."""
+P = TypeVar("P", bound=tuple[Any, ...])
+T = TypeVar("T")
 
 
-def start(run: Run, readings: Sequence[OperatorReading], started_at: float) -> RunState:
-    """An empty ring for a run; `started_at` is its beginning by the monitor's clock."""
-    return RunState(
-        running_since=run.running_since.timestamp(),
-        started_at=started_at,
-        attempt=run.attempt,
-        key=run.key,
-        names=tuple([reading.operator for reading in readings]),
-        parallelism=tuple([reading.parallelism for reading in readings]),
+COMMITS_PER_WINDOW = 4
+"""Commit intervals in a window: with fewer, a commit more or less changes a rate by a third."""
+_RATE_WINDOW_SECONDS = 15.0
+
+
+class AnalysisSettings(BaseModel):
+    """Windows of the analysis; the defaults are made for Flink scraped every 1 to 10 s."""
+
+    model_config = ConfigDict(frozen=True)
+
+    warm_up_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="time of a new run from which nothing is learned, in s; a cold JVM looks half as fast as a warm one",
+    )
+    capacity_window_seconds: float = Field(
+        default=30.0,
+        ge=5,
+        le=3600,
+        description="shortest window of capacity, utilization and selectivity, in s; Flink books idle time up to 5 s late",
+    )
+    arrival_window_seconds: float = Field(
+        default=6.0,
+        ge=1,
+        le=600,
+        description="window of the arrival rate, in s; at least two scrapes",
     )
 
+    _commit_seconds: float = PrivateAttr(default=0.0)
+    _counts_commits: bool = PrivateAttr(default=False)
+    _own_capacity_seconds: float | None = PrivateAttr(default=None)
 
-def same_run(state: RunState, run: Run, readings: Sequence[OperatorReading]) -> bool:
-    """Whether an observation belongs to the run in the state.
+    def following(self, commit_interval_seconds: float | None, *, counts_commits: bool) -> Self:
+        """Return the windows for an application that commits: those of lag span at least four commits, and with
+        `counts_commits`, where throughput is known from commits, those of throughput and capacity, too.
 
-    Another parallelism or set of operators is another run, whatever the engine reports as its start.
-    """
-    if state.key is not None and run.key is not None:
-        same = state.key == run.key
-    else:
-        attempts = {state.attempt, run.attempt} - {None}
-        same = state.running_since == run.running_since.timestamp() and len(attempts) < 2
-    return (
-        same
-        and state.names == tuple([reading.operator for reading in readings])
-        and state.parallelism == tuple([reading.parallelism for reading in readings])
-    )
-
-
-def positions_of(observation: Observation) -> int | None:
-    """Sum of the sources' own positions: it moves whenever a source does."""
-    present = [p.current_offset for p in observation.partitions if p.current_offset is not None]
-    return sum(present) if present else None
-
-
-def extend(
-    run: RunState, readings: Sequence[OperatorReading], at: float, settings: AnalysisSettings
-) -> tuple[RunState, bool]:
-    """Take an observation's counters in. Returns the ring and whether the snapshot was a new one."""
-    counters = _counters(readings)
-    if run.snapshot and _unchanged(run.snapshot, counters):
-        return run, False
-    rows = run.rows
-    if run.snapshot:
-        kept, row = _without_fallen(rows, counters)
-        rows = _bounded([*kept, (at, row)], at, len(run.names), settings.trend_window_seconds)
-    return replace(run, snapshot=tuple(counters), snapshot_at=at, rows=rows), True
-
-
-def _counters(readings: Sequence[OperatorReading]) -> list[int | None]:
-    counters: list[int | None] = []
-    for reading in readings:
-        if reading.complete:
-            # rounded to milliseconds: a tenth of the state would be digits below the engine's resolution
-            times = (reading.busy_ms, reading.backpressured_ms, reading.idle_ms)
-            counters += (reading.records_in, reading.records_out)
-            counters += [None if time is None else round(time) for time in times]
-        else:
-            counters += _MISSING_READING
-    return counters
-
-
-def _unchanged(before: Sequence[int | None], now: Sequence[int | None]) -> bool:
-    """Equal counters are the same snapshot if they hold accumulated times: those never stand still for all."""
-    return list(before) == list(now) and any(any(now[i + 2 : i + COUNTERS]) for i in range(0, len(now), COUNTERS))
-
-
-def _without_fallen(rows: Sequence[Row], counters: list[int | None]) -> tuple[Sequence[Row], list[int | None]]:
-    """Where a record counter fell within a run (a task restarted by itself), that operator's window starts again.
-
-    The fallen reading itself is no sample: it may have missed some subtasks, and the next one would then jump.
-    """
-    fallen = [i for i in range(0, len(counters), COUNTERS) if _fell(rows, counters, i)]
-    if not fallen:
-        return rows, counters
-
-    def without(row: Sequence[int | None]) -> list[int | None]:
-        left = list(row)
-        for i in fallen:
-            left[i : i + COUNTERS] = _MISSING_READING
-        return left
-
-    return [(at, without(row)) for at, row in rows], without(counters)
-
-
-def _fell(rows: Sequence[Row], now: Sequence[int | None], i: int) -> bool:
-    """Whether a record counter of the operator whose counters begin at `i` is lower than in its last sample."""
-    before = next((row for _, row in reversed(rows) if row[i] != MISSING), None)
-    if before is None or now[i] == MISSING:
-        return False
-    pairs = ((before[i], now[i]), (before[i + 1], now[i + 1]))
-    return any(old is not None and new is not None and new < old for old, new in pairs)
-
-
-def _bounded(rows: list[Row], now: float, operators: int, reach_seconds: float) -> tuple[Row, ...]:
-    """Rows within reach (and a few more where scrapes are far apart), thinned evenly where there are too many."""
-    recent = since(rows, now - reach_seconds - 1, _MIN_ROWS)
-    return tuple(thinned(recent, max(_MIN_ROWS + 1, min(_MAX_ROWS, _MAX_CELLS // max(1, operators)))))
-
-
-_SHARE_SLACK = 0.25
-"""Share of the window by which times that are booked up to 5 s late may exceed it."""
-WARM_SECONDS = 7.0
-"""Time for which a run has to be warm until shares are known before the window of capacity is full; Flink books idle time up
-to 5 s late."""
-
-
-class View(NamedTuple):
-    """One operator's samples of the current run, a column for each counter, oldest first."""
-
-    parallelism: int
-    at: tuple[float, ...]
-    records_in: Counts
-    records_out: Counts
-    busy_ms: Counts
-    backpressured_ms: Counts
-    idle_ms: Counts
-    recent: int
-    """Index from which the window of rates begins."""
-    taught: int
-    """Index from which the window of capacity begins: the shortest suffix after the warm-up that spans it."""
-    samples: int
-    """Number of samples in the window of capacity; 0 while it is not full."""
-    seconds: float
-    """Span of the window of capacity."""
-    warm: int | None = None
-    """Index from which the run is warm, once that is `WARM_SECONDS` long."""
-    commits: bool = False
-    """Whether the records are known from commits, so that a rate is taken from one commit to another."""
-
-    def rate(self, counts: Counts, first: int) -> float | None:
-        """Records per second between the sample `first` and the newest; None without two samples that have the counter."""
-        last = len(counts) - 1
-        if first < last and (counts[first] is None or counts[last] is None):
-            present = [i for i in range(first, last + 1) if counts[i] is not None] or [last]
-            first, last = present[0], present[-1]
-        if first >= last:
-            return None
-        if self.commits and self.busy_ms[last] is None:
-            first, last = self._between_commits(counts, first, last)
-        seconds = self._elapsed_seconds(first, last)
-        return None if seconds <= 0 else max(0.0, ((counts[last] or 0) - (counts[first] or 0)) / seconds)
-
-    def _between_commits(self, counts: Counts, first: int, last: int) -> tuple[int, int]:
-        """Return the samples of the first and the last commit, or all if the next commit is overdue."""
-        present = [i for i in range(first, last + 1) if counts[i] is not None]
-        changes = [now for before, now in pairwise(present) if counts[now] != counts[before]]
-        if len(changes) < 2:
-            return first, last
-        period = (self.at[changes[-1]] - self.at[changes[0]]) / (len(changes) - 1)
-        is_overdue = self.at[last] - self.at[changes[-1]] > 2 * period
-        return (first, last) if is_overdue else (changes[0], changes[-1])
-
-    def _elapsed_seconds(self, first: int, last: int) -> float:
-        """Time between two samples, by the engine's own accounting if it is plausible.
-
-        Busy, idle and backpressured time of a subtask add up to the time it ran, as of the very snapshot the counters
-        are from; an observation's time is only when that snapshot was read.
+        Windows of demand stay as they are, since log ends do not wait for commits.
         """
-        wall = self.at[last] - self.at[first]
-        before, after = self._accounted_ms(first), self._accounted_ms(last)
-        if before is None or after is None:
-            return wall
-        engine = (after - before) / 1000 / self.parallelism
-        return engine if 0.5 * wall <= engine <= 2 * wall else wall
+        if not commit_interval_seconds:
+            return self
+        seconds = self.capacity_window_seconds
+        if counts_commits:
+            seconds = max(seconds, COMMITS_PER_WINDOW * commit_interval_seconds)
+        found = self.model_copy(update={"capacity_window_seconds": seconds})
+        found._commit_seconds, found._counts_commits = commit_interval_seconds, counts_commits
+        found._own_capacity_seconds = self.capacity_window_seconds
+        return found
 
-    def _accounted_ms(self, i: int) -> int | None:
-        busy, idle, blocked = self.busy_ms[i], self.idle_ms[i], self.backpressured_ms[i]
-        return None if busy is None or idle is None or blocked is None else busy + idle + blocked
+    @property
+    def commit_seconds(self) -> float:
+        """Time between two commits, in s; 0 if the application commits none or lag is not known from them."""
+        return self._commit_seconds
 
+    @property
+    def counts_commits(self) -> bool:
+        """Whether throughput is known from commits."""
+        return self._counts_commits
 
-def views(
-    run: RunState, settings: AnalysisSettings, undisturbed_from: float | None = None, *, early: bool = False
-) -> dict[str, View]:
-    """Return the samples of every operator of the run, as far back as any window of it reaches.
+    @property
+    def rate_window_seconds(self) -> float:
+        """Window of the input and output rates of operators."""
+        return max(_RATE_WINDOW_SECONDS, COMMITS_PER_WINDOW * self._commit_seconds if self._counts_commits else 0.0)
 
-    Samples before `undisturbed_from`, and in a warm-up after it, teach no capacity. `early`: shares of time are known
-    from `WARM_SECONDS` of a warm run on, otherwise once the window of capacity is full.
-    """
-    rows = run.rows
-    reach = max(settings.capacity_window_seconds, settings.rate_window_seconds)
-    from_commits = settings.counts_commits
-    first = len(rows) - 1
-    # one row more than the window spans, so that the suffix can reach over it; never fewer than the windows need
-    while first > 0 and (rows[-1][0] - rows[first][0] < reach or len(rows) - first < _MIN_ROWS):
-        first -= 1
-    rows = rows[max(0, first - 1) :]
-    warm_from = max(run.started_at, undisturbed_from or run.started_at) + settings.warm_up_seconds
+    @property
+    def lag_window_seconds(self) -> float:
+        """Window of the growth of lag."""
+        return max(self.capacity_window_seconds, COMMITS_PER_WINDOW * self._commit_seconds)
 
-    def windows(times: tuple[float, ...]) -> tuple[int, int, int, float, int | None]:
-        taught = _taught(times, warm_from, settings.capacity_window_seconds)
-        samples = len(times) - taught
-        seconds = times[-1] - times[taught] if samples else 0.0
-        # commits are too few in the first seconds of a run
-        warm = _warm(times, warm_from) if early and not samples and not from_commits else None
-        return _recent(times, settings.rate_window_seconds), taught, samples, seconds, warm
+    @property
+    def trend_window_seconds(self) -> float:
+        """Length of the rings of samples."""
+        return max(60.0, 2 * self.lag_window_seconds)
 
-    all_times = tuple([at for at, _ in rows])
-    all_windows = windows(all_times)
-    all_columns = list(zip(*[counters for _, counters in rows], strict=True)) or [()] * (COUNTERS * len(run.names))
-    found = {}
-    for i, (name, parallelism) in enumerate(zip(run.names, run.parallelism, strict=True)):
-        times, bounds = all_times, all_windows
-        columns = all_columns[i * COUNTERS : (i + 1) * COUNTERS]
-        if MISSING in columns[0]:
-            present = [k for k, first in enumerate(columns[0]) if first != MISSING]
-            times = tuple([times[k] for k in present])
-            columns = [tuple([column[k] for k in present]) for column in columns]
-            bounds = windows(times)
-        taken, given, busy, blocked, idle = columns
-        found[name] = View(parallelism, times, taken, given, busy, blocked, idle, *bounds, from_commits)
-    return found
+    @property
+    def demand_window_seconds(self) -> float:
+        """Window of the arrival rate's trend."""
+        return max(60.0, 2 * (self._own_capacity_seconds or self.capacity_window_seconds))
 
 
-def _taught(times: Sequence[float], warm_from: float, span_seconds: float) -> int:
-    """Index of the shortest suffix of three or more warm samples that spans the window; their number if there is none."""
-    for i in range(len(times) - 3, -1, -1):
-        if times[i] < warm_from:
-            break
-        if times[-1] - times[i] >= span_seconds - 1e-6:
-            return i
-    return len(times)
+def estimate(
+    value: float | None, basis: str, confidence: float, samples: int = 0, window_seconds: float | None = None
+) -> Estimate:
+    """Return an estimate within the bounds of messages; a value beyond them is unknown, a longer basis is cut."""
+    basis = basis[:300]
+    if value is None or not -MAX_NUMBER <= value <= MAX_NUMBER:
+        return unknown(basis)
+    if window_seconds is not None:
+        window_seconds = _rounded(window_seconds, 3) if window_seconds > 0 else 0.0
+    return _VALIDATED(
+        {
+            "value": round(value, 6),
+            "basis": basis,
+            "confidence": 0.0 if confidence <= 0 else _rounded(confidence, 3) if confidence < 1 else 1.0,
+            "samples": samples,
+            "window_seconds": window_seconds,
+        }
+    )
 
 
-def _warm(times: Sequence[float], warm_from: float) -> int | None:
-    """Index of the first warm sample; None if there are fewer than three, or the run is warm for less than `WARM_SECONDS`."""
-    first = next((i for i, at in enumerate(times) if at >= warm_from - 1e-6), len(times))
-    return first if len(times) - first >= 3 and times[-1] - warm_from >= WARM_SECONDS - 1e-6 else None
+def at_least(
+    bound: float | None, reason: str, confidence: float, samples: int = 0, window_seconds: float | None = None
+) -> Estimate:
+    """Return an unknown value, for this reason, with the lower bound that its known part proves; None: nothing does."""
+    found = estimate(bound, reason, confidence, samples, window_seconds)
+    return found.model_copy(update={"value": None, "lower_bound": found.value})
 
 
-def _recent(times: Sequence[float], window_seconds: float) -> int:
-    """Index of the longest suffix within the window of rates, of at least two samples where there are two."""
-    i = max(0, len(times) - 2)
-    while i > 0 and times[-1] - times[i - 1] <= window_seconds:
-        i -= 1
-    return i
-
-
-class Shares(NamedTuple):
-    """An operator's time over a window, mean over its subtasks. Slopes, not ends: booked times may fall for a while."""
-
-    busy: float | None = None
-    backpressured: float | None = None
-    records_per_busy_second: float | None = None
-    """Records in per second of busy time of one subtask."""
-
-
-def shares(view: View) -> Shares:
-    """Busy and backpressured share by least squares over the window of capacity, and while that is not full over all
-    warm samples; None where a time is unknown."""
-    first = view.taught if view.warm is None else view.warm
-    weights = slope_weights(view.at[first:])
-    if weights is None:
-        return Shares()
-    busy = weighted(weights, view.busy_ms[first:])
-    blocked = weighted(weights, view.backpressured_ms[first:])
-    idle = weighted(weights, view.idle_ms[first:])
-    taken = weighted(weights, view.records_in[first:])
-    per_second = 1000.0 * view.parallelism
-    if busy is not None and blocked is not None and idle is not None:
-        accounted = busy + blocked + idle
-        if 0.5 * per_second <= accounted <= 2 * per_second:
-            per_second = accounted
-    ratio = None
-    if taken is not None and busy is not None and busy > 1e-9:
-        ratio = max(0.0, taken) / (busy / 1000.0)
-    return Shares(_share(busy, per_second), _share(blocked, per_second), ratio)
-
-
-def _share(part: float | None, whole: float) -> float | None:
-    """Return a share of time; None if it is clearly no share: booked late, it may leave 0 to 1 a little."""
-    if part is None or not -_SHARE_SLACK <= part / whole <= 1 + _SHARE_SLACK:
+@lru_cache(maxsize=4)  # the operators of one observation share their samples' times
+def slope_weights(times: tuple[float, ...]) -> list[float] | None:
+    """Return weights whose sum of products with y is the least-squares slope of y over `times`; None without any
+    spread."""
+    if len(times) < 2:
         return None
-    return min(1.0, max(0.0, part / whole))
+    first = times[0]
+    mean = sum([time - first for time in times]) / len(times)
+    off = [time - first - mean for time in times]
+    spread = sum([each * each for each in off])
+    return [each / spread for each in off] if spread > 1e-9 else None
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Least-squares slope of y over x; None with fewer than two distinct x."""
+    if len(points) < 2:
+        return None
+    times, values = zip(*points, strict=True)
+    weights = slope_weights(times)
+    return None if weights is None else weighted(weights, values)
+
+
+def weighted(weights: Sequence[float], values: Sequence[float | None]) -> float | None:
+    """Return the sum of the weights' products with the values less the first one; None if a value is unknown."""
+    try:
+        result: float = sum(map(mul, weights, map(sub, values, repeat(values[0]))))
+    except TypeError:
+        return None
+    return result
+
+
+def since(points: Sequence[P], at: float, minimum: int = 0) -> list[P]:
+    """Return the points from `at` on, at least the last `minimum`."""
+    inside = [point for point in points if point[0] >= at]
+    return inside if len(inside) >= minimum else list(points[-minimum:])
+
+
+def thinned(points: list[P], limit: int) -> list[P]:
+    """Drop points until `limit` are left, each time the one whose neighbours are closest; both ends stay."""
+    while len(points) > limit:
+        drop = min(range(1, len(points) - 2), key=lambda i: points[i + 1][0] - points[i - 1][0])
+        points = points[:drop] + points[drop + 1 :]
+    return points
+
+
+def newest(learned: dict[str, T], measured_at: Callable[[T], float]) -> dict[str, T]:
+    """Return at most `MAX_LEARNED` of what was learned; the oldest go."""
+    if len(learned) <= MAX_LEARNED:
+        return learned
+    names = sorted(learned, key=lambda name: measured_at(learned[name]))[-MAX_LEARNED:]
+    return {name: learned[name] for name in names}
+
+
+def interpolate(x: float, knots: Sequence[tuple[float, float]]) -> float:
+    """Piecewise linear through `knots` (sorted by x), constant outside."""
+    x0, y0 = knots[0]
+    if x <= x0:
+        return y0
+    for x1, y1 in knots[1:]:
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+        x0, y0 = x1, y1
+    return y0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from weir_contracts import SourceForecast
 
-from services.analyzer.core.forecast.report import forecast_of
+from services.analyzer.core.forecast.application import forecast_of
 from services.analyzer.core.forecast.series import SeriesState, observed
 
 MIDNIGHT = 1_893_456_000.0

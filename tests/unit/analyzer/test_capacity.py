@@ -7,9 +7,9 @@ import pytest
 from weir_contracts import Analysis, Estimate, OperatorAnalysis
 
 from services.analyzer.core import AnalysisSettings, capacity
-from services.analyzer.core.numbers import estimate
-from services.analyzer.core.state import MAX_POINTS, Point
-from services.analyzer.core.window import Shares
+from services.analyzer.core.capacity import MAX_POINTS, Point
+from services.analyzer.core.run import Shares
+from services.analyzer.core.window import estimate
 from simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
 from simulator.capacity import capacity as sustained
 from tests.unit.analyzer.story import Job, Loop, Stage, policy

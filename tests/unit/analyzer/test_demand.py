@@ -3,8 +3,8 @@
 import pytest
 from weir_contracts import PartitionReading
 
-from services.analyzer.core import AnalysisSettings, demand, history
-from services.analyzer.core.state import LogHistory
+from services.analyzer.core import AnalysisSettings, demand, offsets
+from services.analyzer.core.offsets import LogHistory
 
 SETTINGS = AnalysisSettings()
 
@@ -16,7 +16,7 @@ def _history(ends: list[int | None], interval: float = 2.0, partitions: int = 1)
         readings = [
             PartitionReading(operator="s", topic="t", partition=p, log_end_offset=end) for p in range(partitions)
         ]
-        log = history.extend(log, readings, at, interval_seconds=2)
+        log = offsets.extend(log, readings, at, interval_seconds=2)
     return log, at
 
 
@@ -87,7 +87,7 @@ def test_a_partition_without_an_end_makes_demand_unknown() -> None:
     """A sum with a missing part is no sum."""
     log, at = _history([100, 200, 300], partitions=2)
     readings = [PartitionReading(operator="s", topic="t", partition=0, log_end_offset=400)]
-    log = history.extend(log, readings, at + 2, interval_seconds=2)
+    log = offsets.extend(log, readings, at + 2, interval_seconds=2)
     rate, trend = demand.arrival_rate(log, "s", at + 2, SETTINGS)
     assert rate.value is None
     assert trend.value is None
@@ -97,9 +97,9 @@ def test_a_partition_seen_again_is_bridged() -> None:
     """One scrape without it: its records come back spread over the time between."""
     log, at = _history([100, 200, 300], partitions=2)
     missing = [PartitionReading(operator="s", topic="t", partition=0, log_end_offset=400)]
-    log = history.extend(log, missing, at + 2, interval_seconds=2)
+    log = offsets.extend(log, missing, at + 2, interval_seconds=2)
     both = [PartitionReading(operator="s", topic="t", partition=p, log_end_offset=500) for p in range(2)]
-    log = history.extend(log, both, at + 4, interval_seconds=2)
+    log = offsets.extend(log, both, at + 4, interval_seconds=2)
     assert demand.arrival_rate(log, "s", at + 4, SETTINGS)[0].value == pytest.approx(100)
 
 
@@ -134,7 +134,7 @@ def test_history_thins_with_age_and_never_erodes() -> None:
 
 def test_very_many_partitions_stay_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are limited, so rows get sparse instead of the state large."""
-    monkeypatch.setattr(history, "_MAX_CELLS", 2000)
+    monkeypatch.setattr(offsets, "_MAX_CELLS", 2000)
     log, at = _history([300 * i for i in range(240)], interval=10, partitions=50)
     assert len(log.rows) * 50 <= 3000
     assert at - log.rows[0][0] > 1500
@@ -145,7 +145,7 @@ def test_deleted_partitions_are_forgotten() -> None:
     log, at = _history([100, 200])
     for i in range(40):
         other = [PartitionReading(operator="s", topic="u", partition=0, log_end_offset=i)]
-        log = history.extend(log, other, at + 100 * (i + 1), interval_seconds=2)
+        log = offsets.extend(log, other, at + 100 * (i + 1), interval_seconds=2)
     assert log.keys == ("s\nu\n0",)
 
 
@@ -162,9 +162,9 @@ def test_the_tail_of_a_column_gives_the_same_append_time_as_all_of_it() -> None:
     rows = tuple((float(t), [None if t % 7 == 3 else t * t]) for t in range(40))
     log = LogHistory(("s\nt\n0",), rows)
     for offset in range(-1, 1600, 3):
-        points = history.tail(log, 0, offset)
-        assert history.appended_at(points, offset) == history.appended_at(history.column(log, 0), offset)
-    assert len(history.tail(log, 0, 1500)) == 2
+        points = offsets.tail(log, 0, offset)
+        assert offsets.appended_at(points, offset) == offsets.appended_at(offsets.column(log, 0), offset)
+    assert len(offsets.tail(log, 0, 1500)) == 2
 
 
 def test_a_new_partition_of_one_of_two_sources() -> None:
@@ -176,6 +176,6 @@ def test_a_new_partition_of_one_of_two_sources() -> None:
             for name, values in ends.items()
             for p, end in enumerate(values)
         ]
-        log = history.extend(log, readings, at, interval_seconds=2)
+        log = offsets.extend(log, readings, at, interval_seconds=2)
     assert demand.arrival_rate(log, "a", 4.0, SETTINGS)[0].value == 100
     assert demand.arrival_rate(log, "b", 4.0, SETTINGS)[0].value == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 from weir_contracts import MAX_NUMBER, SourceForecast
 
-from services.analyzer.core.forecast.report import forecast_of
+from services.analyzer.core.forecast.application import forecast_of
 from services.analyzer.core.forecast.series import SeriesState
 from tests.effort import examples, some, thorough
 from tests.unit.analyzer.forecast_series import DAY, Source, days

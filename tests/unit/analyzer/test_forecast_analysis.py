@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from weir_contracts import MAX_NUMBER, Analysis, observation_id
 
 from services.analyzer.core import AnalyzerState, seed
-from services.analyzer.core.forecast.application import own_horizon_seconds
-from services.analyzer.core.forecast.state import ForecastState
-from services.analyzer.core.state import CheckpointState
+from services.analyzer.core.forecast.application import ForecastState, own_horizon_seconds
+from services.analyzer.core.restarts import CheckpointState
 from tests.effort import examples
 from tests.unit.analyzer.story import NOON, Job, Loop
 

@@ -11,10 +11,19 @@ from functools import cache
 import pytest
 from weir_contracts import PeakForecast
 
+from services.analyzer.core.forecast.application import forecast_of
 from services.analyzer.core.forecast.band import Band
-from services.analyzer.core.forecast.methods import DAILY, METHODS, WEEKLY, Errors
-from services.analyzer.core.forecast.profile import LATEST, WEEK, high_rate, rates_at, updated
-from services.analyzer.core.forecast.report import forecast_of
+from services.analyzer.core.forecast.methods import (
+    DAILY,
+    LATEST,
+    METHODS,
+    WEEK,
+    WEEKLY,
+    Errors,
+    high_rate,
+    rates_at,
+    updated,
+)
 from services.analyzer.core.forecast.series import SeriesState
 from tests.unit.analyzer.forecast_series import DAY, MIDNIGHT, Source
 

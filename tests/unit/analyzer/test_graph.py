@@ -6,9 +6,10 @@ from graphlib import TopologicalSorter
 import pytest
 from weir_contracts import Edge, Estimate, Operator, OperatorReading, Run, Topology, unknown
 
-from services.analyzer.core import AnalysisSettings, propagation, selectivity, window
-from services.analyzer.core.numbers import estimate
-from services.analyzer.core.propagation import graph_of
+from services.analyzer.core import AnalysisSettings, graph, run
+from services.analyzer.core.graph import graph_of
+from services.analyzer.core.run import Shares
+from services.analyzer.core.window import estimate
 from tests.unit.analyzer.story import NOON, Job, Loop, Stage
 
 SETTINGS = AnalysisSettings()
@@ -26,25 +27,19 @@ def _topology(*edges: tuple[str, str]) -> Topology:
 
 def _ratios(topology: Topology, rates: dict[str, tuple[float, float]], seconds: int = 60) -> dict[str, float | None]:
     """Selectivities of a job whose operators take in and give out at steady rates."""
-    run = Run(attempt=0, running_since=NOON)
+    started = Run(attempt=0, running_since=NOON)
     ring, start = None, NOON.timestamp()
     for t in range(2, seconds + 1, 2):
         readings = [
             OperatorReading(operator=n, parallelism=1, records_in=int(i * t), records_out=int(o * t), busy_ms=10.0 * t)
             for n, (i, o) in rates.items()
         ]
-        ring = ring or window.start(run, readings, start)
-        ring, fresh = window.extend(ring, readings, start + t, SETTINGS)
+        ring = ring or run.start(started, readings, start)
+        ring, fresh = run.extend(ring, readings, start + t, SETTINGS)
         if fresh:
-            wirings = selectivity.wirings_of(graph_of(topology), ring.names)
-            ring = replace(ring, edges=selectivity.track(ring, wirings, SETTINGS))
-    assert ring is not None
-    return {
-        f"{source}>{target}": selectivity.measured(
-            wiring, ring.edges.get(selectivity.edge_key(source, target)), ring, SETTINGS
-        ).value
-        for (source, target), wiring in selectivity.wirings_of(graph_of(topology), ring.names).items()
-    }
+            ring = replace(ring, edges=graph.edges_with(ring, graph_of(topology), SETTINGS))
+    _, ratios = graph.selectivities(graph_of(topology), ring, {}, start + seconds, SETTINGS)
+    return {f"{source}>{target}": ratio.value for (source, target), ratio in ratios.items()}
 
 
 def _sure(value: float) -> Estimate:
@@ -106,7 +101,7 @@ def test_targets_multiply_along_the_graph_and_add_up_at_joins() -> None:
     """DS2's traversal by hand: 1000·0.5·2 + 300·1 = 1300."""
     topology = _topology(("s", "a"), ("a", "j"), ("r", "j"))
     ratios = {("s", "a"): _sure(0.5), ("a", "j"): _sure(2), ("r", "j"): _sure(1)}
-    targets = propagation.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
+    targets = graph.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
     assert {n: t.value for n, t in targets.items()} == {"s": 1000, "a": 500, "r": 300, "j": 1300}
 
 
@@ -114,7 +109,7 @@ def test_one_unknown_part_makes_the_sum_unknown() -> None:
     """And everything behind it; what does not depend on it is still reported."""
     topology = _topology(("s", "a"), ("a", "j"), ("r", "j"), ("j", "k"))
     ratios = {("s", "a"): _sure(0.5), ("a", "j"): unknown("window"), ("r", "j"): _sure(1), ("j", "k"): _sure(1)}
-    targets = propagation.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
+    targets = graph.target_rates(graph_of(topology), {"s": _sure(1000), "r": _sure(300)}, ratios)
     assert targets["a"].value == 500
     assert targets["j"].value is None
     assert "a" in targets["j"].basis
@@ -124,18 +119,17 @@ def test_one_unknown_part_makes_the_sum_unknown() -> None:
 def test_nothing_times_unknown_is_nothing() -> None:
     """A source without arrivals makes the selectivity behind it irrelevant."""
     topology = _topology(("s", "a"), ("a", "b"))
-    targets = propagation.target_rates(graph_of(topology), {"s": _sure(0)}, {("s", "a"): unknown("never measured")})
+    targets = graph.target_rates(graph_of(topology), {"s": _sure(0)}, {("s", "a"): unknown("never measured")})
     assert targets["b"].value == 0
 
 
 def test_the_bottleneck_is_the_one_that_holds_its_inputs_back() -> None:
     """`c` has the higher computed load, but `b` is visibly saturated behind backpressured inputs."""
     topology = _topology(("s", "a"), ("a", "b"), ("b", "c"))
-    found = propagation.bottleneck(
+    found = graph.bottleneck(
         graph_of(topology),
         load={"s": 0.1, "a": 0.5, "b": 1.1, "c": 1.2},
-        busy={"s": 0.1, "a": 0.3, "b": 1.0, "c": 0.6},
-        backpressured={"s": 0.9, "a": 0.7, "b": 0.0, "c": 0.0},
+        shares={"s": Shares(0.1, 0.9), "a": Shares(0.3, 0.7), "b": Shares(1.0, 0.0), "c": Shares(0.6, 0.0)},
         saturated={"b": True},
     )
     assert found == "b"
@@ -144,8 +138,8 @@ def test_the_bottleneck_is_the_one_that_holds_its_inputs_back() -> None:
 def test_without_backpressure_the_operator_of_max_load_is_the_bottleneck() -> None:
     """Target rate over capacity; unknown loads do not take part; without any load there is no bottleneck."""
     topology = _topology(("s", "a"), ("a", "b"))
-    assert propagation.bottleneck(graph_of(topology), {"s": 0.1, "a": None, "b": 0.6}, {}, {}, {}) == "b"
-    assert propagation.bottleneck(graph_of(topology), {"s": None}, {}, {}, {}) is None
+    assert graph.bottleneck(graph_of(topology), {"s": 0.1, "a": None, "b": 0.6}, {}, {}) == "b"
+    assert graph.bottleneck(graph_of(topology), {"s": None}, {}, {}) is None
 
 
 def test_equal_topologies_share_one_graph() -> None:

@@ -6,10 +6,10 @@ import pytest
 from weir_contracts import Deployment, Estimate, Group, Instance
 
 from services.analyzer.core.lag import waiting_since
-from services.analyzer.core.learned import learned_of, seed
-from services.analyzer.core.restarts import observed_group
-from services.analyzer.core.settings import AnalysisSettings
-from services.analyzer.core.state import AnalyzerState, RestartState, SourceState
+from services.analyzer.core.restarts import RestartState, observed_group
+from services.analyzer.core.run import SourceState
+from services.analyzer.core.state import AnalyzerState, learned_of, seed
+from services.analyzer.core.window import AnalysisSettings
 from tests.unit.planner.build import NOON, analysis, deployment
 
 

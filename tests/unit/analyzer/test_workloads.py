@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from weir_contracts import Deployment, Pod, Symptom, WorkloadStatus
 
-from services.analyzer.core.workloads import workload_symptoms
+from services.analyzer.core.symptoms import workload_symptoms
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -1,41 +1,95 @@
-"""Selectivity of every edge: records that reach `target` per record that `source` takes in.
+"""The graph of operators: selectivities of its edges, targets through it, and the operator that holds the others back.
 
-There is no metric of an edge, so its count is inferred, first case that applies (as the Flink autoscaler does):
+Selectivity of an edge: records that reach `target` per record that `source` takes in. There is no metric of an edge, so
+its count is inferred, first case that applies (as the Flink autoscaler does):
 1. `target` has only this input: what `target` took in;
 2. every other input of `target` has one output only: what `target` took in, less what those gave out;
 3. what `source` gave out.
 
 A window operator gives out in bursts. A ratio needs a span of at least three of them, from the end of one to the end of
 another; else it is unknown, unless it was learned before.
+
+Targets as in DS2 (OSDI 2018, equation 4): the ideal input of an operator is the sum over its inputs of their ideal input
+times the edge's selectivity; a source's is what arrives. One pass in topological order.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
-from weir_contracts import Estimate, unknown
+from weir_contracts import Estimate, Topology, unknown
 
-from .numbers import estimate, since
-from .propagation import MAX_CACHED, Graph
-from .settings import AnalysisSettings
-from .state import COUNTERS, MISSING, EdgeState, Mark, Ratio, Row, RunState
+from .run import COUNTERS, MISSING, EdgeState, Mark, Row, RunState, Shares
+from .window import AnalysisSettings, at_least, estimate, newest, since
 
 _MARKS = 16
 _BURSTS = 3
 _SILENCE_SECONDS = 600.0
 """Without any output for this long an edge's selectivity is 0 rather than unknown."""
+_NOT_RUNNING = unknown("the job is not running")
+MAX_CACHED = 2000
+"""Topologies whose derived views a process keeps: as many as it has applications, within reason."""
 
 
-def edge_key(source: str, target: str) -> str:
-    """An edge's name in the state."""
-    return f"{source}\n{target}"
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Operators in topological order; two edges between the same pair count as one. Equal to itself only."""
+
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Operators without inputs."""
+    inputs: dict[str, tuple[str, ...]]
+    outputs: dict[str, tuple[str, ...]]
+    fed_by: dict[str, frozenset[str]]
+    """The sources whose records reach an operator; of a source itself."""
+    edges: tuple[tuple[str, str], ...]
+    """All edges, by target."""
+
+
+def graph_of(topology: Topology) -> Graph:
+    """Return the adjacency of a topology; equal topologies share one."""
+    return _graph(
+        tuple([operator.name for operator in topology.operators]),
+        tuple([(edge.source, edge.target) for edge in topology.edges]),
+    )
+
+
+@lru_cache(maxsize=MAX_CACHED)
+def _graph(names: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> Graph:
+    inputs: dict[str, dict[str, None]] = {name: {} for name in names}
+    outputs: dict[str, dict[str, None]] = {name: {} for name in names}
+    for source, target in edges:
+        inputs[target][source] = None
+        outputs[source][target] = None
+    fed_by: dict[str, frozenset[str]] = {}
+    for name in names:
+        fed_by[name] = frozenset().union(*(fed_by[each] for each in inputs[name])) or frozenset((name,))
+    return Graph(
+        names,
+        tuple([name for name in names if not inputs[name]]),
+        {name: tuple(others) for name, others in inputs.items()},
+        {name: tuple(others) for name, others in outputs.items()},
+        fed_by,
+        tuple([(source, target) for target in names for source in inputs[target]]),
+    )
+
+
+class Ratio(NamedTuple):
+    """A learned selectivity."""
+
+    value: float
+    confidence: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """The counters of an edge's records: where an operator's begin in a row, -1 for an operator without readings."""
 
+    edge: str
+    """The edge's name in the state."""
     source: int
     source_is_first: bool
     """A source may count only what it gives out."""
@@ -46,7 +100,7 @@ class Wiring:
 
 
 @lru_cache(maxsize=MAX_CACHED)
-def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wiring]:
+def _wirings(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wiring]:
     """Return how each edge, a pair of source and target, is counted in rows of `names`."""
     index = {name: i * COUNTERS for i, name in enumerate(names)}
     wirings = {}
@@ -54,6 +108,7 @@ def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wi
         others = [name for name in graph.inputs[target] if name != source]
         subtractable = all(len(graph.outputs[other]) == 1 for other in others)
         wirings[source, target] = Wiring(
+            edge=f"{source}\n{target}",
             source=index.get(source, -1),
             source_is_first=not graph.inputs[source],
             only_output=len(graph.outputs[source]) == 1,
@@ -63,19 +118,18 @@ def wirings_of(graph: Graph, names: tuple[str, ...]) -> dict[tuple[str, str], Wi
     return wirings
 
 
-def track(run: RunState, wirings: Mapping[tuple[str, str], Wiring], settings: AnalysisSettings) -> dict[str, EdgeState]:
+def edges_with(run: RunState, graph: Graph, settings: AnalysisSettings) -> dict[str, EdgeState]:
     """Return the bursts of every edge with the newest row of the ring. Call once for each fresh row."""
     if not run.rows or run.rows[-1][0] < run.started_at + settings.warm_up_seconds:
         return run.edges
     edges = {}
-    for (source, target), wiring in wirings.items():
-        key = edge_key(source, target)
-        before = run.edges.get(key)
+    for wiring in _wirings(graph, run.names).values():
+        before = run.edges.get(wiring.edge)
         mark = _counts(wiring, run.rows[-1])
         if mark is not None:
-            edges[key] = _advanced(before, mark)
+            edges[wiring.edge] = _advanced(before, mark)
         elif before is not None:
-            edges[key] = before
+            edges[wiring.edge] = before
     return edges
 
 
@@ -114,7 +168,25 @@ def _advanced(before: EdgeState | None, mark: Mark) -> EdgeState:
     return EdgeState(before.first, mark._replace(reached=before.last.reached), False, marks)
 
 
-def measured(wiring: Wiring, state: EdgeState | None, run: RunState, settings: AnalysisSettings) -> Estimate:
+def selectivities(
+    graph: Graph, run: RunState | None, learned: Mapping[str, Ratio], at: float, settings: AnalysisSettings
+) -> tuple[dict[str, Ratio], dict[tuple[str, str], Estimate]]:
+    """Return the learned ratios with this observation in them, and the selectivity of each edge: the measured one, else
+    the learned one, named so. `run` is None unless the job is running."""
+    ratios, estimates = dict(learned), {}
+    for edge, wiring in _wirings(graph, () if run is None else run.names).items():
+        now = _NOT_RUNNING if run is None else _measured(wiring, run.edges.get(wiring.edge), run, settings)
+        ratio = _learned(ratios.get(wiring.edge), now, at, settings)
+        if ratio is not None:
+            ratios[wiring.edge] = ratio
+            if now.value is None:
+                basis = f"learned in an earlier run ({now.basis})"
+                now = estimate(ratio.value, basis, 0.8 * ratio.confidence)
+        estimates[edge] = now
+    return newest(ratios, lambda ratio: ratio.at), estimates
+
+
+def _measured(wiring: Wiring, state: EdgeState | None, run: RunState, settings: AnalysisSettings) -> Estimate:
     """The ratio of one edge in the current run, or why it is unknown yet."""
     if state is None:
         return unknown("no samples after the warm-up of this run")
@@ -179,7 +251,7 @@ def _continuous(begin: Mark, end: Mark, samples: int, settings: AnalysisSettings
     return estimate(ratio, "counters", 0.9, samples, seconds)
 
 
-def learn(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSettings) -> Ratio | None:
+def _learned(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSettings) -> Ratio | None:
     """Move the learned ratio of an edge towards the measured one; the longer since the last time, the further."""
     if now.value is None:
         return old
@@ -190,8 +262,63 @@ def learn(old: Ratio | None, now: Estimate, at: float, settings: AnalysisSetting
     return Ratio(old.value + weight * (now.value - old.value), round(confidence, 4), at)
 
 
-def published_ratio(now: Estimate, learned: Ratio | None) -> Estimate:
-    """The measured ratio, else the learned one, named so."""
-    if now.value is not None or learned is None:
-        return now
-    return estimate(learned.value, f"learned in an earlier run ({now.basis})"[:300], 0.8 * learned.confidence)
+def target_rates(
+    graph: Graph, arrivals: Mapping[str, Estimate], ratios: Mapping[tuple[str, str], Estimate]
+) -> dict[str, Estimate]:
+    """Return the input rate of each operator if every source kept up, records/s. With an unknown part the rest of the sum
+    is a lower bound."""
+    targets: dict[str, Estimate] = {}
+    for name in graph.names:
+        inputs = graph.inputs[name]
+        targets[name] = _sum_of_inputs(name, inputs, targets, ratios) if inputs else arrivals[name]
+    return targets
+
+
+def _sum_of_inputs(
+    name: str,
+    inputs: Sequence[str],
+    targets: Mapping[str, Estimate],
+    ratios: Mapping[tuple[str, str], Estimate],
+) -> Estimate:
+    rate, confidence, missing = 0.0, 1.0, ""
+    for upstream in inputs:
+        target = targets[upstream]
+        if target.value is None:
+            missing = missing or f"the target rate of {upstream} is unknown"
+        if not target.proven:
+            continue  # of nothing no part arrives, whatever the selectivity
+        ratio = ratios[upstream, name]
+        if ratio.value is None:
+            missing = missing or f"the selectivity from {upstream} is unknown: {ratio.basis}"
+            continue
+        rate += target.proven * ratio.value
+        confidence = min(confidence, target.confidence, ratio.confidence)
+    if missing:
+        return at_least(rate or None, missing, confidence)
+    return estimate(rate, "arrival rates × selectivities", confidence)
+
+
+def bottleneck(
+    graph: Graph,
+    load: Mapping[str, float | None],
+    shares: Mapping[str, Shares],
+    saturated: Mapping[str, bool],
+) -> str | None:
+    """Return the operator that limits the application, or comes closest to it; None if nothing can be said.
+
+    First the one that visibly holds its inputs back: backpressured inputs, not backpressured itself, saturated or the
+    busiest of such. Else the highest `load` (target rate ÷ capacity), as far as it is known.
+    """
+    backpressured = {name: spent.backpressured or 0.0 for name, spent in shares.items()}
+    busy = {name: spent.busy or 0.0 for name, spent in shares.items()}
+    holding = [
+        name
+        for name in graph.names
+        if backpressured.get(name, 0.0) < 0.1
+        and any(backpressured.get(upstream, 0.0) >= 0.2 for upstream in graph.inputs[name])
+        and (saturated.get(name) or busy.get(name, 0.0) >= 0.8)
+    ]
+    if holding:
+        return max(holding, key=lambda name: (saturated.get(name, False), busy.get(name, 0.0)))
+    known = {name: value for name, value in load.items() if value is not None}
+    return max(known, key=lambda name: known[name]) if known else None
