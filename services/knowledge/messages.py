@@ -130,6 +130,10 @@ def redis_full(memory: Mapping[str, Any]) -> str:
     return f"redis is full: it uses {used} and refuses writes: {FULL_ADVICE}"
 
 
+def incomplete() -> str:
+    return "the store is being compared with the topics, since it is new or lost its data: try again in some seconds"
+
+
 def redis_contended(key: str, attempts: int) -> str:
     return f"redis: {key} was changed {attempts} times while it was read: try again"
 

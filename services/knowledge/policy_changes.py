@@ -17,7 +17,7 @@ from runtime.reach import REACH, Reach
 
 from . import messages
 from .adapters.planner import PlannerAway, PlannerCatalogue, named
-from .store import Store, TargetTaken, VersionConflict
+from .store import Store, StoreUnavailable, TargetTaken, VersionConflict
 from .targets import claims, may_be_same_job, rival, runs
 
 _LOG = structlog.get_logger("policies")
@@ -46,9 +46,11 @@ class PolicyChanges:
     """Returns whether the resource of an application may exist. None: every one may."""
 
     async def existing(self, application: str) -> ScalingPolicy:
-        """Return the policy; 404 if there is none."""
+        """Return the policy; 404 if there is none. `StoreUnavailable` if it may still have to be restored."""
         policy = await self.store.policy(application)
         if policy is None:
+            if not await self.store.is_complete():
+                raise StoreUnavailable(messages.incomplete())
             raise Problem(404, messages.no_policy(application))
         return policy
 

@@ -42,10 +42,11 @@ WHOLE = "weir:whole"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""
 
-# KEYS: policies, outbox, deletions. ARGV: application, expected version or "", new value or "" (delete), the new
-# value's version or the deletion's least. A policy or deletion and its outbox entry are written together, so nothing is
-# stored that is never published.
+# KEYS: policies, outbox, deletions, the mark of a complete store. ARGV: application, expected version or "", new value or
+# "" (delete), the new value's version or the deletion's least. A policy or deletion and its outbox entry are written
+# together, so nothing is stored that is never published.
 _PUT_POLICY = """
+if redis.call('EXISTS', KEYS[4]) == 0 then return {3, ''} end
 local current = redis.call('HGET', KEYS[1], ARGV[1])
 local version = 0
 if current then version = cjson.decode(current).metadata.version end
@@ -166,12 +167,14 @@ class RedisStore(Connection):
         version: int,
         check: Callable[[Any], Awaitable[None]] | None = None,
     ) -> bool:
-        keys = [POLICIES, OUTBOX, DELETIONS]
+        keys = [POLICIES, OUTBOX, DELETIONS, WHOLE]
         arguments = (application, "" if expected is None else str(expected), value, str(version))
         if check is None:
             done, current = await self.script(_PUT_POLICY, keys, *arguments)
         else:
             done, current = await self.script_unchanged(POLICIES, check, _PUT_POLICY, keys, *arguments)
+        if done == 3:
+            raise StoreUnavailable(messages.incomplete())
         if done == 0:
             raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
         return bool(done == 1)

@@ -44,6 +44,14 @@ def url(redis_server: RedisServer) -> SecretStr:
 @pytest.fixture
 async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
     made = RedisStore(url)
+    await made.mark_complete()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def empty_store(url: SecretStr) -> AsyncIterator[RedisStore]:
+    made = RedisStore(url)
     yield made
     await made.close()
 

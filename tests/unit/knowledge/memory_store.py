@@ -8,7 +8,16 @@ from uuid import UUID
 from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
 
 from services.knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
-from services.knowledge.store import NOTHING_NEW, FeedEvent, OutboxEntry, StoreFull, TargetTaken, VersionConflict
+from services.knowledge.messages import incomplete
+from services.knowledge.store import (
+    NOTHING_NEW,
+    FeedEvent,
+    OutboxEntry,
+    StoreFull,
+    StoreUnavailable,
+    TargetTaken,
+    VersionConflict,
+)
 from services.knowledge.targets import claims, rival
 
 
@@ -21,6 +30,8 @@ class MemoryStore:
         events_bytes: int = 16_000_000,
         history_kept: int = 500,
         history_seconds: float = 86_400.0,
+        *,
+        complete: bool = True,
     ) -> None:
         self._policies: dict[str, ScalingPolicy] = {}
         self._deletions: dict[str, int] = {}
@@ -37,7 +48,7 @@ class MemoryStore:
         self.full = False
         """Refuses writes that need memory, as a full Redis does."""
         self._hours: dict[str, dict[datetime, ScoredHour]] = {}
-        self._whole = False
+        self._whole = complete
         self._count = 0
         self._arrived = asyncio.Condition()
 
@@ -50,6 +61,10 @@ class MemoryStore:
     def _need_room(self) -> None:
         if self.full:
             raise StoreFull("the store is full")
+
+    def _need_completeness(self) -> None:
+        if not self._whole:
+            raise StoreUnavailable(incomplete())
 
     async def close(self) -> None:
         return
@@ -68,6 +83,7 @@ class MemoryStore:
         return [self._policies[name] for name in sorted(self._policies)]
 
     async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
+        self._need_completeness()
         self._expect_free_target(policy)
         self._expect(policy.application, expected)
         if self._deletions.get(policy.application, -1) >= (policy.metadata.version or 0):
@@ -77,6 +93,7 @@ class MemoryStore:
         self._post(policy.application, policy.model_dump_json(exclude_unset=True))
 
     async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
+        self._need_completeness()
         self._expect(application, expected)
         policy = self._policies.pop(application, None)
         if policy is None:

@@ -10,7 +10,7 @@ import pytest
 from weir_contracts import CandidateScore, ScalingPolicy, ScoredHour
 
 from services.knowledge.core import HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
-from services.knowledge.store import OutboxEntry, Store, StoreFull, TargetTaken, VersionConflict
+from services.knowledge.store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
     ATTEMPT,
@@ -473,11 +473,19 @@ class StoreSuite:
         assert await store.state(APP) == then
         assert [event.data for event in await store.events("0")] == ["{}", "[]"]
 
-    async def test_it_is_complete_once_marked(self, store: Store) -> None:
-        """A mark that an emptied store has lost: then it has to be rebuilt."""
-        assert not await store.is_complete()
-        await store.mark_complete()
-        assert await store.is_complete()
+    async def test_an_emptied_one_takes_no_policy(self, empty_store: Store) -> None:
+        """Until it has the topics' data again and is marked: a policy still to be restored may have a higher version, by
+        a clock that was ahead, or another owner, and an accepted write would be lost to it."""
+        assert not await empty_store.is_complete()
+        for write in (empty_store.put_policy(policy(version=1), 0), empty_store.delete_policy(APP, None)):
+            with pytest.raises(StoreUnavailable, match=r"compared with the topics.* try again"):
+                await write
+        await empty_store.restore_policy(policy(version=5))
+        await empty_store.mark_complete()
+        assert await empty_store.is_complete()
+        with pytest.raises(VersionConflict):
+            await empty_store.put_policy(policy(version=1), 0)
+        assert await empty_store.outbox() == []
 
     async def test_scores_are_kept_by_the__hour(self, store: Store) -> None:
         """An hour published again replaces the one before; old hours are deleted, all of them with the application."""

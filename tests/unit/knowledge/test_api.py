@@ -544,6 +544,21 @@ async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.Mon
     assert (answer.status_code, answer.json()["detail"]) == (503, "redis: no connection")
 
 
+async def test_an_emptied_store_denies_no_policy_and_takes_none(house: House) -> None:
+    """Until what the topics know is in it again: 503 with the reason, where 404 and an accepted write would be wrong."""
+    vars(house.store).update(vars(MemoryStore(complete=False)))
+    for answer in (
+        await house.http.get(POLICY),
+        await house.http.put(POLICY, json=document()),
+        await house.http.delete(POLICY),
+        await house.http.post(f"{POLICY}/pause"),
+    ):
+        assert (answer.status_code, "try again in some seconds" in answer.json()["detail"]) == (503, True)
+    await house.store.mark_complete()
+    assert (await house.http.get(POLICY)).status_code == 404
+    await house.apply()
+
+
 async def test_a_policy_that_is_too_large_is_refused(house: House) -> None:
     """It goes with each message about its application: 6.6 MB of parameters were 249 MB a minute on the brokers."""
     large = document(planner={"name": "rate", "parameters": {"note": "x" * 70_000}})

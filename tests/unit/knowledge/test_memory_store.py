@@ -13,6 +13,11 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
+def empty_store() -> MemoryStore:
+    return MemoryStore(complete=False)
+
+
+@pytest.fixture
 def small_store() -> MemoryStore:
     return MemoryStore(**SMALL)
 

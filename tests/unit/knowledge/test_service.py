@@ -53,8 +53,8 @@ TOPIC_OF: dict[type[Published], Topic] = {
 class FlakyStore(MemoryStore):
     """A store that can be away."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, complete: bool = True) -> None:
+        super().__init__(complete=complete)
         self.away = False
         self.refused = 0
 
@@ -280,7 +280,7 @@ async def test_a_store_that_is_full_when_it_is_rebuilt_is_waited_for(world: Worl
     await world.knowledge.rebuild()
     await world.send(plan(1))
     async with world.running() as lines:
-        world.store.__init__()  # type: ignore[misc]
+        world.store.__init__(complete=False)  # type: ignore[misc]
         world.store.full = True
         await world.until(lambda: _logged(lines, "store-full"))
         with pytest.raises(RuntimeError, match="compared"):
@@ -380,7 +380,7 @@ async def _published(world: World, version: int) -> bool:
 
 async def _after_a_rebuild(world: World) -> None:
     """The store is replaced by an empty one, and the service starts again."""
-    world.store = FlakyStore()
+    world.store = FlakyStore(complete=False)
     world.knowledge = world.process()
     await world.knowledge.rebuild()
 
@@ -431,6 +431,7 @@ async def test_an_emptied_store_is_rebuilt_from_the_topics(world: World) -> None
 async def test_messages_that_a_state_contains_are_restored(world: World) -> None:
     """The store was emptied just before a state was written that was computed from its content: the newest message is
     missing."""
+    world.store.__init__(complete=False)  # type: ignore[misc]
     messages = [observation(1), analysis(1), plan(1)]
     await world.send(*messages)
     current_state = State(application=APP)
@@ -484,7 +485,7 @@ async def test_a_rebuild_that_was_cut_short_is_begun_again(world: World) -> None
     """The store failed in between: it does not count as complete afterwards."""
     scale = plan(2, 4)
     await world.send(analysis(2), scale, outcome(scale, "applying", action=action(scale)))
-    world.store = FlakyStore()
+    world.store = FlakyStore(complete=False)
     world.store.away = True
     world.knowledge = world.process()
     with pytest.raises(StoreUnavailable):
@@ -505,7 +506,7 @@ async def test_a_store_that_comes_back_empty_is_rebuilt_while_running(world: Wor
         await world.send(observation(1), analysis(1), plan(1))
         await world.until(lambda: _has(world, "plan"))
         # All its data is lost, the connection stays.
-        world.store.__init__()  # type: ignore[misc]
+        world.store.__init__(complete=False)  # type: ignore[misc]
         await world.send(observation(2))
         await world.until(lambda: _has(world, "observation"))
     assert await world.store.policy(APP) is not None
