@@ -1,7 +1,12 @@
-"""The shell: runs one stream while it holds the lease, reports it, and restarts it when it dies."""
+"""The shell: runs one stream while it holds the lease, reports it, and restarts it when it dies.
+
+Spark is one stream; tests have another.
+"""
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
@@ -10,8 +15,6 @@ from runtime.clock import Clock
 from runtime.kafka_thread import ClientThread
 from runtime.lease import Lease, Terms, judge
 from runtime.loop import MAX_BACKOFF_SECONDS, Stop
-
-from .stream import Batch, NotYet, StateUnusable, Stream, StreamDied
 
 _BATCHES = Counter("weir_analyzer_batches_total", "Micro-batches finished")
 _RECORDS = Counter("weir_analyzer_observations_total", "Observations read")
@@ -34,6 +37,57 @@ _SUSPEND_SECONDS = 3.0
 _STOP_SECONDS = 4.0
 """Less than a service gets to end, so that the lease is given back in time; a driver that is still starting cannot be
 asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A finished micro-batch."""
+
+    id: int
+    records: int
+    seconds: float
+    lost: int
+    """Records between the batch's offsets that retention had deleted before they were read."""
+
+
+class StreamDied(RuntimeError):
+    """The stream ended by itself; holds the reason."""
+
+
+class StateUnusable(StreamDied):
+    """The stream ended because its state is damaged, incomplete or of another format."""
+
+
+class NotYet(RuntimeError):
+    """The stream cannot be started yet: something it needs is away."""
+
+
+class Stream(Protocol):
+    """Blocking; called from one thread, but for `abort`."""
+
+    def prepare(self) -> None:
+        """Do what takes long and touches no state that another analyzer may use. Returns at once if it is done already."""
+
+    def start(self) -> str:
+        """Start from the checkpoint, or seeded from the latest analyses; returns where the state is kept.
+
+        `NotYet` while the brokers are away, `StateUnusable`, `StreamDied`.
+        """
+
+    def batches(self) -> list[Batch]:
+        """Return the batches finished since the last call; `StreamDied` if it ended, `StateUnusable` if by its state."""
+
+    def set_aside(self) -> None:
+        """Rename the state: the next start is a new one, seeded from the latest analyses."""
+
+    def suspend(self) -> None:
+        """End the query and keep the session."""
+
+    def abort(self) -> None:
+        """End everything that could still write, at once, from any thread."""
+
+    def stop(self) -> None:
+        """End the query and the session."""
 
 
 class LeaseLost(RuntimeError):

@@ -73,7 +73,7 @@ def process(
             out += _dead_letters(error, rate)
         else:
             readable.append((observation.observed_at, record.offset, observation, record))
-    readable.sort(key=lambda each: each[:2])
+    readable.sort(key=lambda entry: entry[:2])
     for _, _, observation, record in readable:
         gap = _gap(lost, partition, offset, record)
         try:

@@ -14,13 +14,12 @@ from runtime.clock import Clock
 from runtime.envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from runtime.kafka_security import java_settings
 from runtime.kafka_thread import connection
+from services.analyzer.service import Batch, NotYet, StateUnusable, StreamDied
 from services.analyzer.settings import AnalyzerSettings
-from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
 
 from .checkpoint import base_of, checkpoint_of, is_damaged, located, lost_between, offsets_in, why_new
-from .cluster import on_cluster, unfit
 from .processing import Lost
-from .session import QUERY, start_session, warm_up
+from .session import QUERY, on_cluster, start_session, unfit, warm_up
 
 LOOK_SECONDS = 10.0
 _START_BACK = timedelta(minutes=10)
@@ -123,8 +122,8 @@ class Brokers:
     def look(self, *topics: str) -> tuple[str, dict[str, dict[int, tuple[int, int]]]]:
         """Return the cluster's id, and first and next offset of each partition of `topics`; `NotYet` without a
         response."""
-        own = {"group.id": "weir-analyzer-look", "enable.auto.commit": False}
-        consumer = Consumer(connection(self._bootstrap_servers, {**self._security, **own}))
+        group = {"group.id": "weir-analyzer-look", "enable.auto.commit": False}
+        consumer = Consumer(connection(self._bootstrap_servers, {**self._security, **group}))
         marks: dict[str, dict[int, tuple[int, int]]] = {}
         try:
             for topic in topics:

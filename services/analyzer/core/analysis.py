@@ -1,10 +1,11 @@
 """What one observation says of an application, and the message made of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
 from weir_contracts import (
     MAX_SENTENCE,
     Analysis,
@@ -32,6 +33,9 @@ from .state import AnalyzerState, learned_of
 from .window import at_least, estimate
 
 _NO_SOURCE = unknown("no source is known")
+_OPERATORS: Callable[[object], list[OperatorAnalysis]] = TypeAdapter(list[OperatorAnalysis]).validator.validate_python
+_EDGES: Callable[[object], list[EdgeAnalysis]] = TypeAdapter(list[EdgeAnalysis]).validator.validate_python
+"""Make the messages of dictionaries, all at once: a topology has dozens of them, and constructors take half as long again."""
 
 
 class OperatorWindow(NamedTuple):
@@ -144,11 +148,15 @@ def analysis_of(findings: Findings, state: AnalyzerState, symptoms: Sequence[Sym
         deployment=observation.deployment,
         topology=observation.topology,
         window=window,
-        operators=[_operator(o, findings.targets[o.name], state.capacities.get(o.name, ())) for o in operators],
-        edges=[
-            EdgeAnalysis(source=source, target=target, selectivity=ratio)
-            for (source, target), ratio in findings.selectivities.items()
-        ],
+        operators=_OPERATORS(
+            [_operator(o, findings.targets[o.name], state.capacities.get(o.name, ())) for o in operators]
+        ),
+        edges=_EDGES(
+            [
+                {"source": source, "target": target, "selectivity": ratio}
+                for (source, target), ratio in findings.selectivities.items()
+            ]
+        ),
         sources=sources,
         forecasts=forecasts_of(state.forecasts, findings.sources or state.forecasts.series, findings.at),
         arrival_rate=_sum([s.arrival_rate for s in sources]),
@@ -171,22 +179,22 @@ def analysis_of(findings: Findings, state: AnalyzerState, symptoms: Sequence[Sym
     )
 
 
-def _operator(operator: OperatorFindings, target: Estimate, curve: Sequence[Point]) -> OperatorAnalysis:
+def _operator(operator: OperatorFindings, target: Estimate, curve: Sequence[Point]) -> dict[str, Any]:
     window, measured = operator.window, operator.measured
-    return OperatorAnalysis(
-        operator=operator.name,
-        parallelism=operator.parallelism,
-        input_rate=window.input_rate,
-        output_rate=window.output_rate,
-        true_processing_rate=measured.whole,
-        true_processing_rate_per_subtask=measured.per_subtask,
-        min_processing_rate=measured.lower_bound,
-        utilization=_share(window.view, window.spent.busy, "busy"),
-        backpressure=_share(window.view, window.spent.backpressured, "backpressured"),
-        skew=measured.skew,
-        target_input_rate=target,
-        capacities=published(curve),
-    )
+    return {
+        "operator": operator.name,
+        "parallelism": operator.parallelism,
+        "input_rate": window.input_rate,
+        "output_rate": window.output_rate,
+        "true_processing_rate": measured.whole,
+        "true_processing_rate_per_subtask": measured.per_subtask,
+        "min_processing_rate": measured.lower_bound,
+        "utilization": _share(window.view, window.spent.busy, "busy"),
+        "backpressure": _share(window.view, window.spent.backpressured, "backpressured"),
+        "skew": measured.skew,
+        "target_input_rate": target,
+        "capacities": published(curve),
+    }
 
 
 def _share(view: View | None, share: float | None, name: str) -> Estimate:

@@ -5,15 +5,18 @@ is saturated what it takes in is its capacity itself, skew, contention and all; 
 Capacity here is what the operator can *sustain*: with an uneven load the busiest subtask saturates first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
 from weir_contracts import MAX_NUMBER, CapacityPoint, Estimate, OperatorReading, even_subtasks, unknown
 
 from .run import Shares, View
 from .window import AnalysisSettings, estimate, interpolate, newest
 
+_POINTS: Callable[[object], list[CapacityPoint]] = TypeAdapter(list[CapacityPoint]).validator.validate_python
+"""Makes a curve of dictionaries, all at once: an observation carries one for each operator."""
 SATURATED_SHARE = 0.95
 """Busy share from which an operator counts as saturated: its throughput is then its capacity."""
 _OFF_SHARE = 0.25
@@ -115,9 +118,9 @@ def holds_back(
     It does not if it is not saturated while a sibling is held back itself, or is busy and clearly busier: an input
     waits for the slowest of its outputs.
     """
-    own = _fullness(spent, reading)
-    return own >= SATURATED_SHARE or not any(
-        (other.backpressured or 0.0) >= _HELD_BACK or _fullness(other, observed) >= max(_BUSY, own + _BUSIER)
+    fullness = _fullness(spent, reading)
+    return fullness >= SATURATED_SHARE or not any(
+        (other.backpressured or 0.0) >= _HELD_BACK or _fullness(other, observed) >= max(_BUSY, fullness + _BUSIER)
         for other, observed in siblings
     )
 
@@ -220,28 +223,30 @@ def _observed(
     if throughput is None or throughput <= 0:
         return None
 
-    def found(basis: str, confidence: float, rate: float = throughput) -> Estimate:
+    def as_capacity(basis: str, confidence: float, rate: float = throughput) -> Estimate:
         return estimate(rate, basis, confidence * _sureness(view), view.samples, view.seconds)
 
     if spent.busy is not None and spent.busy >= SATURATED_SHARE:
-        return found("observed throughput, saturated", 0.95)
+        return as_capacity("observed throughput, saturated", 0.95)
     if spent.backpressured is None:
         return None
     if pressure.is_source:
         if not pressure.source_backlogged or spent.backpressured > 0.5:
             return None
         if spent.backpressured < _HELD_BACK:
-            return found("observed throughput of a backlogged source", 0.9)
+            return as_capacity("observed throughput of a backlogged source", 0.9)
         own_share = 1 - spent.backpressured
         basis = "throughput of a backlogged source ÷ share not backpressured"
-        return found(basis, 0.9 * own_share, throughput / own_share)
+        return as_capacity(basis, 0.9 * own_share, throughput / own_share)
     upstream = pressure.upstream_backpressured or 0.0
     pressed = upstream >= 0.5 or (upstream >= 0.2 and pressure.source_backlogged)
     if not pressed or spent.backpressured >= _HELD_BACK:
         return None
     hot = reading is not None and (reading.busy_share_max or 0.0) >= SATURATED_SHARE
     # neither busy nor with one busy subtask: it waits for something outside, and may take in more another time
-    return found("observed throughput, holding its inputs back", 0.85 if hot or (spent.busy or 0.0) >= _BUSY else 0.6)
+    return as_capacity(
+        "observed throughput, holding its inputs back", 0.85 if hot or (spent.busy or 0.0) >= _BUSY else 0.6
+    )
 
 
 def learn(
@@ -273,17 +278,15 @@ def learn(
     if not (_fits_others(fresh, others, shares) and not _fits_others(old, others, shares)):
         # the cost of a record changed, at every parallelism alike
         factor = fresh.rate / old.rate
-        others = [_costing(p, factor) for p in others]
+        others = [
+            p._replace(
+                rate=p.rate * factor,
+                confidence=round(p.confidence * 0.8, 4),
+                taken=p.taken * min(1.0, factor),
+            )
+            for p in others
+        ]
     return _kept([*others, fresh._replace(samples=old.samples + 1)])
-
-
-def _costing(point: Point, factor: float) -> Point:
-    """Return a point after the cost of a record changed."""
-    return point._replace(
-        rate=point.rate * factor,
-        confidence=round(point.confidence * 0.8, 4),
-        taken=point.taken * min(1.0, factor),
-    )
 
 
 def _fits_others(point: Point, others: Sequence[Point], shares: int | None) -> bool:
@@ -366,18 +369,20 @@ def halved(curves: Mapping[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ..
 
 
 def published(points: Sequence[Point]) -> list[CapacityPoint]:
-    """The curve as the analysis carries it."""
-    return [
-        CapacityPoint(
-            parallelism=p.parallelism,
-            records_per_second=round(p.rate, 6),
-            max_input_rate=round(p.taken, 6) if p.taken >= MIN_RATE else None,
-            skew=None if p.skew is None else round(p.skew, 3),
-            confidence=p.confidence,
-            saturated=p.saturated,
-            samples=p.samples,
-            measured_at=datetime.fromtimestamp(p.at, UTC),
-            job_id=p.job_id,
-        )
-        for p in points
-    ]
+    """Return the curve as the analysis carries it."""
+    return _POINTS(
+        [
+            {
+                "parallelism": p.parallelism,
+                "records_per_second": round(p.rate, 6),
+                "max_input_rate": round(p.taken, 6) if p.taken >= MIN_RATE else None,
+                "skew": None if p.skew is None else round(p.skew, 3),
+                "confidence": p.confidence,
+                "saturated": p.saturated,
+                "samples": p.samples,
+                "measured_at": datetime.fromtimestamp(p.at, UTC),
+                "job_id": p.job_id,
+            }
+            for p in points
+        ]
+    )

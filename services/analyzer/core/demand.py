@@ -42,7 +42,9 @@ def arrival_rate(
         reason = f"the brokers' offsets are {late:.0f} s old"
         return unknown(reason), unknown(reason)
     if not all(interval.records > 0 for interval in intervals):
-        ends = _burst_ends(intervals)
+        # bursts are parted by intervals without any growth; each ends with its last growing one
+        following = [*(interval.records for interval in intervals[1:]), 0.0]
+        ends = [i for i, after in enumerate(following) if after == 0 and intervals[i].records > 0]
         flowing = _flowing_again(intervals)
         if flowing is None and len(ends) >= 3:
             trend = unknown("the log grows in bursts: no trend within them")
@@ -108,16 +110,16 @@ def contradiction(
     return Counted(rate, offsets / seconds)
 
 
-def corrected(arrives: Estimate, found: Counted) -> Estimate:
+def corrected(arrives: Estimate, counted: Counted) -> Estimate:
     """Return the arrival rate in the counter's records: capacities and selectivities are measured in them.
 
     More records than offsets come from partitions that are not known, or out of batches: then it is a lower bound. Fewer
     are what a filter in the source leaves.
     """
-    reason = f"{found.counter:,.0f} records/s are taken in by the counter, {found.offsets:,.0f} by the offsets"
-    rate = (arrives.value or 0.0) * found.counter / max(found.offsets, 1e-9)
-    if found.counter > found.offsets:
-        rate = max(rate if found.offsets > 0 else 0.0, found.counter)
+    reason = f"{counted.counter:,.0f} records/s are taken in by the counter, {counted.offsets:,.0f} by the offsets"
+    rate = (arrives.value or 0.0) * counted.counter / max(counted.offsets, 1e-9)
+    if counted.counter > counted.offsets:
+        rate = max(rate if counted.offsets > 0 else 0.0, counted.counter)
         return at_least(rate, reason, 0.6 * arrives.confidence, arrives.samples, arrives.window_seconds)
     return estimate(rate, reason, 0.6 * arrives.confidence, arrives.samples, arrives.window_seconds)
 
@@ -153,15 +155,6 @@ def from_throughput(taken: Estimate, spent: Shares) -> Estimate:
 def _bound_if(reason: str, rate: Estimate) -> Estimate:
     """Return the rate as a lower bound if there is a reason why the whole is unknown."""
     return at_least(rate.value, reason, rate.confidence, rate.samples, rate.window_seconds) if reason else rate
-
-
-def _burst_ends(intervals: Sequence[Interval]) -> list[int]:
-    """Indices of the last growing interval of each burst; bursts are parted by intervals without any growth."""
-    return [
-        i
-        for i, interval in enumerate(intervals)
-        if interval.records > 0 and (i + 1 == len(intervals) or intervals[i + 1].records == 0)
-    ]
 
 
 def _flowing_again(intervals: list[Interval]) -> list[Interval] | None:

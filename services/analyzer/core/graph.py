@@ -65,7 +65,7 @@ def _graph(names: tuple[str, ...], edges: tuple[tuple[str, str], ...]) -> Graph:
         outputs[source][target] = None
     fed_by: dict[str, frozenset[str]] = {}
     for name in names:
-        fed_by[name] = frozenset().union(*(fed_by[each] for each in inputs[name])) or frozenset((name,))
+        fed_by[name] = frozenset().union(*(fed_by[upstream] for upstream in inputs[name])) or frozenset((name,))
     return Graph(
         names,
         tuple([name for name in names if not inputs[name]]),
@@ -203,7 +203,8 @@ def _measured(wiring: Wiring, state: EdgeState | None, run: RunState, settings: 
         rows = since(rows, state.first.at)
     if state.growing and rows and (not state.marks or state.marks[-1].at < rows[0][0]):
         # it never stood still within the ring, so its ends suffice
-        begin, end = _counts(wiring, rows[0]), _counts(wiring, rows[-1])
+        begin = _counts(wiring, rows[0])
+        end = state.last if state.last.at == rows[-1][0] else _counts(wiring, rows[-1])
         if begin is not None and end is not None:
             return _continuous(begin, end, len(rows), settings)
     points = [point for row in rows if (point := _counts(wiring, row)) is not None]

@@ -3,6 +3,7 @@ brokers; positions and timestamps that contradict the log."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 
 from weir_contracts import (
     Deployment,
@@ -18,7 +19,7 @@ from weir_contracts import (
 from . import offsets as log
 from .analysis import Findings, OperatorFindings, SourceFindings, symptom
 from .lag import BACKLOG_SECONDS
-from .window import COMMITS_PER_WINDOW, AnalysisSettings
+from .window import COMMITS_PER_WINDOW, AnalysisSettings, since
 
 _BLOCKED_SHARE = 0.5
 _HOT_LAG_SHARE = 0.5
@@ -26,8 +27,6 @@ _HOT_LAG_SHARE = 0.5
 _QUIET = ("Stable", "Empty", "Dead")
 _STUCK_SECONDS = 20.0
 """Minimum time without a commit after which an instance is said to be stuck."""
-
-
 _SHOWN_SECONDS = 600.0
 """Time for which reset offsets are shown: planners' windows have forgotten them by then."""
 _YEAR_3000_MS = 32_503_680_000_000
@@ -57,7 +56,7 @@ def moves(deployment: Deployment | None) -> bool:
     if deployment is None or deployment.group is None:
         return False
     group, instances = deployment.group, deployment.instances
-    is_restoring = any(each.restore_remaining_records for each in instances)
+    is_restoring = any(instance.restore_remaining_records for instance in instances)
     return group.state not in _QUIET or group.probing_rebalance_at is not None or is_restoring
 
 
@@ -76,17 +75,17 @@ def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
         until = f"{group.probing_rebalance_at:%H:%M:%S} UTC"
         sentence = f"{name} migrates: {tasks} up until the probing rebalance at {until}."
         yield symptom("migrating", sentence, tasks=waiting)
-    left = [each for each in deployment.instances if each.restore_remaining_records]
-    if left:
-        records = sum(each.restore_remaining_records or 0 for each in left)
-        subject = "1 instance restores" if len(left) == 1 else f"{len(left)} instances restore"
+    restoring = [instance for instance in deployment.instances if instance.restore_remaining_records]
+    if restoring:
+        records = sum(instance.restore_remaining_records or 0 for instance in restoring)
+        subject = "1 instance restores" if len(restoring) == 1 else f"{len(restoring)} instances restore"
         sentence = f"{name}: {subject} state, {records:,} changelog records are left; their threads look idle."
-        yield symptom("restoring", sentence, instances=len(left), restore_remaining_records=records)
+        yield symptom("restoring", sentence, instances=len(restoring), restore_remaining_records=records)
 
 
 def _brokers_bound(deployment: Deployment, source: SourceFindings, operator: OperatorFindings) -> Iterator[Symptom]:
     """Yield what says that threads wait for brokers while lag grows: more threads would wait, too."""
-    shares = [each.blocked_share for each in deployment.instances]
+    shares = [instance.blocked_share for instance in deployment.instances]
     read = [share for share in shares if share is not None]
     growth, lag, taken = source.lag.growth.proven, source.lag.records.proven, operator.window.input_rate.value
     if not read or len(read) < len(shares) or growth is None or lag is None or taken is None:
@@ -118,9 +117,11 @@ def _hot_partitions(
         column = columns.get(log.key_of(p))
         if p.operator != source.name or waiting is None or waiting < _HOT_LAG_SHARE * lag or column is None:
             continue
-        points = log.column(logs, column)
-        rate = _rate([each for each in points if each[0] >= findings.at - settings.demand_window_seconds])
-        if rate is not None and rate > thread_rate:
+        points = since(log.column(logs, column), findings.at - settings.demand_window_seconds)
+        if len(points) < 2 or points[-1][0] <= points[0][0]:
+            continue
+        rate = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+        if rate > thread_rate:
             sentence = (
                 f"{short_name(p.topic)}/{p.partition} gets {formatted(rate)} records/s and a thread of "
                 f"{short_name(source.name)} processes {formatted(thread_rate)}: more threads do not help."
@@ -129,25 +130,19 @@ def _hot_partitions(
             yield symptom("hot-partition", sentence, source.name, partition=p.partition, **numbers)
 
 
-def _rate(points: Sequence[tuple[float, int]]) -> float | None:
-    if len(points) < 2 or points[-1][0] <= points[0][0]:
-        return None
-    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
-
-
 def _stalled(findings: Findings, source: SourceFindings, settings: AnalysisSettings) -> Iterator[Symptom]:
     """Yield the partitions whose commits stand still while records wait and others go forward (Burrow's rule STOP)."""
     limit = COMMITS_PER_WINDOW * settings.commit_seconds
     if not limit or findings.run is None or findings.at - findings.run.started_at < limit:
         return
-    own = [p for p in findings.observation.partitions if p.operator == source.name]
+    partitions = [p for p in findings.observation.partitions if p.operator == source.name]
     still = [
         (findings.at - p.committed_at.timestamp(), p)
-        for p in own
+        for p in partitions
         if p.committed_at is not None and _waiting(p) and findings.at - p.committed_at.timestamp() > limit
     ]
-    if still and len(still) < len(own):
-        seconds, first = max(still, key=lambda each: each[0])
+    if still and len(still) < len(partitions):
+        seconds, first = max(still, key=itemgetter(0))
         others = f" and {len(still) - 1} more" if len(still) > 1 else ""
         which = f"{short_name(first.topic)}/{first.partition}{others}"
         sentence = f"{short_name(source.name)} committed nothing of {which} for {seconds:.0f} s while records wait."
@@ -191,8 +186,8 @@ def _stuck(
         f"{bounded(instance.name, 30)}{reported} has committed nothing for {seconds:.0f} s while {records} records "
         f"wait for it, and {others} forward"
     )
-    found = symptom("instance-stuck", sentence, source.name, seconds=seconds, waiting_records=records)
-    return found.model_copy(update={"instance": instance.id})
+    stands_still = symptom("instance-stuck", sentence, source.name, seconds=seconds, waiting_records=records)
+    return stands_still.model_copy(update={"instance": instance.id})
 
 
 def _still_seconds(findings: Findings, partitions: Sequence[PartitionReading]) -> float | None:
@@ -215,11 +210,11 @@ def offset_symptoms(partitions: Sequence[PartitionReading], logs: log.LogHistory
     for partition in partitions:
         by_source.setdefault(partition.operator, []).append(partition)
     columns = {key: i for i, key in enumerate(logs.keys)}
-    for name, own in by_source.items():
-        yield from _reset(name, own, at)
-        yield from _expired(name, own)
-        yield from _beyond(name, own)
-        yield from _refused(name, own, logs, columns)
+    for name, read in by_source.items():
+        yield from _reset(name, read, at)
+        yield from _expired(name, read)
+        yield from _beyond(name, read)
+        yield from _refused(name, read, logs, columns)
 
 
 def _reset(name: str, partitions: Sequence[PartitionReading], at: float) -> Iterator[Symptom]:
@@ -257,14 +252,14 @@ def _beyond(name: str, partitions: Sequence[PartitionReading]) -> Iterator[Sympt
         and (position := log.own_position(p)) is not None
         and position > p.log_end_offset
     ]
-    lost = [each for each in places if log.is_beyond(each[1], each[2])]
+    lost = [(ahead, p, position, end) for ahead, p, position, end in places if log.is_beyond(p, position)]
     if lost:
-        _, p, position, end = max(lost, key=lambda each: each[0])
+        _, p, position, end = max(lost, key=itemgetter(0))
         place = f"{short_name(name)} is at {position:,} of {short_name(p.topic)}/{p.partition}"
         sentence = f"{place}, after the log's end {end:,}: cut off, created again, or of another cluster."
         yield symptom("position-beyond-log", sentence, name, partitions=len(lost), position=position, log_end=end)
     elif places:
-        _, p, position, end = max(places, key=lambda each: each[0])
+        _, p, position, end = max(places, key=itemgetter(0))
         place = f"{short_name(name)} is at {position:,} of {short_name(p.topic)}/{p.partition}"
         sentence = f"{place}; committed are {end:,}: set signals.kafka.isolation to read_uncommitted."
         yield symptom("reads-uncommitted", sentence, name, partitions=len(places), position=position, log_end=end)

@@ -144,8 +144,8 @@ def _with_hidden(
     reason = f"the source reads {known + hidden} partitions, and the offsets of {known} are known"
     pending = None if reading is None else reading.pending_records
     if pending is None:
-        bound, age = (at_least(each.proven, reason, each.confidence, each.samples) for each in (records, seconds))
-        return bound, age
+        bound = at_least(records.proven, reason, records.confidence, records.samples)
+        return bound, at_least(seconds.proven, reason, seconds.confidence, seconds.samples)
     whole = estimate(max(pending, records.proven or 0.0), f"pendingRecords; {reason}", 0.6, 1)
     if _SPREAD in seconds.basis:
         return whole, seconds
@@ -211,16 +211,16 @@ def _over_partitions(lags: Sequence[PartitionLag]) -> tuple[Estimate, Estimate]:
     records = sum(lag.records or 0.0 for lag in counted) if counted else None
     sure = min((0.95 if lag.basis in _OWN_POSITION else 0.6 for lag in counted), default=0.0)
     if len(counted) == n:
-        found = estimate(records, f"{bases}, {n} partitions", sure, n)
+        total = estimate(records, f"{bases}, {n} partitions", sure, n)
     else:
         reason = f"the position in {n - len(counted)} of {n} partitions is unknown ({bases})"
-        found = at_least(records, reason, sure, len(counted))
+        total = at_least(records, reason, sure, len(counted))
     worst = max(aged, key=lambda lag: lag.seconds or 0.0, default=None)
     seconds, sure = None if worst is None else worst.seconds, min((lag.confidence for lag in aged), default=0.0)
     if worst is None or len(aged) < n:
         reason = f"the age of waiting records in {n - len(aged)} of {n} partitions is unknown"
-        return found, at_least(seconds, reason, sure, len(aged))
-    return found, estimate(seconds, f"{worst.basis}, largest of {n} partitions", sure, n)
+        return total, at_least(seconds, reason, sure, len(aged))
+    return total, estimate(seconds, f"{worst.basis}, largest of {n} partitions", sure, n)
 
 
 class _Curves:

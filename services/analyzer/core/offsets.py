@@ -197,7 +197,7 @@ def intervals(history: LogHistory, operator: str, start: float, *, of_readable: 
                 return None
         if not is_readable:
             return None
-    return [Interval(*each) for each in zip(times, times[1:], appended, strict=False)]
+    return [Interval(*interval) for interval in zip(times, times[1:], appended, strict=False)]
 
 
 @lru_cache(maxsize=16)  # demand and forecast of an observation read the same columns

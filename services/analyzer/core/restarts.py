@@ -101,7 +101,7 @@ def observed_group(restarts: RestartState, deployment: Deployment | None, at: fl
     until the first observation without. What is unknown neither begins nor ends."""
     if deployment is None or deployment.group is None:
         return restarts
-    left = [each.restore_remaining_records for each in deployment.instances]
+    left = [instance.restore_remaining_records for instance in deployment.instances]
     known = bool(left) and all(records is not None for records in left)
     if any(left):
         restarts = restarts if restarts.restoring_since is not None else replace(restarts, restoring_since=at)

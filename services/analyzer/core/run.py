@@ -287,7 +287,7 @@ def views(
     all_times = tuple([at for at, _ in rows])
     all_windows = windows(all_times)
     all_columns = list(zip(*[counters for _, counters in rows], strict=True)) or [()] * (COUNTERS * len(run.names))
-    found = {}
+    by_name = {}
     for i, (name, parallelism) in enumerate(zip(run.names, run.parallelism, strict=True)):
         times, bounds = all_times, all_windows
         columns = all_columns[i * COUNTERS : (i + 1) * COUNTERS]
@@ -297,8 +297,8 @@ def views(
             columns = [tuple([column[k] for k in present]) for column in columns]
             bounds = windows(times)
         taken, given, busy, blocked, idle = columns
-        found[name] = View(parallelism, times, taken, given, busy, blocked, idle, *bounds, from_commits)
-    return found
+        by_name[name] = View(parallelism, times, taken, given, busy, blocked, idle, *bounds, from_commits)
+    return by_name
 
 
 def _taught(times: Sequence[float], warm_from: float, span_seconds: float) -> int:

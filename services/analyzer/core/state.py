@@ -4,7 +4,6 @@ Everything is bounded, immutable once made, and versioned. `to_bytes` is JSON wi
 written and read once for each observation.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,18 +72,21 @@ class AnalyzerState:
             raise UnreadableState(f"the state has version {version!r}, this analyzer reads {STATE_VERSION}")
         try:
             observed_at, dropped, job_id, run, history, capacities, selectivities, restarts, *later = rest
+            # older states end the history after its rows, or themselves before the forecasts or the checkpoints
+            keys, rows, distances, back_at = history if len(history) > 2 else (*history, (), None)
+            forecasts = later[0] if later else [None, None, {}]
+            completed_at, positions, latest = later[1] if len(later) > 1 else (None, {}, [])
             return cls(
                 observed_at=float(observed_at),
                 dropped=int(dropped),
                 job_id=str(job_id),
                 run=None if run is None else _run_in(run),
-                history=_history_in(*history),
+                history=LogHistory(tuple(keys), tuple([(at, ends) for at, ends in rows]), tuple(distances), back_at),
                 capacities={name: tuple([Point(*point) for point in points]) for name, points in capacities.items()},
                 selectivities={edge: Ratio(*ratio) for edge, ratio in selectivities.items()},
                 restarts=RestartState(*restarts),
-                # older states end before the forecasts, or before the checkpoints
-                forecasts=ForecastState.from_json(later[0]) if later else ForecastState(),
-                checkpoints=_checkpoints_in(*later[1]) if len(later) > 1 else CheckpointState(),
+                forecasts=ForecastState.from_json(forecasts),
+                checkpoints=CheckpointState(completed_at, positions, tuple([(at, read) for at, read in latest])),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise UnreadableState(f"the state is damaged: {error}") from None
@@ -92,17 +94,6 @@ class AnalyzerState:
 
 def _fields(value: Any) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
-
-
-def _history_in(
-    keys: list[str], rows: list[Any], distances: Sequence[float] = (), back_at: float | None = None
-) -> LogHistory:
-    # older states end after the rows
-    return LogHistory(tuple(keys), tuple([(at, ends) for at, ends in rows]), tuple(distances), back_at)
-
-
-def _checkpoints_in(completed_at: float | None, offsets: dict[str, int], latest: list[Any]) -> CheckpointState:
-    return CheckpointState(completed_at, offsets, tuple([(at, positions) for at, positions in latest]))
 
 
 def _run_out(run: RunState) -> list[Any]:
@@ -131,17 +122,16 @@ def _run_in(stored: list[Any]) -> RunState:
         snapshot_at=at,
         positions=positions,
         positions_at=moved_at,
-        edges={edge: _edge_in(*state) for edge, state in edges.items()},
+        edges={
+            edge: EdgeState(Mark(*first), Mark(*last), growing, tuple([Mark(*mark) for mark in marks]))
+            for edge, (first, last, growing, marks) in edges.items()
+        },
         sources={
             # older states end before the missing partitions, or before the time of a guess
             name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, *others)
             for name, (points, seconds, basis, *others) in sources.items()
         },
     )
-
-
-def _edge_in(first: list[Any], last: list[Any], growing: bool, marks: list[list[Any]]) -> EdgeState:
-    return EdgeState(Mark(*first), Mark(*last), growing, tuple([Mark(*mark) for mark in marks]))
 
 
 def learned_of(state: AnalyzerState) -> dict[str, Any]:

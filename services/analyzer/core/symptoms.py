@@ -39,7 +39,7 @@ def symptoms_of(
     settings: AnalysisSettings,
 ) -> list[Symptom]:
     """All that apply, the application's own before its operators'."""
-    found = [
+    symptoms = [
         *_status(findings),
         *_gap(findings),
         *workload_symptoms(findings.observation.deployment, findings.observation.observed_at),
@@ -50,7 +50,7 @@ def symptoms_of(
         *(s for operator in findings.operators.values() for s in _operator(findings, operator, curves)),
         *_missing(findings),
     ]
-    return found[:_MAX_SYMPTOMS]
+    return symptoms[:_MAX_SYMPTOMS]
 
 
 def _status(findings: Findings) -> Iterator[Symptom]:
@@ -112,11 +112,10 @@ def _source(findings: Findings, source: SourceFindings) -> Iterator[Symptom]:
         taken_in = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
         sentence = f"{short_name(name)} takes in {taken_in}: perhaps {why}."
         yield symptom("contradiction", sentence, name, counter_rate=counter, offsets_rate=offsets)
-    own = [p for p in findings.observation.partitions if p.operator == name]
-    if findings.run.positions_at == findings.at and is_of_another_job(own):
-        positions, commits = (
-            sum(getattr(p, each) or 0 for p in own) for each in ("current_offset", "committed_offset")
-        )
+    partitions = [p for p in findings.observation.partitions if p.operator == name]
+    if findings.run.positions_at == findings.at and is_of_another_job(partitions):
+        positions = sum(p.current_offset or 0 for p in partitions)
+        commits = sum(p.committed_offset or 0 for p in partitions)
         ahead = f"the group's commits ({commits:,}) are ahead of its moving positions ({positions:,})"
         sentence = f"{short_name(name)}: {ahead}, so that another job commits: check signals.kafka.groupId."
         yield symptom("contradiction", sentence, name, positions=positions, committed_offsets=commits)
@@ -210,18 +209,16 @@ def _missing(findings: Findings) -> Iterator[Symptom]:
         elif missing:
             yield symptom("metric-missing", f"{operator.name}: {' and '.join(missing)} unknown.", operator.name)
     for source in findings.sources.values():
-        for name, unit, found in (
+        for name, unit, value in (
             ("arrival rate", "records/s", source.arrival_rate),
             ("lag", "records", source.lag.records),
         ):
-            if found.value is None and findings.gap_seconds is not None:
-                known, numbers = "unknown", {}
-                if found.lower_bound is not None:
-                    known, numbers = (
-                        f"at least {formatted(found.lower_bound)} {unit}",
-                        {"lower_bound": found.lower_bound},
-                    )
-                sentence = f"{source.name}: {name} {known}, {found.basis}."
+            if value.value is None and findings.gap_seconds is not None:
+                bound, known = value.lower_bound, "unknown"
+                if bound is not None:
+                    known = f"at least {formatted(bound)} {unit}"
+                numbers = {} if bound is None else {"lower_bound": bound}
+                sentence = f"{source.name}: {name} {known}, {value.basis}."
                 yield symptom("metric-missing", sentence, source.name, **numbers)
 
 

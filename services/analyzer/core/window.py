@@ -66,10 +66,10 @@ class AnalysisSettings(BaseModel):
         seconds = self.capacity_window_seconds
         if counts_commits:
             seconds = max(seconds, COMMITS_PER_WINDOW * commit_interval_seconds)
-        found = self.model_copy(update={"capacity_window_seconds": seconds})
-        found._commit_seconds, found._counts_commits = commit_interval_seconds, counts_commits
-        found._own_capacity_seconds = self.capacity_window_seconds
-        return found
+        longer = self.model_copy(update={"capacity_window_seconds": seconds})
+        longer._commit_seconds, longer._counts_commits = commit_interval_seconds, counts_commits
+        longer._own_capacity_seconds = self.capacity_window_seconds
+        return longer
 
     @property
     def commit_seconds(self) -> float:
@@ -126,8 +126,8 @@ def at_least(
     bound: float | None, reason: str, confidence: float, samples: int = 0, window_seconds: float | None = None
 ) -> Estimate:
     """Return an unknown value, for this reason, with the lower bound that its known part proves; None: nothing does."""
-    found = estimate(bound, reason, confidence, samples, window_seconds)
-    return found.model_copy(update={"value": None, "lower_bound": found.value})
+    proven = estimate(bound, reason, confidence, samples, window_seconds)
+    return proven.model_copy(update={"value": None, "lower_bound": proven.value})
 
 
 @lru_cache(maxsize=4)  # the operators of one observation share their samples' times
@@ -138,9 +138,9 @@ def slope_weights(times: tuple[float, ...]) -> list[float] | None:
         return None
     first = times[0]
     mean = sum([time - first for time in times]) / len(times)
-    off = [time - first - mean for time in times]
-    spread = sum([each * each for each in off])
-    return [each / spread for each in off] if spread > 1e-9 else None
+    distances = [time - first - mean for time in times]
+    spread = sum([distance * distance for distance in distances])
+    return [distance / spread for distance in distances] if spread > 1e-9 else None
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:

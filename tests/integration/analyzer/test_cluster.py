@@ -8,7 +8,7 @@ import httpx
 import pytest
 from weir_contracts import Analysis
 
-from services.analyzer.adapters.cluster import code_name
+from services.analyzer.adapters.session import code_name
 from testbed.process import free_port, wait_until
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import SLOW_MACHINE_SECONDS, Bench

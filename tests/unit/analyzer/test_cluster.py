@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.analyzer.adapters import cluster
-from services.analyzer.adapters.cluster import Look, View, code_name, judged
-from services.analyzer.adapters.session import session_conf
+from services.analyzer.adapters import session
+from services.analyzer.adapters.session import Look, View, code_name, judged, session_conf
 from services.analyzer.settings import AnalyzerSettings
 
 
@@ -40,7 +39,7 @@ def test_only_a_cluster_gets_settings_of_executors(jars: Path) -> None:
 
 def test_what_is_sent_is_all_that_a_worker_imports_of_ours() -> None:
     """Contracts, runtime and the analyzer with its core; no other service."""
-    with zipfile.ZipFile(io.BytesIO(cluster._code())) as archive:
+    with zipfile.ZipFile(io.BytesIO(session._code())) as archive:
         names = set(archive.namelist())
     assert {
         "weir_contracts/__init__.py",

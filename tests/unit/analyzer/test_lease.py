@@ -7,8 +7,7 @@ import pytest
 
 from runtime.clock import FakeClock
 from runtime.loop import Stop
-from services.analyzer.service import Analyzer
-from services.analyzer.stream import Batch
+from services.analyzer.service import Analyzer, Batch
 from tests.unit.runtime.lease_suite import TERMS
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 from tests.unit.runtime.test_lease import MemoryContest

@@ -21,9 +21,8 @@ from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, los
 from services.analyzer.adapters.processing import Lost
 from services.analyzer.adapters.session import SparkUnusable, connector_jars, session_conf
 from services.analyzer.core import STATE_VERSION
-from services.analyzer.service import Analyzer, NotRunning
+from services.analyzer.service import Analyzer, Batch, NotRunning, NotYet, StateUnusable, StreamDied
 from services.analyzer.settings import AnalyzerSettings
-from services.analyzer.stream import Batch, NotYet, StateUnusable, StreamDied
 from tests.unit.analyzer.memory_analyzer import MemoryAnalyzer
 from tests.unit.analyzer.story import Job
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease

@@ -34,17 +34,18 @@ class ForecastState:
 
     def to_json(self) -> list[Any]:
         """Return the state as nested lists of numbers and strings."""
-        return [self.asked_at, self.wait_seconds, {name: each.to_json() for name, each in self.series.items()}]
+        return [self.asked_at, self.wait_seconds, {name: arrivals.to_json() for name, arrivals in self.series.items()}]
 
     @classmethod
     def from_json(cls, stored: list[Any]) -> "ForecastState":
         """Read what `to_json` wrote."""
         asked_at, wait_seconds, series = stored
-        return cls({name: SeriesState.from_json(each) for name, each in series.items()}, asked_at, wait_seconds)
+        return cls({name: SeriesState.from_json(arrivals) for name, arrivals in series.items()}, asked_at, wait_seconds)
 
     def learned(self) -> dict[str, Any]:
         """Return what re-seeds a lost state."""
-        series = {name: found for name, each in self.series.items() if (found := each.learned()) is not None}
+        learned = {name: arrivals.learned() for name, arrivals in self.series.items()}
+        series = {name: model for name, model in learned.items() if model is not None}
         return {"wait_seconds": self.wait_seconds, "series": series} if series else {}
 
     @classmethod
@@ -53,7 +54,7 @@ class ForecastState:
         try:
             wait = learned["wait_seconds"]
             return cls(
-                {str(name): SeriesState.seeded(each) for name, each in [*learned["series"].items()][:MAX_SOURCES]},
+                {str(name): SeriesState.seeded(model) for name, model in [*learned["series"].items()][:MAX_SOURCES]},
                 wait_seconds=None if wait is None else min(max(float(wait), 0.0), MAX_WAIT_SECONDS),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
@@ -85,7 +86,7 @@ def advanced(
     series = dict(state.series)
     for name, rate in estimated.items():
         arrived = _arrived(history, name, at)
-        if arrived is None and rate is not None and gap_seconds and not _has_log(history, name):
+        if arrived is None and rate is not None and gap_seconds and not columns_of(history.keys, name):
             arrived = at - gap_seconds, rate * gap_seconds
         if arrived is not None and (name in series or len(series) < MAX_SOURCES):
             start, records = arrived
@@ -94,14 +95,16 @@ def advanced(
             if before is None or at >= MINUTE_SECONDS * (before.minute + 1):  # else it is not needed
                 own_minutes = ceil(own_horizon_seconds(state, observation, restart_seconds) / MINUTE_SECONDS)
             series[name] = observed(before, start, at, records if usual else None, own_minutes)
-    return ForecastState(_kept(series, estimated), state.asked_at, state.wait_seconds)
+    if len(series) >= MAX_SOURCES:  # those of sources that left go only now
+        series = {name: arrivals for name, arrivals in series.items() if name in estimated} or series
+    return ForecastState(series, state.asked_at, state.wait_seconds)
 
 
 def forecasts_of(state: ForecastState, sources: Iterable[str], at: float) -> list[SourceForecast]:
     """Return the forecasts of the sources that have one."""
     series = state.series
-    found = [forecast_of(series[name], name, at) for name in sources if name in series]
-    return [each for each in found if each is not None]
+    forecasts = [forecast_of(series[name], name, at) for name in sources if name in series]
+    return [forecast for forecast in forecasts if forecast is not None]
 
 
 def own_horizon_seconds(state: ForecastState, observation: Observation, restart_seconds: float | None) -> float:
@@ -120,9 +123,7 @@ def _awaited(state: ForecastState, observation: Observation, at: float) -> Forec
     deployment = observation.deployment
     if deployment is None or not deployment.requested:
         return state
-    observed_now = deployment.observed
-    awaited = any(wanted > observed_now.get(name, 0) for name, wanted in deployment.requested.items())
-    if awaited:
+    if any(wanted > deployment.observed.get(name, 0) for name, wanted in deployment.requested.items()):
         return state if state.asked_at is not None else replace(state, asked_at=at)
     if state.asked_at is None:
         return state
@@ -131,10 +132,6 @@ def _awaited(state: ForecastState, observation: Observation, at: float) -> Forec
         return replace(state, asked_at=None)
     before = waited if state.wait_seconds is None else state.wait_seconds
     return replace(state, asked_at=None, wait_seconds=round(before + _WEIGHT * (waited - before), 3))
-
-
-def _has_log(history: LogHistory, name: str) -> bool:
-    return bool(columns_of(history.keys, name))
 
 
 def _arrived(history: LogHistory, name: str, at: float) -> tuple[float, float] | None:
@@ -150,13 +147,6 @@ def _arrived(history: LogHistory, name: str, at: float) -> tuple[float, float] |
         return start, float(sum_of(after, columns) - sum_of(before, columns))
     except (TypeError, IndexError):
         return None
-
-
-def _kept(series: dict[str, SeriesState], present: Mapping[str, float | None]) -> dict[str, SeriesState]:
-    """Return the series of present sources; those of others go once there are too many."""
-    if len(series) < MAX_SOURCES:
-        return series
-    return {name: each for name, each in series.items() if name in present} or series
 
 
 _VALIDATED: Callable[[object], SourceForecast] = TypeAdapter(SourceForecast).validator.validate_python
@@ -209,7 +199,7 @@ def _moved(state: SeriesState, outlook: Outlook) -> float:
 
 
 def _horizons(outlook: Outlook, rates: list[float], elapsed: int, scale: float) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    horizons: list[dict[str, object]] = []
     for minutes, point, middle, bound, coverage, judged in outlook.horizons:
         max_rate, after = rates[point], _MIDDLES[point] - elapsed
         unit = unit_of(max_rate, outlook.usual)
@@ -218,7 +208,7 @@ def _horizons(outlook: Outlook, rates: list[float], elapsed: int, scale: float) 
             upper = _inside(max_rate + bound * unit)
             peak = round((peak if peak < upper else upper) * scale) / scale
             upper = round(upper * scale) / scale
-        found.append(
+        horizons.append(
             {
                 "horizon_seconds": MINUTE_SECONDS * minutes,
                 "peak": peak,
@@ -228,7 +218,7 @@ def _horizons(outlook: Outlook, rates: list[float], elapsed: int, scale: float) 
                 "judged": judged,
             }
         )
-    return found
+    return horizons
 
 
 def _inside(rate: float) -> float:

@@ -83,8 +83,8 @@ class Band:
 
     def errors_of(self, expected: float, high: float) -> PeakErrors:
         """Return the errors of such a peak; `high` is the rate from which one is high."""
-        own, other = (self.high, self.quiet) if expected >= high else (self.quiet, self.high)
-        return other if own.bound is None else own
+        alike, others = (self.high, self.quiet) if expected >= high else (self.quiet, self.high)
+        return others if alike.bound is None else alike
 
     def issue(self, minute: int, expected: float, usual: float, high: float) -> None:
         """Keep the forecast of a peak until its horizon ends."""

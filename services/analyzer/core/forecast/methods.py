@@ -196,18 +196,18 @@ class Ahead:
         self._damped = [_DAMPING * (1 - _DAMPING**lead) / (1 - _DAMPING) for lead in leads]
         self._returned = [exp(-lead / _RETURN_MINUTES) for lead in leads]
         self._gains = [[gain] * len(leads) for gain in (1.0, *_SMOOTHINGS)]
-        self._gains.append([_TREND_LEVEL * (1 + _TREND_SLOPE * each) for each in self._damped])
+        self._gains.append([_TREND_LEVEL * (1 + _TREND_SLOPE * damped) for damped in self._damped])
 
     def candidates(self, levels: Levels, profiles: Profiles, at: float) -> list[Candidate]:
         """Return the forecast of each method after `at`. Where the week is unknown the day's profile stands for it, and for
         that the last value."""
         rows = [[rate] * len(self._damped) for rate in (levels.last, *levels.smoothed)]
-        rows.append(_not_negative([levels.level + levels.slope * each for each in self._damped]))
-        found = [*map(Candidate, rows, self._gains)]
-        same = found[0], found[0]
+        rows.append(_not_negative([levels.level + levels.slope * damped for damped in self._damped]))
+        without_profile = [*map(Candidate, rows, self._gains)]
+        same = without_profile[0], without_profile[0]
         before, _ = self._by_profile(levels.last, same, profiles.latest, LATEST, at - profiles.period_seconds)
         by_day = self._by_profile(levels.last, same, profiles.daily, DAY, at)
-        return [*found, before, *by_day, *self._by_profile(levels.last, by_day, profiles.weekly, WEEK, at)]
+        return [*without_profile, before, *by_day, *self._by_profile(levels.last, by_day, profiles.weekly, WEEK, at)]
 
     def _by_profile(
         self, last: float, others: tuple[Candidate, Candidate], profile: str, cycle: Cycle, at: float
@@ -215,7 +215,7 @@ class Ahead:
         """Return the difference to a profile and the ratio to it; where it is unknown, `others`."""
         if not profile:
             return others
-        now, *usual = rates_at(profile, cycle, [at + each for each in self._seconds])
+        now, *usual = rates_at(profile, cycle, [at + seconds for seconds in self._seconds])
         if now is None:
             return others
         moving, away = [*zip(usual, self._returned, *others[0], strict=True)], last - now
@@ -226,16 +226,13 @@ class Ahead:
         if now <= 0:
             return difference, others[1]
         ratios = [
-            gain if rate is None else _ratio(rate, now) for rate, gain in zip(usual, others[1].gains, strict=True)
+            gain if rate is None else min(max(rate / now, 1 / _MAX_RATIO), _MAX_RATIO)
+            for rate, gain in zip(usual, others[1].gains, strict=True)
         ]
         return difference, Candidate([last * ratio for ratio in ratios], ratios)
 
 
 AT_LEADS, AT_JUDGED_LEADS = Ahead(LEADS), Ahead(JUDGED_LEADS)
-
-
-def _ratio(rate: float, now: float) -> float:
-    return min(max(rate / now, 1 / _MAX_RATIO), _MAX_RATIO)
 
 
 def _not_negative(rates: list[float]) -> list[float]:
@@ -297,7 +294,7 @@ def blended(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 _WEIGHTS = [
-    [interpolate(log(lead), [(log(each), float(each == judged)) for each in JUDGED_LEADS]) for lead in LEADS]
+    [interpolate(log(lead), [(log(knot), float(knot == judged)) for knot in JUDGED_LEADS]) for lead in LEADS]
     for judged in JUDGED_LEADS
 ]
 """Weights of each judged lead at `LEADS`."""

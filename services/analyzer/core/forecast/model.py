@@ -206,7 +206,7 @@ class Model:
         longer = next((band for band in self.bands if band.minutes > minutes), None)
         if longer is None:
             return Band(minutes)
-        quiet, high = (replace(each, first=[*each.first]) for each in (longer.quiet, longer.high))
+        quiet, high = (replace(errors, first=[*errors.first]) for errors in (longer.quiet, longer.high))
         return Band(minutes, quiet, high)
 
     def take(self, number: int, rate: float | None) -> None:
@@ -286,14 +286,16 @@ class Model:
     def look_ahead(self, *, keep: bool = True) -> Outlook:
         """Forecast; `keep` the forecast for its judgement."""
         profiles, now = self._profiles, 60.0 * self.minute
-        found = AT_JUDGED_LEADS.candidates(self.levels, profiles, now)
-        is_week_known = found[-1] is not found[WEEKLY - 1]
+        candidates = AT_JUDGED_LEADS.candidates(self.levels, profiles, now)
+        is_week_known = candidates[-1] is not candidates[WEEKLY - 1]
         best = [errors.best(len(METHODS) if is_week_known else WEEKLY) for errors in self.errors]
         used = AT_LEADS.candidates(self.levels, profiles.needed(best), now)
         path, gains = blended([used[i].rates for i in best]), blended([used[i].gains for i in best])
         learning = keep and bool(self.rates) and self.rates[-1] is not None
         if learning:
-            for judged, rates in zip(self.errors, zip(*[each.rates for each in found], strict=True), strict=True):
+            for judged, rates in zip(
+                self.errors, zip(*[candidate.rates for candidate in candidates], strict=True), strict=True
+            ):
                 judged.issue(self.minute - 1, rates)
         points = points_within(self.bands[-1].minutes)
         horizons = []

@@ -43,7 +43,7 @@ class SeriesState(NamedTuple):
     def seeded(cls, learned: Sequence[Any]) -> "SeriesState":
         """Return a series that goes on from what `learned` returned. Raises `ValueError` if it is unreadable."""
         minute, *text = learned
-        model = from_text(int(minute), [str(each) for each in text])
+        model = from_text(int(minute), [str(part) for part in text])
         outlook = outlook_to_text(model.look_ahead(keep=False))
         return cls(model.minute, made_at=model.minute, outlook=outlook, text=tuple(to_text(model)))
 
@@ -90,7 +90,7 @@ def observed(
     whole = range(max(state.minute + 1, -floor(-start / MINUTE_SECONDS)), present)
     inside = end - max(start, MINUTE_SECONDS * present)
     following = SeriesState(present, rate * inside, inside)
-    return _closed(state, [_minute(last), *[Minute(each, rate) for each in whole]], following, own_minutes)
+    return _closed(state, [_minute(last), *[Minute(number, rate) for number in whole]], following, own_minutes)
 
 
 def _minute(state: SeriesState) -> Minute:
@@ -214,10 +214,10 @@ class _Reader:
     def some(self, count: int) -> list[float]:
         """Return the next numbers."""
         start, self._next = self._next, self._next + count
-        found = self._numbers[start : self._next]
-        if len(found) != count:
+        numbers = self._numbers[start : self._next]
+        if len(numbers) != count:
             raise IndexError(f"{count} numbers at {start} of {len(self._numbers)}")
-        return found
+        return numbers
 
     def sequence(self) -> list[float]:
         """Return numbers that are preceded by their count."""
@@ -227,8 +227,8 @@ class _Reader:
 def _errors(lead: int, minute: int, reader: _Reader) -> Errors:
     judged, *errors, count = reader.some(2 + len(METHODS))
     pending = [reader.some(1 + len(METHODS)) for _ in range(int(count))]
-    for each in pending:
-        each[0] = minute + int(each[0])
+    for forecast in pending:
+        forecast[0] = minute + int(forecast[0])
     return Errors(lead, judged, errors, pending)
 
 
