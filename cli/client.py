@@ -230,7 +230,7 @@ class Client:
         return list(self._json("GET", "/v1/planners")["planners"])
 
     def register_planner(self, document: Any, *, replace: bool, timeout_seconds: float) -> dict[str, Any]:
-        """Register a planner; returns it and the checks that it passed."""
+        """Register a planner; returns it and its reply to a trial request."""
         parameters = {"replace": replace, "timeout_seconds": timeout_seconds}
         return dict(self._json("POST", "/v1/planners", json=document, params=parameters, timeout=CHECK_SECONDS))
 
@@ -238,7 +238,7 @@ class Client:
         self._call("DELETE", f"/v1/planners/{quote(name, safe='')}")
 
     def check_planner(self, name: str, *, timeout_seconds: float) -> dict[str, Any]:
-        """Run the conformance suite on a registered planner; returns its report."""
+        """Send a registered planner a trial request; returns the result."""
         path, parameters = f"/v1/planners/{quote(name, safe='')}/check", {"timeout_seconds": timeout_seconds}
         return dict(self._json("POST", path, params=parameters, timeout=CHECK_SECONDS))
 

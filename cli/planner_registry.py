@@ -1,7 +1,7 @@
 """`weir planner register`, `list`, `check`, `remove`: planners that run elsewhere."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,6 @@ from .terminal import Listing
 if TYPE_CHECKING:
     from weir_contracts import NewPlanner
 
-    from services.planner.conformance import Report
-
 LOCAL = "http://127.0.0.1:8093"
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_PLANNER_SERVER", help="Address of the planner service.")]
 Kta = Annotated[
@@ -33,7 +31,9 @@ MonitorUrl = Annotated[
 ]
 AnalyzeUrl = Annotated[str | None, typer.Option("--analyze-url", help="Address of KTA's analyze step, likewise.")]
 PlanUrl = Annotated[str | None, typer.Option("--plan-url", help="Address of KTA's plan step, likewise.")]
-Timeout = Annotated[float, typer.Option(min=0.05, max=20, help="Time limit of each request of the check, in seconds.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.05, max=20, help="Time limit of each request to the planner, in seconds.")
+]
 _KTA = "/api/v1alpha1"
 
 
@@ -57,7 +57,7 @@ def register(
     output: Output = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Check a planner and register it; a failed check is named, and nothing is registered."""
+    """Try a planner with one request and register it; without a valid reply it is refused with the reason."""
     steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
     new = new_planner(
         name,
@@ -71,10 +71,11 @@ def register(
     )
     document = new.model_dump(mode="json", exclude_none=True)
     registered = connect(server, token_file).register_planner(document, replace=replace, timeout_seconds=timeout)
-    planner, checks = registered["planner"], len(registered["checks"])
-    sentence = f"{planner['name']} registered (version {planner['version']}, {checks} checks passed)"
+    planner = registered["planner"]
+    sentence = f"{planner['name']} registered (version {planner['version']})"
+    tried = f"its reply to a trial request: {registered['trial']['sentence']}"
     usage = f"a policy chooses it with spec.planner.name: {planner['name']}"
-    show(registered, Format.JSON if json else output, f"{sentence}\n{usage}")
+    show(registered, Format.JSON if json else output, f"{sentence}\n{tried}\n{usage}")
 
 
 def list_planners(
@@ -100,18 +101,12 @@ def remove(
 
 def check(
     planner: Annotated[
-        str | None,
+        str,
         typer.Argument(
-            help="URL, requested from here, or name of a registered planner, requested by the planner service.",
+            help="URL, checked from here, or name of a registered planner, which the planner service tries again.",
             autocompletion=complete_planner,
         ),
-    ] = None,
-    kta: Kta = False,
-    no_analyze: NoAnalyze = False,
-    no_weir_field: NoWeirField = False,
-    monitor_url: MonitorUrl = None,
-    analyze_url: AnalyzeUrl = None,
-    plan_url: PlanUrl = None,
+    ],
     credential_file: Annotated[
         Path | None, typer.Option("--credential-file", help="With a URL: file with the planner's bearer token.")
     ] = None,
@@ -121,41 +116,25 @@ def check(
     output: Output = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Check whether a planner fulfils the plugin contract; exit code 1 if not."""
-    if planner is not None and "://" not in planner:
-        report = connect(server, token_file).check_planner(planner, timeout_seconds=timeout)
-    else:
-        steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
-        new = new_planner(
-            "conformance", planner, kta=kta, no_analyze=no_analyze, no_weir_field=no_weir_field, steps=steps
-        )
-        report = asyncio.run(check_from_here(new, credential_file, timeout)).to_document()
-    show(report, Format.JSON if json else output, lambda: report_table(report["checks"]))
-    if not report["ok"]:
-        failed = sum(not each["ok"] for each in report["checks"])
-        raise CommandError(f"{failed} of {len(report['checks'])} checks failed")
+    """Check every obligation of the plugin contract at a URL, or try a registered planner again; exit code 1 if it fails."""
+    if "://" not in planner:
+        tried = connect(server, token_file).check_planner(planner, timeout_seconds=timeout)
+        show(tried, Format.JSON if json else output, f"{planner}: {tried['sentence']}")
+        if not tried["ok"]:
+            raise CommandError(f"{planner} failed its trial request")
+        return
+    from weir_planner.testing.conformance import check_planner
 
-
-async def check_from_here(new: "NewPlanner", credential_file: Path | None, timeout_seconds: float) -> "Report":
-    """Run the conformance suite without a planner service. All addresses are allowed, since the user runs it."""
-    from runtime.addresses import Allowed
-    from runtime.clock import SystemClock
-    from services.planner.adapters import kta
-    from services.planner.adapters.http import Credentials, PlannerClient
-    from services.planner.conformance import check_planner
-    from services.planner.remote import Remote
-
-    allowed = Allowed.of("http,https", "*", "public,0.0.0.0/0,::/0", prefix="WEIR_PLANNER_PLUGIN")
-    if credential_file is not None:
-        new = new.model_copy(update={"credential": credential_file.name})
-    client = PlannerClient(allowed, Credentials(credential_file.parent if credential_file else None))
     try:
-        report = await check_planner(
-            Remote(client, SystemClock(), {"kta": kta.ask}), new, timeout_seconds=timeout_seconds, all_seconds=300.0
-        )
-    finally:
-        await client.close()
-    return report
+        token = None if credential_file is None else credential_file.read_text().strip()
+    except OSError as error:
+        raise InvalidInput(f"--credential-file: {credential_file}: {error.strerror}") from None
+    checks = [asdict(finding) for finding in check_planner(planner, token=token, timeout_seconds=timeout)]
+    failed = sum(not each["ok"] for each in checks)
+    report = {"ok": failed == 0, "checks": checks}
+    show(report, Format.JSON if json else output, lambda: report_table(checks))
+    if failed:
+        raise CommandError(f"{failed} of {len(checks)} checks failed")
 
 
 def new_planner(

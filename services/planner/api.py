@@ -4,7 +4,16 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from weir_contracts import InvalidDocument, Judgement, NewPlanner, Plan, PlannerRegistration, PlanRequest, bounded
+from weir_contracts import (
+    InvalidDocument,
+    Judgement,
+    NewPlanner,
+    Plan,
+    PlannerRegistration,
+    PlanReply,
+    PlanRequest,
+    bounded,
+)
 from weir_planner.installed import Problem as InstallationProblem
 from weir_planner.installed import installed, problems
 
@@ -15,8 +24,6 @@ from runtime.clock import Clock
 from runtime.documents import Unreadable, read_json
 from runtime.problems import Problem, invalid
 
-from .conformance import Report, check_planner
-from .conformance.suite import EACH_SECONDS
 from .core import messages
 from .documents import (
     ERRORS,
@@ -32,14 +39,16 @@ from .documents import (
     PlannerViews,
     Proposal,
     Registered,
-    ReportView,
+    Trial,
 )
+from .failures import PlannerFailed
 from .planners import Planners, plan_for
 from .registrations import MAX_PLANNERS
 
 Reader = Annotated[Caller, Depends(requires("read"))]
 Admin = Annotated[Caller, Depends(requires("planner-admin"))]
-Seconds = Annotated[float, Query(ge=0.05, le=20, description="how long one exchange of a check may take, in s")]
+Seconds = Annotated[float, Query(ge=0.05, le=20, description="how long one exchange of a trial may take, in s")]
+TRIAL_SECONDS = 5.0
 
 
 def planner_router(planners: Planners, clock: Clock) -> APIRouter:
@@ -111,25 +120,26 @@ def _register(routes: APIRouter, planners: Planners) -> None:
         status_code=201,
         summary="Register a planner",
         dependencies=[Depends(_has_unique_keys)],
-        description="The conformance suite checks it first; a planner that fails is refused with the failed checks.",
+        description="Reads its description and sends it one trial request first; without a valid answer it is refused with the reason.",
         responses=REFUSED,
     )
     async def register(
         body: PlannerToRegister,
         caller: Admin,
         replace: Annotated[bool, Query(description="replace the planner of this name, as its next version")] = False,
-        timeout_seconds: Seconds = EACH_SECONDS,
+        timeout_seconds: Seconds = TRIAL_SECONDS,
     ) -> Registered:
         _may_be_registered(planners, body, replace)
-        report = await check_planner(planners.remote.apart(), body, timeout_seconds=timeout_seconds)
-        if not report.ok:
-            raise _refused(body.name, report)
+        try:
+            description, reply = await planners.remote.apart().try_out(body, timeout_seconds)
+        except PlannerFailed as failure:
+            raise Problem(422, bounded(f"{body.name} failed its trial request: {failure.sentence}")) from None
         _may_be_registered(planners, body, replace)  # another request may have been faster
         try:
-            made = await registrations.register(body, report.description, caller.name)
+            made = await registrations.register(body, description, caller.name)
         except BusError as error:
             raise Problem(503, f"the registration was not stored: {error}") from None
-        return Registered(planner=_view(planners, made), checks=report.findings)
+        return Registered(planner=_view(planners, made), trial=_answered(reply))
 
     @routes.delete("/planners/{name}", status_code=204, summary="Remove a planner")
     async def remove(name: PlannerName, _caller: Admin) -> Response:
@@ -144,15 +154,18 @@ def _register(routes: APIRouter, planners: Planners) -> None:
 
     @routes.post(
         "/planners/{name}/check",
-        summary="Check a registered planner again",
-        description="Runs the conformance suite, also while its circuit is open. Changes nothing.",
+        summary="Try a registered planner again",
+        description="Sends it the trial request of a registration, also while its circuit is open. Changes nothing.",
     )
-    async def check(name: PlannerName, _caller: Admin, timeout_seconds: Seconds = EACH_SECONDS) -> ReportView:
+    async def check(name: PlannerName, _caller: Admin, timeout_seconds: Seconds = TRIAL_SECONDS) -> Trial:
         registration = registrations.latest.get(name)
         if registration is None:
             raise _not_registered(planners, name, "checked")
-        report = await check_planner(planners.remote.apart(), registration, timeout_seconds=timeout_seconds)
-        return ReportView(ok=report.ok, checks=report.findings)
+        try:
+            _description, reply = await planners.remote.apart().try_out(registration, timeout_seconds)
+        except PlannerFailed as failure:
+            return Trial(ok=False, sentence=failure.sentence)
+        return _answered(reply)
 
 
 def _judge(routes: APIRouter) -> None:
@@ -226,10 +239,8 @@ def _unknown(planners: Planners, name: str) -> Problem:
     return Problem(404, f"there is no planner {name!r}; there are: {', '.join(planners.names)}")
 
 
-def _refused(name: str, report: Report) -> Problem:
-    failed = [(finding.check, finding.sentence) for finding in report.failed]
-    detail = "; ".join(f"{check}: {sentence}" for check, sentence in failed)
-    return Problem(422, bounded(f"{name} violates the plugin contract: {detail}"), errors=failed)
+def _answered(reply: PlanReply) -> Trial:
+    return Trial(ok=True, sentence=bounded(f"{reply.kind} ({reply.code}): {reply.sentence}"))
 
 
 def _installed(name: str) -> PlannerView:

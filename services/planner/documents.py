@@ -10,8 +10,6 @@ from weir_contracts.base import NAME_PATTERN, Name, Timestamp
 from predictor.judgement import HORIZON_SECONDS, MAX_HORIZON_SECONDS, MIN_HORIZON_SECONDS
 from runtime.problems import documented
 
-from .conformance import Finding
-
 PlannerName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$", description="the planner's name")]
 
 
@@ -90,18 +88,18 @@ class PlannerViews(BaseModel):
     planners: list[PlannerView]
 
 
-class ReportView(BaseModel):
-    """The findings of the conformance suite."""
+class Trial(BaseModel):
+    """Result of one trial request: the reply in short, or why there is no valid one."""
 
     ok: bool
-    checks: list[Finding]
+    sentence: str
 
 
 class Registered(BaseModel):
-    """A registered planner, and the checks that it passed."""
+    """A registered planner, and its reply to the trial request."""
 
     planner: PlannerView
-    checks: list[Finding]
+    trial: Trial
 
 
 class Choice(BaseModel):
@@ -138,10 +136,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 REFUSED: dict[int | str, dict[str, Any]] = {
     422: documented(
-        "The planner violates the contract; `errors` has each failed check",
+        "The planner gives no valid answer to a trial request",
         422,
-        "mine violates the plugin contract: nothing-known: answered 500: KeyError",
-        ("nothing-known", "answered 500: KeyError"),
+        "mine failed its trial request: answered 500: KeyError",
     ),
     409: documented(
         "The name is taken",

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from weir_contracts import NO_REPLY, Plan, PlanReply, PlanRequest, ScalingPolicy, bounded, fitted
 from weir_planner import InvalidParameters
 from weir_planner.installed import LARGE, installed, parse_parameters, problems
+from weir_planner.schemas import Problems, parameter_problems
 
 from runtime.clock import Clock
 
 from .core.contest import ContenderRequest, best_of, candidate_requests, for_planner, own_request, planned
 from .core.decide import INVALID, precheck
 from .core.restarts import with_restart
-from .core.schemas import Problems, parameter_problems
 from .failures import no_reply
 from .registrations import Registrations
 from .remote import Remote

@@ -8,13 +8,26 @@ from typing import Any
 import structlog
 from prometheus_client import Gauge
 from pydantic import ValidationError
-from weir_contracts import NO_REPLY, InvalidDocument, PlannerRegistration, PlanReply, PlanRequest, bounded
+from weir_contracts import (
+    NO_REPLY,
+    VERSION,
+    InvalidDocument,
+    NewPlanner,
+    PlannerDescription,
+    PlannerRegistration,
+    PlanReply,
+    PlanRequest,
+    bounded,
+    example,
+)
 from weir_planner.installed import LARGE
+from weir_planner.schemas import example_parameters, parameter_problems, schema_problems
 
 from runtime.clock import Clock
 
 from .adapters.http import PlannerClient, Post, read_json, usable
 from .core.breaker import Breaker
+from .core.contest import for_planner
 from .core.decide import FAILED, INVALID_REPLY, TIMEOUT, coverage_problem
 from .failures import PlannerFailed, no_reply
 
@@ -90,6 +103,44 @@ class Remote:
             # Nothing in a reply may end a cycle of the loop. Without the frames, whose variables may hold a credential.
             self._log.warning("planner-reply-failed", planner=registration.name, error=bounded(repr(error), 500))
             raise PlannerFailed(f"gave a reply that could not be read: {type(error).__name__}") from error
+
+    async def try_out(self, new: NewPlanner, timeout_seconds: float) -> tuple[PlannerDescription | None, PlanReply]:
+        """Return the planner's description and its reply to a trial request, each within the time limit and without a
+        circuit. Raises `PlannerFailed` with the reason why policies cannot use it."""
+        for url in new.urls:
+            self.client.check(url, new.credential)
+        description = await self._description(new, timeout_seconds) if new.kind == "http" else None
+        parameters = example_parameters(description.parameters) if description else {}
+        request = for_planner(PlanRequest.model_validate(example("plan-request")), new.name, parameters, {})
+        # `model_construct`: it was validated as a new planner, and is registered only afterwards.
+        registration = PlannerRegistration.model_construct(
+            **new.model_dump(include=set(NewPlanner.model_fields)),
+            version=1,
+            description=description,
+            registered_at=request.now,
+            registered_by="trial",
+        )
+        return description, await self.try_ask(request, registration, timeout_seconds)
+
+    async def _description(self, new: NewPlanner, timeout_seconds: float) -> PlannerDescription:
+        """Return the planner's description, with a schema by which policies' parameters can be checked."""
+        document = await self.client.get_json(f"{new.url}/", timeout_seconds, new.credential)
+        try:
+            found = PlannerDescription.model_validate(document)
+        except ValidationError as error:
+            wrong = InvalidDocument.of(error, "description")
+            raise PlannerFailed(f"answered without a planner description: {wrong}") from None
+        if VERSION not in found.contract_versions:
+            spoken = ", ".join(found.contract_versions) or "no version"
+            raise PlannerFailed(f"speaks {spoken}, and Weir speaks {VERSION}")
+        if wrong_schema := schema_problems(found.parameters):
+            raise PlannerFailed(wrong_schema[0])
+        parameters = example_parameters(found.parameters)
+        if problems := parameter_problems(new.name, found.parameters, parameters, "parameters"):
+            where, what = problems[0]
+            tried = "its first example is invalid" if parameters else "it has no `examples`, and some are required"
+            raise PlannerFailed(f"{where}: {tried}: {what}")
+        return found
 
     async def _reply(
         self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float

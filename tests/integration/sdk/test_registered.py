@@ -6,25 +6,14 @@ from weir_contracts import NewPlanner
 from weir_planner import Reply, Request
 from weir_planner import kta as sdk_kta
 from weir_planner.testing import running
+from weir_planner.testing.conformance import CHECKS, Finding, check_planner
 
 from runtime.clock import FakeClock
 from services.planner.adapters import kta
 from services.planner.adapters.http import PlannerClient
-from services.planner.conformance import check_planner
-from services.planner.conformance.suite import CHECKS, HTTP_ONLY
 from services.planner.remote import Remote
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
-
-
-async def report(new: NewPlanner) -> Any:
-    """The conformance suite's, at a real listener."""
-    client = PlannerClient(LOOPBACK)
-    try:
-        remote = Remote(client, FakeClock(NOON), {"kta": kta.ask})
-        return await check_planner(remote, new, timeout_seconds=20.0, all_seconds=120.0)
-    finally:
-        await client.close()
 
 
 def grows(request: Request) -> Reply:
@@ -40,13 +29,13 @@ def grows(request: Request) -> Reply:
     return request.scale(short, "short", f"more for {', '.join(short)}")
 
 
-async def test_a_planner_of_the_sdk_conforms() -> None:
+def test_a_planner_of_the_sdk_conforms() -> None:
     """Every obligation of the plugin contract, the odd names and the nonsense included."""
     with running(grows) as url:
-        found = await report(NewPlanner(name="grows", url=url))
-    assert found.failed == []
-    assert {finding.check for finding in found.findings} == set(CHECKS)
-    assert found.description.name == "grows"
+        found = check_planner(url, timeout_seconds=20.0)
+    assert [finding for finding in found if not finding.ok] == []
+    assert [finding.check for finding in found] == list(CHECKS)
+    assert found[0] == Finding("describes-itself", True, f"grows 0.1.0: {grows.__doc__}")
 
 
 class Doubler:
@@ -59,10 +48,14 @@ class Doubler:
         return dict.fromkeys(ctx.nodes, 1 + ctx.monitorResult.turn % 2)
 
 
-async def test_a_class_in_ktas_shape_conforms() -> None:
-    """As far as KTA's protocol goes: it has no identity."""
+async def test_a_class_in_ktas_shape_answers_a_trial_request() -> None:
+    """As far as KTA's protocol goes: it has no description."""
+    client = PlannerClient(LOOPBACK)
     with running(sdk_kta.application(Doubler)) as url:
         steps = {"monitor_url": f"{url}/api/v1alpha1/monitor", "plan_url": f"{url}/api/v1alpha1/plan"}
-        found = await report(NewPlanner.model_validate({"name": "doubler", "kind": "kta", **steps}))
-    assert found.failed == []
-    assert {finding.check for finding in found.findings} == set(CHECKS) - HTTP_ONLY
+        new = NewPlanner.model_validate({"name": "doubler", "kind": "kta", **steps})
+        description, reply = await Remote(client, FakeClock(NOON), {"kta": kta.ask}).try_out(new, 20.0)
+    assert description is None
+    assert reply.code == "kta-holds"
+    assert "at the policy's bounds" in reply.sentence
+    await client.close()

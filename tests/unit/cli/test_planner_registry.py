@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from weir_planner.testing.conformance import CHECKS
 
-from services.planner.conformance import CHECKS
 from tests.unit.cli.test_command import _Server as Server
 from tests.unit.cli.test_command import server, weir
 from tests.unit.planner.plugin import Received, good
@@ -28,8 +28,8 @@ VIEW = {
         "last_failure": "answered 503: ill",
     },
 }
-PASSED = [{"check": "describes-itself", "ok": True, "sentence": "mine 1: one more each"}]
-FAILED = [*PASSED, {"check": "nothing-known", "ok": False, "sentence": "answered 500: KeyError"}]
+PASSED = {"ok": True, "sentence": "scale (more): one more each"}
+FAILED = {"ok": False, "sentence": "answered 500: KeyError"}
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,16 @@ def planner_url() -> Iterator[str]:
 
 
 def test_a_planner_is_registered(server: Server) -> None:
-    """The request has the options; the output has the number of checks."""
-    server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "checks": PASSED})
+    """The request has the options; the output has the reply to the trial request."""
+    server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "trial": PASSED})
     done = weir(
         *("planner", "register", "mine", "http://127.0.0.1:8097/", "--credential", "for-mine"), "--server", server.url
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("mine registered (version 7, 1 checks passed)\n")
+    assert done.stdout.splitlines()[:2] == [
+        "mine registered (version 7)",
+        "its reply to a trial request: scale (more): one more each",
+    ]
     assert server.requests[-1][3] == {
         "name": "mine",
         "kind": "http",
@@ -78,7 +81,7 @@ def test_a_planner_is_registered(server: Server) -> None:
 
 def test_a_planner_of_kind_kta_has_its_steps(server: Server) -> None:
     """From one base, or each where it is."""
-    server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "checks": PASSED})
+    server.answers["POST", "/v1/planners"] = (201, {"planner": VIEW, "trial": PASSED})
     base = "http://kta.example.org:8096"
     weir("planner", "register", "mine", base, "--kta", "--no-analyze", "--history", "5", "--server", server.url)
     steps = {"monitor_url": f"{base}/api/v1alpha1/monitor", "plan_url": f"{base}/api/v1alpha1/plan"}
@@ -112,9 +115,9 @@ def test_an_invalid_planner_is_refused_without_a_request(server: Server, argumen
     assert server.requests == []
 
 
-def test_a_refusal_names_the_failed_checks(server: Server) -> None:
+def test_a_refusal_names_the_reason(server: Server) -> None:
     """With the server's own text; and a name that is taken is code 4."""
-    detail = "mine does not keep the plugin contract: nothing-known: answered 500: KeyError"
+    detail = "mine failed its trial request: answered 500: KeyError"
     server.answers["POST", "/v1/planners"] = (422, {"detail": detail})
     done = weir("planner", "register", "mine", "http://127.0.0.1:1", "--server", server.url)
     assert (done.returncode, done.stderr) == (2, f"weir: {detail}\n")
@@ -141,19 +144,22 @@ def test_an_installed_planner_that_cannot_be_used_is_listed_with_the_reason(serv
     assert "theirs of package their-package cannot be used: ImportError: no [x]" in " ".join(done.stdout.split())
 
 
-def test_a_registered_planner_is_checked_and_removed_by_name(server: Server) -> None:
-    """The check ends with 1 where something failed."""
-    server.answers["POST", "/v1/planners/mine/check"] = (200, {"ok": False, "checks": FAILED})
+def test_a_registered_planner_is_tried_again_and_removed_by_name(server: Server) -> None:
+    """The check ends with 1 if the planner gives no valid reply."""
+    server.answers["POST", "/v1/planners/mine/check"] = (200, PASSED)
     done = weir("planner", "check", "mine", "--server", server.url)
-    assert (done.returncode, done.stderr) == (1, "weir: 1 of 2 checks failed\n")
-    assert "answered 500: KeyError" in done.stdout
+    assert (done.returncode, done.stdout) == (0, "mine: scale (more): one more each\n")
+    server.answers["POST", "/v1/planners/mine/check"] = (200, FAILED)
+    done = weir("planner", "check", "mine", "--server", server.url)
+    assert (done.returncode, done.stderr) == (1, "weir: mine failed its trial request\n")
+    assert done.stdout == "mine: answered 500: KeyError\n"
     server.answers["DELETE", "/v1/planners/mine"] = (204, None)
     assert weir("planner", "remove", "mine", "--server", server.url).returncode == 0
     assert weir("planner", "remove", "theirs", "--server", server.url).returncode == 3
 
 
 def test_any_address_can_be_checked_from_here(planner_url: str) -> None:
-    """Without any service; what is listed is every check there is."""
+    """Without any service; every check is listed."""
     done = weir("planner", "check", planner_url, "--json")
     assert done.returncode == 0, done.stdout
     reported = json.loads(done.stdout)

@@ -59,14 +59,12 @@ def fleet(server: _Server) -> str:
         "description": SENTENCE,
         "breaker": {"state": "half-open"},
     }
-    checks = [{"check": "describes-itself", "ok": True, "sentence": SENTENCE}]
     judged = json.loads((EXAMPLES / "judgement" / "full.json").read_text())
     for method, path, document in (
         ("GET", "/v1/applications", {"items": [ITEM, {**ITEM, "application": "a/b"}], "next": None}),
         ("GET", "/v1/policies", {"items": [policy], "next": None}),
         ("GET", "/v1/policies/shop/orders", policy),
         ("GET", "/v1/planners", {"planners": [planner]}),
-        ("POST", "/v1/planners/mine/check", {"ok": True, "checks": checks}),
         ("GET", "/v1/applications/shop/orders/what-if", json.loads((EXAMPLES / "what-if" / "full.json").read_text())),
         ("GET", "/v1/applications/shop/orders/analysis", {}),
         ("GET", "/v1/applications/shop/orders/outcome", None),
@@ -87,7 +85,6 @@ TABLES = {
     ),
     "policy": (("get", "shop/orders", "--policy"), ("shop/orders-enrichment", "advise", "maxLag 30s", "rate")),
     "planners": (("planner", "list"), ("cautious-by-night", "http", "operator", "half-open")),
-    "check": (("planner", "check", "mine"), ("ok", "describes-itself")),
     "what-if": (("what-if", "shop/orders"), ("enrich", "2 → 6", "2,380", "2,790", "85%")),
     "judge": (("judge", "shop/orders"), ("forecast's upper edge",)),
 }

@@ -1,7 +1,7 @@
-"""Registering planners over HTTP: checked first, shared with every replica, kept after a restart."""
+"""Registering planners over HTTP: tried first, shared with every replica, kept after a restart."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import httpx
@@ -9,6 +9,7 @@ import pytest
 from weir_contracts import NewPlanner, Plan
 from weir_contracts.topics import PLANNERS
 
+from runtime.addresses import Allowed
 from runtime.auth import Caller, Tokens
 from runtime.clock import FakeClock
 from runtime.http import application
@@ -21,7 +22,7 @@ from services.planner.planners import Planners
 from services.planner.registrations import Registrations
 from services.planner.remote import Remote
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
-from tests.unit.planner.plugin import LOOPBACK, Plugin, Received, answer, good, json_answer
+from tests.unit.planner.plugin import DESCRIPTION, LOOPBACK, Plugin, Received, Respond, answer, good, json_answer
 from tests.unit.planner.test_service import InProcess
 
 JSON = {"Content-Type": "application/json"}
@@ -76,12 +77,13 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def test_a_planner_is_registered_called_and_removed(cluster: Cluster) -> None:
-    """From the check to the plan; the API shows its address, registrant, version and circuit."""
+    """From the trial to the plan; the API shows its address, registrant, version and circuit."""
     replica = await cluster.replica()
     question = request(analysis(the_policy=policy(planner={"name": "mine", "parameters": {"target": 0.5}})))
     async with Plugin() as plugin:
         result = await replica.register(plugin)
-        assert all(check["ok"] for check in result["checks"])
+        assert result["trial"] == {"ok": True, "sentence": "scale (more): one more each"}
+        assert [(each.method, each.path) for each in plugin.received] == [("GET", "/"), ("POST", "/plan")]
         shown = (await replica.http.get("/v1/planners/mine")).json()
         assert shown == result["planner"]
         assert (shown["kind"], shown["url"], shown["registered_by"]) == ("http", plugin.url, "local")
@@ -96,15 +98,87 @@ async def test_a_planner_is_registered_called_and_removed(cluster: Cluster) -> N
     assert refused.json()["errors"][0]["field"] == "policy.spec.planner.name"
 
 
-async def test_a_planner_that_fails_the_suite_is_refused_with_its_failures(cluster: Cluster) -> None:
+def described(**changes: Any) -> Respond:
+    return lambda received: json_answer({**DESCRIPTION, **changes}) if received.method == "GET" else good(received)
+
+
+def replying(response: bytes) -> Respond:
+    return lambda received: good(received) if received.method == "GET" else response
+
+
+def half(received: Received) -> bytes | Awaitable[bytes]:
+    if received.method == "GET":
+        return good(received)
+    vector = dict(list(received.json["deployment"]["observed"].items())[1:])
+    return json_answer({"kind": "scale", "parallelism": vector, "code": "less", "sentence": "less"})
+
+
+UNFIT: dict[str, tuple[Respond, str]] = {
+    "an error": (replying(json_answer({"detail": "no model"}, 500)), "answered 500: no model"),
+    "half a topology": (half, "gave a reply that"),
+    "no reply": (replying(json_answer({"size": 3})), "gave a reply that is no PlanReply"),
+    "a page": (replying(answer("<html>", 200, "text/html")), "answered with content type text/html"),
+    "no description": (lambda a: answer("hello") if a.method == "GET" else good(a), "not JSON"),
+    "half a description": (lambda _: json_answer({"name": "mine"}), "version: is required"),
+    "another contract": (described(contract_versions=["v7"]), "speaks v7, and Weir speaks v1alpha1"),
+    "no schema": (described(parameters={"type": "object", "properties": 3}), "no JSON Schema"),
+    "a schema elsewhere": (described(parameters={"$ref": "http://127.0.0.1:1/schema"}), "leads out of it"),
+    "required parameters without an example": (
+        described(parameters={"type": "object", "required": ["model"], "properties": {"model": {}}}),
+        "no `examples`",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+async def test_a_planner_that_fails_its_trial_is_refused_with_the_reason(cluster: Cluster, what: str) -> None:
     """It is not registered afterwards."""
+    respond, reason = UNFIT[what]
     replica = await cluster.replica()
-    async with Plugin(lambda a: good(a) if a.method == "GET" else json_answer({"detail": "no model"}, 500)) as plugin:
+    async with Plugin(respond) as plugin:
         result = await replica.register(plugin, status=422)
-    assert "one-operator: answered 500: no model" in result["detail"]
-    assert {"field": "nothing-known", "message": "answered 500: no model"} in result["errors"]
+    assert result["detail"].startswith("mine failed its trial request: ")
+    assert reason in result["detail"]
     assert "mine" not in await replica.names()
     assert cluster.bus.records(PLANNERS.name) == []
+
+
+async def test_a_planner_that_does_not_reply_is_refused_within_the_time_limit(cluster: Cluster) -> None:
+    """The limit is the request's own."""
+
+    async def never(_received: Received) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    replica = await cluster.replica()
+    async with Plugin(lambda a: good(a) if a.method == "GET" else never(a)) as plugin:
+        result = await replica.register(plugin, status=422, timeout_seconds=0.1)
+    assert result["detail"] == "mine failed its trial request: did not reply within 0.1 s"
+
+
+async def test_required_parameters_of_a_trial_are_the_schemas_example(cluster: Cluster) -> None:
+    """Without them no request could be made."""
+    schema = {"type": "object", "required": ["model"], "properties": {"model": {}}, "examples": [{"model": "small"}]}
+    replica = await cluster.replica()
+    async with Plugin(described(parameters=schema)) as plugin:
+        await replica.register(plugin)
+        assert plugin.received[-1].json["policy"]["spec"]["planner"] == {
+            **plugin.received[-1].json["policy"]["spec"]["planner"],
+            "name": "mine",
+            "parameters": {"model": "small"},
+        }
+
+
+async def test_a_forbidden_address_is_not_connected_to(cluster: Cluster) -> None:
+    """The refusal names the setting."""
+    replica = await cluster.replica()
+    client = PlannerClient(Allowed.of("http", "*", "public", prefix="WEIR_PLANNER_PLUGIN"))
+    replica.planners.remote.client = client
+    async with Plugin() as plugin:
+        result = await replica.register(plugin, status=422)
+        assert plugin.connections == 0
+    assert "WEIR_PLANNER_PLUGIN_NETWORKS" in result["detail"]
+    await client.close()
 
 
 KTA_STEPS = {"name": "mine", "kind": "kta", "monitor_url": "http://127.0.0.1:1", "plan_url": "http://127.0.0.1:1"}
@@ -183,8 +257,8 @@ async def test_every_replica_reads_it_also_after_a_restart(cluster: Cluster) -> 
         assert "there is no planner 'mine'" in held.sentence
 
 
-async def test_a_check_runs_despite_an_open_circuit(cluster: Cluster) -> None:
-    """It returns a report and leaves the circuit unchanged; a built-in planner has no check."""
+async def test_a_planner_is_tried_again_despite_an_open_circuit(cluster: Cluster) -> None:
+    """The result leaves the circuit unchanged; a built-in planner cannot be tried."""
     replica = await cluster.replica()
     async with Plugin() as plugin:
         await replica.register(plugin)
@@ -195,8 +269,8 @@ async def test_a_check_runs_despite_an_open_circuit(cluster: Cluster) -> None:
         ill = (await replica.http.post("/v1/planners/mine/check")).json()
         plugin.respond = good
         well = (await replica.http.post("/v1/planners/mine/check")).json()
-    assert (ill["ok"], ill["checks"][0]["ok"]) == (False, False)
-    assert well["ok"]
+    assert ill == {"ok": False, "sentence": "answered 503"}
+    assert well == {"ok": True, "sentence": "scale (more): one more each"}
     assert (await replica.http.post("/v1/planners/rate/check")).status_code == 422
     assert (await replica.http.post("/v1/planners/magic/check")).status_code == 404
 

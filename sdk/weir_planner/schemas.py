@@ -58,6 +58,12 @@ def parameter_problems(planner: str, schema: Mapping[str, Any], values: Mapping[
     return found[:MAX_PROBLEMS]
 
 
+def example_parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema's first example, or no parameters: what a trial request sends."""
+    examples = schema.get("examples")
+    return examples[0] if isinstance(examples, list) and examples and isinstance(examples[0], dict) else {}
+
+
 class _Unusable(ValueError):
     pass
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 from weir_planner.installed import installed
-
-from services.planner.core.schemas import parameter_problems, schema_problems
+from weir_planner.schemas import parameter_problems, schema_problems
 
 
 class Inner(BaseModel):

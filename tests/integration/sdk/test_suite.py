@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from services.planner.conformance import CHECKS
+from weir_planner.testing.conformance import CHECKS
+
 from tests.unit.cli.test_planner_registry import planner_url
 
 __all__ = ["planner_url"]
