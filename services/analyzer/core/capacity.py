@@ -270,9 +270,9 @@ def learn(
         return _kept([*points, fresh])
     others = [point for point in points if point is not old]
     if abs(fresh.rate - old.rate) <= _OFF_SHARE * old.rate:
-        max_taken = max(old.taken, fresh.taken)
-        skew = fresh.skew if old.skew is None else old.skew
-        return _kept([*others, _blended(old._replace(skew=skew), fresh, settings)._replace(taken=max_taken)])
+        if old.skew is None:
+            old = old._replace(skew=fresh.skew)
+        return _kept([*others, _blended(old, fresh, settings)._replace(taken=max(old.taken, fresh.taken))])
     if not _believed(old, fresh, now.throughput, settings):
         return _kept([*others, old._replace(off_since=at if old.off_since is None else old.off_since)])
     if not (_fits_others(fresh, others, shares) and not _fits_others(old, others, shares)):

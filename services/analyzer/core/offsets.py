@@ -308,9 +308,11 @@ def append_time(p: PartitionReading, offset: int, points: Sequence[tuple[float, 
 
     `points` are (time, log end) around that offset, oldest first.
     """
+    if p.position_appended_at is None:
+        return appended_at(points, offset)
     earliest, latest = append_bounds(points, offset)
-    stamped = None if p.position_appended_at is None else p.position_appended_at.timestamp()
-    if stamped is None or latest is None or is_contradicted(stamped, earliest, latest):
+    stamped = p.position_appended_at.timestamp()
+    if latest is None or is_contradicted(stamped, earliest, latest):
         return appended_at(points, offset)
     return min(stamped, latest) if earliest is None else max(earliest, min(stamped, latest))
 

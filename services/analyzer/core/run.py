@@ -247,15 +247,14 @@ class View(NamedTuple):
         are from; an observation's time is only when that snapshot was read.
         """
         wall = self.at[last] - self.at[first]
-        before, after = self._accounted_ms(first), self._accounted_ms(last)
-        if before is None or after is None:
-            return wall
-        engine = (after - before) / 1000 / self.parallelism
+        accounted_ms = 0
+        for times in (self.busy_ms, self.idle_ms, self.backpressured_ms):
+            before, after = times[first], times[last]
+            if before is None or after is None:
+                return wall
+            accounted_ms += after - before
+        engine = accounted_ms / 1000 / self.parallelism
         return engine if 0.5 * wall <= engine <= 2 * wall else wall
-
-    def _accounted_ms(self, i: int) -> int | None:
-        busy, idle, blocked = self.busy_ms[i], self.idle_ms[i], self.backpressured_ms[i]
-        return None if busy is None or idle is None or blocked is None else busy + idle + blocked
 
 
 def views(
