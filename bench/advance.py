@@ -51,7 +51,7 @@ def observation(
     policy = policy_of(
         application,
         version=1,
-        target={"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
+        application={"flink": {"url": "http://127.0.0.1:8081", "job": "bench"}},
         objective={"maxLag": "30s"},
         interval=f"{interval_seconds:g}s",
     )

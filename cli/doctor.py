@@ -391,9 +391,7 @@ def addresses(policies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         spec = policy["spec"]
         signals, application, target = (spec.get(part) or {} for part in ("signals", "application", "target"))
         brokers = set(filter(None, ((signals.get("kafka") or {}).get("bootstrapServers") or "").split(",")))
-        # Documents of the earlier form name the job in the target.
-        job = application.get("flink") or target.get("flink") or {}
-        flink = _places(job.get("url"))
+        flink = _places((application.get("flink") or {}).get("url"))
         monitor.update(brokers, flink, _places((signals.get("prometheus") or {}).get("url")))
         executor.update(flink, _places((target.get("endpoint") or {}).get("url")))
         if {"kafkaStreams", "consumerGroup"} & application.keys():

@@ -194,7 +194,7 @@ def _policy(options: ReplayOptions, trace: LoadTrace, duration_seconds: float) -
     return policy
 
 
-_JOB = {"application": {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}, "target": {"flink": {}}}
+_JOB = {"application": {"flink": {"url": "http://127.0.0.1:8081", "job": "replay"}}}
 
 
 def _group(spec: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ POLICY = {
     "kind": "ScalingPolicy",
     "metadata": {"namespace": "shop", "name": "orders", "version": 1},
     "spec": {
-        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+        "application": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "signals": {"kafka": {"bootstrapServers": "kafka:9092", "groupId": "orders"}},
         "objective": {"maxLag": "30s"},
         "bounds": {"max": 16},

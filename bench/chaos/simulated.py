@@ -195,7 +195,7 @@ class SimulatedCampaign(Campaign):
                 "kind": "ScalingPolicy",
                 "metadata": {"namespace": "fleet", "name": name},
                 "spec": {
-                    "target": {"flink": {"url": stack.flink_url, "job": name}},
+                    "application": {"flink": {"url": stack.flink_url, "job": name}},
                     "objective": {"maxLag": "30s"},
                     "bounds": {"min": 1, "max": MAX_PARALLELISM},
                     "mode": "act",

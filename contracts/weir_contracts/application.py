@@ -26,7 +26,6 @@ def _plain(url: AnyHttpUrl) -> AnyHttpUrl:
 
 
 RestUrl = Annotated[AnyHttpUrl, AfterValidator(_plain)]
-JobName = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class FlinkApplication(Document):
@@ -34,7 +33,7 @@ class FlinkApplication(Document):
 
     url: RestUrl
     """Address of Flink's REST API, without credentials, query or fragment."""
-    job: JobName
+    job: Annotated[str, Field(min_length=1, max_length=300)]
     """Name of the job, which a resubmission keeps, or its 32-digit id."""
     credentials: Name | None = None
     """Name of an entry of the setting `WEIR_FLINK_CREDENTIALS_FILE` of monitor and executor, which is used for its own
@@ -135,26 +134,7 @@ class Application(Document):
 
 
 class FlinkTarget(Document):
-    """Flink's adaptive scheduler, which scales each operator on its own."""
-
-    url: RestUrl | None = None
-    """Address of Flink's REST API. Required without `spec.application`, not allowed with it."""
-    job: JobName | None = None
-    """Name or id of the job. Required without `spec.application`, not allowed with it."""
-
-    @model_validator(mode="after")
-    def _both_or_neither(self) -> Self:
-        if (self.url is None) != (self.job is None):
-            missing = "url" if self.url is None else "job"
-            raise ValueError(f"{missing} is required, or name the job in spec.application.flink")
-        return self
-
-    @property
-    def application(self) -> FlinkApplication | None:
-        """Job that the target names, in documents without `spec.application`; None if it names none."""
-        if self.url is None or self.job is None:
-            return None
-        return FlinkApplication.model_construct(url=self.url, job=self.job)
+    """Flink's adaptive scheduler, which scales each operator of the application on its own."""
 
 
 class EndpointTarget(Document):
@@ -192,11 +172,6 @@ class Target(Document):
         if sum(each is not None for each in (self.flink, self.kubernetes, self.endpoint)) != 1:
             raise ValueError("name exactly one driver; this version supports flink, kubernetes and endpoint")
         return self
-
-    @property
-    def application(self) -> FlinkApplication | None:
-        """Job that the target names, in documents without `spec.application`; None if it names none."""
-        return None if self.flink is None else self.flink.application
 
     @property
     def driver(self) -> Literal["flink", "kubernetes", "endpoint"]:

@@ -137,6 +137,8 @@ FORMER = {
     "least_saving": "its name is min_saving",
     "least_growth_share": "its name is min_growth_share",
     "highest_utilization": "its name is max_utilization",
+    "target.flink.url": "its place is application.flink.url",
+    "target.flink.job": "its place is application.flink.job",
     "target.docker": "use target.kubernetes for a job in reactive mode, target.flink for another",
 }
 """What to write instead of a field that policies or planners' parameters had, by the end of the field's path."""

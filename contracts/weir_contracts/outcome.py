@@ -97,7 +97,7 @@ class ActionState(_Transition):
     version: Annotated[int, Field(ge=1, le=MAX_ORDER)]
     """Version of the state, one more with each write; a write must name the version it replaces (compare-and-swap)."""
     cluster: Annotated[str | None, Field(max_length=2100)] = None
-    """Address of the cluster on which the action restarts a job. None: written by an earlier version of Weir."""
+    """Address of the cluster on which the action restarts a job. None: unknown."""
     deployment: DeploymentRef
     """Deployment that the plan was made for."""
     before: Parallelism
@@ -170,11 +170,10 @@ class Outcome(_Transition):
     """Those requirements. None: it has Weir's, or they are unknown."""
     contests: Count = 0
     """Number of times in a row that another client wrote after Weir, without an action that succeeded in between."""
-    epoch: Annotated[int | None, Field(default=None, ge=0, le=MAX_ORDER)] = None
-    """Number of times that another executor had taken the application over. None: written by an earlier version of
-    Weir."""
-    sequence: Annotated[int | None, Field(default=None, ge=0, le=MAX_ORDER)] = None
-    """Number of earlier outcomes of the application that its executor had read. None: unknown."""
+    epoch: Annotated[int, Field(ge=0, le=MAX_ORDER)] = 0
+    """Number of times that another executor had taken the application over."""
+    sequence: Annotated[int, Field(ge=0, le=MAX_ORDER)] = 0
+    """Number of earlier outcomes of the application that its executor had read."""
 
     @property
     def newest_action(self) -> ActionState | None:
@@ -184,8 +183,6 @@ class Outcome(_Transition):
     @property
     def order(self) -> "OutcomeOrder":
         """Key by which `precedes` compares two outcomes of an application."""
-        if self.epoch is None or self.sequence is None:
-            return None, self.at, self.id.int
         return (self.epoch, self.sequence), self.at, self.id.int
 
 
@@ -194,16 +191,16 @@ def following(number: int, count: int = 1) -> int:
     return min(number + count, MAX_ORDER)
 
 
-OutcomeOrder = tuple[tuple[int, int] | None, datetime, int]
-"""Epoch and sequence (None if unknown), time, id."""
+OutcomeOrder = tuple[tuple[int, int], datetime, int]
+"""Epoch and sequence, time, id."""
 
 
 def precedes(one: OutcomeOrder, other: OutcomeOrder) -> bool:
     """Return whether `other` is newer, whatever the order in which the two were read.
 
     An executor that lost an application may publish an outcome after the new holder's, which has the higher epoch. The
-    time decides if one lacks epoch or sequence, and beyond the retention, after which both may start at 0 again.
+    time decides beyond the retention, after which both may start at 0 again.
     """
-    if one[0] is None or other[0] is None or abs(one[1] - other[1]) > FORGOTTEN_AFTER:
+    if abs(one[1] - other[1]) > FORGOTTEN_AFTER:
         return one[1] < other[1]
     return one < other

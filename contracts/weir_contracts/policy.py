@@ -96,7 +96,7 @@ class CandidateChoice(PlannerFallback):
 
 class PolicySpec(Document):
     application: Application | None = None
-    """The application to scale. Default: the Flink job that `target` names, or with a `kubernetes` target a service."""
+    """The application to scale. Required, except with a `kubernetes` target: its default there is a service."""
     target: Target = Field(default_factory=lambda: Target(flink=FlinkTarget()))
     """The driver that scales the application, and what it scales. Default `flink: {}`, Flink's adaptive scheduler."""
     signals: Signals = Field(default_factory=Signals)
@@ -144,12 +144,10 @@ class PolicySpec(Document):
                 "target.kubernetes.restartInstances: only an application that is a consumer group has instances"
             )
         if target.kubernetes is None:
-            if application is not None and application.flink is None:
+            if application is None:
+                raise ValueError("application: is required, such as flink: {url: …, job: …}")
+            if application.flink is None:
                 raise ValueError(f"application.{application.engine}: needs a kubernetes target")
-            if (application is None) == (target.application is None):
-                if application is None:
-                    raise ValueError("application: is required, such as flink: {url: …, job: …}")
-                raise ValueError(f"target.{target.driver}: must not name a job where application does")
         elif application is not None and application.flink is not None:
             if target.kubernetes.workloads is not None:
                 raise ValueError("target.kubernetes.workloads: the TaskManagers of a Flink job are one workload")
@@ -259,32 +257,18 @@ class ScalingPolicy(Document):
     @property
     def subject(self) -> Subject:
         """The application that collectors read and drivers scale."""
-        spec, application = self.spec, self.spec.application
-        if application is None and (service := self.service) is not None:
-            application = Application(service=service)
-        application = application or Application.model_construct(flink=spec.target.application)
-        return Subject(self.application, application, spec.target, spec.signals)
+        application = self.spec.application or Application(service=ServiceApplication())
+        return Subject(self.application, application, self.spec.target, self.spec.signals)
 
     @property
     def service(self) -> ServiceApplication | None:
         """The service that the application is: so are workloads of Kubernetes by default; None for another engine."""
-        if self.spec.application is not None:
-            return self.spec.application.service
-        return None if self.spec.target.kubernetes is None else ServiceApplication()
-
-    def job_field(self, name: str) -> str:
-        """Return the path in this document of a field of the Flink job (`url`, `job`)."""
-        return f"spec.{'application.flink' if self.spec.application else f'target.{self.spec.target.driver}'}.{name}"
+        return self.subject.application.service
 
     @property
     def urls(self) -> list[tuple[str, AnyHttpUrl]]:
         """The addresses that the document names, each with its path."""
-        return [(self.field_of(field), url) for field, url in self.subject.urls]
-
-    def field_of(self, field: str) -> str:
-        """Return the path in this document of a field of its subject."""
-        job = "application.flink."
-        return self.job_field(field.removeprefix(job)) if field.startswith(job) else f"spec.{field}"
+        return [(f"spec.{field}", url) for field, url in self.subject.urls]
 
     def to_document(self) -> dict[str, Any]:
         """Return the policy as a user writes it, without unset fields."""

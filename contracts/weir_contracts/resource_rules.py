@@ -43,7 +43,6 @@ _GROUP = "has(self.application) && (has(self.application.kafkaStreams) || has(se
 _FLINK = "(has(self.application) && has(self.application.flink))"
 _SERVICE = "(has(self.application) && has(self.application.service))"
 _ENDPOINT, _KUBERNETES = (f"(has(self.target) && has(self.target.{name}))" for name in ("endpoint", "kubernetes"))
-_NAMES_JOB = "(has(self.target) && has(self.target.flink) && has(self.target.flink.job))"
 _KAFKA = "(has(self.signals) && has(self.signals.kafka))"
 _CALLED = "(has({0}.label) ? {0}.label : (has({0}.name) ? {0}.name : 'rate'))"
 
@@ -69,10 +68,9 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "spec": [
         _between("interval", "1s", "10m"),
         (
-            f"{_KUBERNETES} || has(self.application) || {_NAMES_JOB}",
+            f"{_KUBERNETES} || has(self.application)",
             "application: is required, such as flink: {url: …, job: …}",
         ),
-        (f"!{_FLINK} || !{_NAMES_JOB}", "target must not name a job where application does"),
         (f"!{_ENDPOINT} || ({_GROUP})", "target.endpoint: needs an application that is a consumer group"),
         (f"!{_SERVICE} || {_KUBERNETES}", "application.service: needs a kubernetes target"),
         (
@@ -111,8 +109,6 @@ RULES: Mapping[str, Sequence[Rule]] = {
     ],
     "spec.application.flink.url": [URL],
     "spec.target": [(f"{_given(['flink', 'kubernetes', 'endpoint'])} == 1", "name exactly one driver")],
-    "spec.target.flink": [("has(self.url) == has(self.job)", "url and job belong together")],
-    "spec.target.flink.url": [URL],
     "spec.target.endpoint.url": [URL],
     "spec.target.kubernetes": [
         (

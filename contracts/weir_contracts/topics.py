@@ -33,8 +33,8 @@ class DeadLetter(Message):
     """Key of the message. None: it had none."""
     type: Annotated[str | None, Field(max_length=200)] = None
     """CloudEvents type of the message. None: it had none."""
-    code: Code | None = None
-    """Reason for programs, such as `newer-version`. None: written by an earlier version of Weir."""
+    code: Code
+    """Reason for programs, such as `newer-version`."""
     reason: Annotated[str, Field(max_length=2000)]
     """Reason for people."""
     field: Annotated[str | None, Field(max_length=500)] = None

@@ -133,5 +133,5 @@ def count_dead_letter(record: Record) -> None:
     except Undecodable:
         _DEAD_LETTERS.labels("unknown", record.topic, "unknown").inc()
         return
-    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _code(letter.code or "unknown")).inc()
+    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _code(letter.code)).inc()
     _SUPPRESSED.labels(_service(letter.service)).inc(letter.suppressed)

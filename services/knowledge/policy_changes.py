@@ -156,7 +156,7 @@ class PolicyChanges:
     def _check_reach(self, policy: ScalingPolicy) -> None:
         """Raise 422 for what the policy's namespace may not name. The addresses of a name are checked at each connect."""
         if (refused := self.reach.refusal(policy.subject)) is not None:
-            field, reason = policy.field_of(refused[0]), refused[1]
+            field, reason = f"spec.{refused[0]}", refused[1]
             raise Problem(422, f"{field}: {reason}", errors=[(field, reason)])
 
     async def _check_job(self, policy: ScalingPolicy) -> None:

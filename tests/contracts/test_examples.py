@@ -132,6 +132,6 @@ def test_every_field_that_a_planner_reads_or_writes_is_described(name: str) -> N
 
 
 def test_an_unknown_symptom_is_read() -> None:
-    """Engines have symptoms of their own; a reader of an earlier version passes them on."""
+    """Engines have symptoms of their own; a reader that does not know one passes it on."""
     symptom = Symptom.model_validate_json('{"code": "hot-partition", "evidence": "orders-3 gets 61 % of the records."}')
     assert symptom.code == "hot-partition"

@@ -20,7 +20,7 @@ def _forecast() -> Any:
 
 
 def test_a_source_is_found_by_its_name() -> None:
-    """A source without a forecast, and an analysis of an earlier version, have None."""
+    """A source without a forecast, and an analysis without forecasts, have None."""
     found = _analysis("full").forecast("Source: orders")
     assert found is not None and found.method == "damped-trend"
     assert _analysis("full").forecast("Source: payments") is None

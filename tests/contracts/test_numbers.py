@@ -114,7 +114,7 @@ def test_a_policys_numbers_are_bounded(spec: dict[str, Any], field: str) -> None
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "ScalingPolicy",
         "metadata": {"namespace": "shop", "name": "orders"},
-        "spec": {"target": {"flink": {"url": "http://flink:8081", "job": "orders"}}, "objective": {"maxLag": "30s"}, **spec},
+        "spec": {"application": {"flink": {"url": "http://flink:8081", "job": "orders"}}, "objective": {"maxLag": "30s"}, **spec},
     }  # fmt: skip
     with pytest.raises(InvalidPolicy, match=field) as caught:
         parse_policy(document)

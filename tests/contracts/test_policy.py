@@ -23,7 +23,7 @@ DOCUMENT: dict[str, Any] = {
     "kind": "ScalingPolicy",
     "metadata": {"namespace": "shop", "name": "orders"},
     "spec": {
-        "target": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+        "application": {"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
         "objective": {"maxLag": "30s"},
     },
 }
@@ -61,7 +61,6 @@ def test_a_job_whose_taskmanagers_are_pods_has_one_parallelism() -> None:
     """A policy names the job and the workload to scale, by default with one slot a pod; bounds of single operators are
     refused."""
     document = _with("spec.target", TASKMANAGERS)
-    document["spec"]["application"] = {"flink": FLINK}
     subject = parse_policy(document).subject
     assert (subject.target.driver, subject.flink.job) == ("kubernetes", "orders")
     assert subject.unit is not None and subject.unit.slots == 1
@@ -100,9 +99,9 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.objective.maxLag", "0s", "spec.objective", "at least 1s"),
         ("spec.target", {}, "spec.target", "exactly one driver"),
         ("spec.target", {"nomad": {}}, "spec.target.nomad", "not a field"),
-        ("spec.target", {"flink": FLINK, **TASKMANAGERS}, "spec.target", "exactly one driver"),
-        ("spec.target.flink.url", "ftp://x", "spec.target.flink.url", "http"),
-        ("spec.target.flink.url", "http://me:secret@x:1", "spec.target.flink.url", "credentials"),
+        ("spec.target", {"flink": {}, **TASKMANAGERS}, "spec.target", "exactly one driver"),
+        ("spec.application.flink.url", "ftp://x", "spec.application.flink.url", "http"),
+        ("spec.application.flink.url", "http://me:secret@x:1", "spec.application.flink.url", "credentials"),
         ("spec.bounds", {"min": 5, "max": 2}, "spec.bounds", "min must not be above max"),
         ("spec.bounds", {"max": 4, "operators": {"enrich": {"min": 5}}}, "spec.bounds", "operators.enrich"),
         ("spec.bounds.min", 0, "spec.bounds.min", "greater than or equal to 1"),
@@ -140,8 +139,8 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.budget", {"slots": True}, "spec.budget.slots", "must be an integer"),
         ("metadata.version", "3", "metadata.version", "must be an integer"),
         ("spec.bounds", [], "spec.bounds", "must be a mapping"),
-        ("spec.target.flink.url", "http://a:99999", "spec.target.flink.url", "port"),
-        ("spec.target.flink.url", "http://a:0", "spec.target.flink.url", "between 1 and 65535"),
+        ("spec.application.flink.url", "http://a:99999", "spec.application.flink.url", "port"),
+        ("spec.application.flink.url", "http://a:0", "spec.application.flink.url", "between 1 and 65535"),
         (
             "spec.signals",
             {"kafka": {"bootstrapServers": "a:9092,b:99999"}},
@@ -250,7 +249,7 @@ def test_an_invalid_item_is_not_reported_as_missing() -> None:
 def test_a_lone_surrogate_is_refused() -> None:
     """JSON can contain one as an escape, but no message can carry it."""
     with pytest.raises(InvalidPolicy, match="policy: contains a lone surrogate"):
-        parse_policy(_with("spec.target.flink.job", "\ud800"))
+        parse_policy(_with("spec.application.flink.job", "\ud800"))
 
 
 NIGHT = {"from": "22:00", "to": "06:00"}
@@ -300,7 +299,7 @@ def test_an_excluded_period_and_a_budget_are_written_as_the_user_wrote_them() ->
 def test_an_error_never_repeats_a_secret() -> None:
     """Credentials in an address are refused, and the error does not contain them."""
     with pytest.raises(InvalidPolicy) as caught:
-        parse_policy(_with("spec.target.flink.url", "http://me:hunter2@x:1"))
+        parse_policy(_with("spec.application.flink.url", "http://me:hunter2@x:1"))
     assert "hunter2" not in str(caught.value)
 
 
@@ -366,18 +365,17 @@ def test_an_earlier_name_of_a_field_is_refused_with_its_present_one() -> None:
         parse_policy(_with("spec.behavior", {"scaleDown": {"collapseHold": "7m"}}))
 
 
-def test_a_job_may_stand_under_the_target() -> None:
-    """As in `spec.application`."""
-    before = parse_policy(_with("spec.bounds", {}))
-    after = _with("spec.target", {})
-    after["spec"] |= {"application": {"flink": FLINK}, "target": {"flink": {}}}
-    assert parse_policy(after).subject.flink == before.subject.flink
+def test_a_job_under_the_target_is_refused_with_its_place() -> None:
+    """Where policies once named it."""
+    with pytest.raises(InvalidPolicy) as refused:
+        parse_policy(_with("spec.target.flink", FLINK))
+    former = "is not a field of this version: its place is application.flink"
+    assert refused.value.problems == [(f"spec.target.flink.{name}", f"{former}.{name}") for name in ("url", "job")]
 
 
 def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> None:
     """The target defaults to Flink's scheduler; a kubernetes target takes the job from the application."""
-    document = _with("spec.application", {"flink": FLINK})
-    del document["spec"]["target"]
+    document = deepcopy(DOCUMENT)
     subject = parse_policy(document).subject
     assert (subject.target.driver, subject.unit, subject.application.engine) == ("flink", None, "flink")
     document["spec"]["target"] = {"kubernetes": {**TASKMANAGERS["kubernetes"], "slots": 2}}
@@ -393,15 +391,14 @@ def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> No
     ("spec", "problem"),
     [
         ({"target": {"flink": {}}}, "application: is required"),
-        ({"target": {"flink": {"url": "http://a:1"}}}, "spec.target.flink: job is required"),
+        ({"application": {"flink": {"url": "http://a:1"}}}, "spec.application.flink.job: is required"),
         ({"application": {}}, "spec.application: name exactly one engine"),
-        ({"application": {"flink": FLINK}, "target": {"flink": FLINK}}, "must not name a job where application does"),
         ({"application": {"storm": {}}}, "spec.application.storm: is not a field"),
         ({"application": {"flink": {**FLINK, "url": "http://a:0"}}}, "spec.application.flink.url: its port"),
     ],
 )
 def test_the_job_is_named_once(spec: dict[str, Any], problem: str) -> None:
-    """The application names it, or the target as in documents of the previous version, but not both or neither."""
+    """By the application, of exactly one engine."""
     document = {**DOCUMENT, "spec": {"objective": {"maxLag": "30s"}, **spec}}
     with pytest.raises(InvalidPolicy, match=problem.replace(".", r"\.")):
         parse_policy(document)
@@ -410,7 +407,7 @@ def test_the_job_is_named_once(spec: dict[str, Any], problem: str) -> None:
 def test_a_cluster_has_one_key() -> None:
     """Case of the host, scheme and a trailing slash do not change it, so that actions on one cluster share their limit."""
     one, other = (
-        _with("spec.target.flink.url", url) for url in ("http://JobManager:8081", "https://jobmanager.:8081/")
+        _with("spec.application.flink.url", url) for url in ("http://JobManager:8081", "https://jobmanager.:8081/")
     )
     assert parse_policy(one).subject.cluster == parse_policy(other).subject.cluster == "jobmanager:8081/"
 

@@ -9,6 +9,7 @@ STREAMS: dict[str, Any] = {"application": {"kafkaStreams": {"applicationId": "or
 WORKLOAD: dict[str, Any] = {"target": {"kubernetes": {"kind": "Deployment", "name": "orders"}}}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({**LAG}, "application: is required"),
+    ({**LAG, "target": {"flink": {}}}, "application: is required"),
     ({**FLINK, "objective": {}}, "give exactly one of maxLag"),
     ({**FLINK, "objective": {"maxLag": "30s", "utilization": 0.7}}, "give exactly one of maxLag"),
     ({**FLINK, "objective": {"maxLag": "500ms"}}, "maxLag must be at least 1s"),
@@ -18,11 +19,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**LAG, "application": {**FLINK["application"], **STREAMS["application"]}}, "name exactly one engine"),
     ({**LAG, "application": {}}, "name exactly one engine"),
     ({**LAG, "target": {}}, "name exactly one driver"),
-    ({**LAG, "target": {"flink": {"url": "http://jm:8081"}}}, "url and job belong together"),
-    (
-        {**LAG, **FLINK, "target": {"flink": {"url": "http://jm:8081", "job": "orders"}}},
-        "must not name a job where application does",
-    ),
     (
         {**LAG, **FLINK, "target": {"endpoint": {"url": "http://supervisor"}}},
         "needs an application that is a consumer group",

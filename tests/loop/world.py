@@ -32,7 +32,7 @@ def policy(name: str = "orders", version: int = 1, **spec: Any) -> ScalingPolicy
         "kind": "ScalingPolicy",
         "metadata": {"namespace": "shop", "name": name, "version": version},
         "spec": {
-            "target": {"flink": {"url": f"http://{name}.test:8081", "job": "orders"}},
+            "application": {"flink": {"url": f"http://{name}.test:8081", "job": "orders"}},
             "objective": {"maxLag": "30s"},
             "bounds": {"min": 1, "max": 16},
             "behavior": {"scaleDown": {"stabilization": "60s"}, "cooldown": "30s"},

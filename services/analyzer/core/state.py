@@ -18,7 +18,7 @@ from .restarts import CheckpointState, RestartState
 from .run import EdgeState, Mark, RunState, SourceState
 from .window import MAX_LEARNED
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
 _LEARNED_VERSION = 1
 
@@ -71,11 +71,11 @@ class AnalyzerState:
         if version != STATE_VERSION:
             raise UnreadableState(f"the state has version {version!r}, this analyzer reads {STATE_VERSION}")
         try:
-            observed_at, dropped, job_id, run, history, capacities, selectivities, restarts, *later = rest
-            # older states end the history after its rows, or themselves before the forecasts or the checkpoints
-            keys, rows, distances, back_at = history if len(history) > 2 else (*history, (), None)
-            forecasts = later[0] if later else [None, None, {}]
-            completed_at, positions, latest = later[1] if len(later) > 1 else (None, {}, [])
+            observed_at, dropped, job_id, run, history, capacities, selectivities, restarts, forecasts, checkpoints = (
+                rest
+            )
+            keys, rows, distances, back_at = history
+            completed_at, positions, latest = checkpoints
             return cls(
                 observed_at=float(observed_at),
                 dropped=int(dropped),
@@ -127,9 +127,8 @@ def _run_in(stored: list[Any]) -> RunState:
             for edge, (first, last, growing, marks) in edges.items()
         },
         sources={
-            # older states end before the missing partitions, or before the time of a guess
-            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, *others)
-            for name, (points, seconds, basis, *others) in sources.items()
+            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, missing, guessed_at)
+            for name, (points, seconds, basis, missing, guessed_at) in sources.items()
         },
     )
 
@@ -192,9 +191,8 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
                 int(p[4]),
                 float(p[5]),
                 str(p[6]),
-                # earlier versions do not have these
-                taken=within(p[7], MAX_NUMBER) or 0.0 if len(p) > 7 else 0.0,
-                skew=within(p[8], MAX_NUMBER) if len(p) > 8 else None,
+                taken=within(p[7], MAX_NUMBER) or 0.0,
+                skew=within(p[8], MAX_NUMBER),
             )
             for p in curve
         )
@@ -205,7 +203,7 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
     ):
         raise ValueError("capacities are out of bounds")
     seconds, last_seconds, samples = learned["restarts"]
-    restore_seconds, warm_up_seconds = learned.get("moves") or (None, None)
+    restore_seconds, warm_up_seconds = learned["moves"]
     return AnalyzerState(
         observed_at=at,
         dropped=int(learned["dropped"]),
@@ -221,5 +219,5 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
             restore_seconds=within(restore_seconds, MAX_SECONDS),
             warm_up_seconds=within(warm_up_seconds, MAX_SECONDS),
         ),
-        forecasts=ForecastState.seeded(learned.get("forecasts", {})),
+        forecasts=ForecastState.seeded(learned["forecasts"]),
     )

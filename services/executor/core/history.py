@@ -62,9 +62,7 @@ class ActionHistory:
     @property
     def sequence(self) -> int:
         """Sequence number of the next outcome."""
-        if self.newest is None:
-            return 0
-        return 1 if self.newest[0] is None else following(self.newest[0][1])
+        return 0 if self.newest is None else following(self.newest[0][1])
 
     def ours(self, job_id: str) -> list[Parallelism]:
         """Return the requirements that Weir set for this job, newest first; empty if it wrote none."""
@@ -119,7 +117,7 @@ def recall(history: ActionHistory, outcome: Outcome) -> ActionHistory:
         contests=outcome.contests,
         answered=answered,
         newest=outcome.order,
-        epoch=max(history.epoch, outcome.epoch or 0),
+        epoch=max(history.epoch, outcome.epoch),
     )
 
 

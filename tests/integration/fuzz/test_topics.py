@@ -114,7 +114,7 @@ class Loop:
             service.start()
         await asyncio.to_thread(wait_all_ready, self.services, 240.0)
         document = policy(
-            APPLICATION, version=None, target={"flink": {"url": self.flink.url, "job": "orders"}}, interval="2s"
+            APPLICATION, version=None, application={"flink": {"url": self.flink.url, "job": "orders"}}, interval="2s"
         ).to_document()
         (await self.http.put(f"/v1/policies/{APPLICATION}", json=document)).raise_for_status()
 

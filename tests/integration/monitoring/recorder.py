@@ -126,7 +126,14 @@ async def _fine() -> None:
 def _dead_letter(now: datetime) -> Record:
     topic = "weir.observations.v1alpha1"
     letter = DeadLetter(
-        id=UUID(int=1), at=now, service="analyzer", topic=topic, partition=0, offset=7, reason="not JSON"
+        id=UUID(int=1),
+        at=now,
+        service="analyzer",
+        topic=topic,
+        partition=0,
+        offset=7,
+        code="invalid",
+        reason="not JSON",
     )
     body, headers = encode(letter, type=DEAD_LETTERS.type, source="analyzer", id=letter.id, time=now)
     return Record(DEAD_LETTERS.name, 0, 0, APPLICATION, body, headers)

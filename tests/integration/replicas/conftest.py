@@ -81,8 +81,8 @@ class Fleet:
         await asyncio.to_thread(wait_all_ready, list(self.services.values()))
         async with httpx.AsyncClient(base_url=self.services["knowledge", 0].url, timeout=10.0) as http:
             for name in APPLICATIONS:
-                target = {"flink": {"url": self.flink.url, "job": name.partition("/")[2]}}
-                wanted = policy(name, version=None, target=target, interval=f"{INTERVAL_SECONDS}s")
+                job = {"flink": {"url": self.flink.url, "job": name.partition("/")[2]}}
+                wanted = policy(name, version=None, application=job, interval=f"{INTERVAL_SECONDS}s")
                 answer = await http.put(f"/v1/policies/{name}", json=wanted.to_document())
                 assert answer.status_code == 201, answer.text
 

@@ -57,7 +57,6 @@ def policy_of(job: RealJob, credentials: str | None) -> ScalingPolicy:
     document["spec"]["application"] = {
         "flink": {"url": job.cluster.rest_url, "job": job.name, "credentials": credentials}
     }
-    document["spec"]["target"] = {"flink": {}}
     return parse_policy(document)
 
 

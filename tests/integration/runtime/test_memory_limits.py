@@ -189,7 +189,7 @@ async def loop_of(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
 def flink(name: str, url: str) -> ScalingPolicy:
     """Return a policy of a Flink job at this address."""
     application = {"flink": {"url": url, "job": name.rpartition("/")[2]}}
-    return policy_of(name, application=application, target={"flink": {}}, **ACTS)
+    return policy_of(name, application=application, **ACTS)
 
 
 def endpoint(name: str, url: str) -> ScalingPolicy:

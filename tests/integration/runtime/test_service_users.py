@@ -127,8 +127,8 @@ async def test_the_loop_turns_with_a_user_for_each_service(loop: Loop, broker: K
     """From the policy to the plan and the outcome, and to the dead letters of bad records. The broker refused none of the
     services' requests."""
     await loop.start()
-    target = {"flink": {"url": loop.flink.url, "job": "orders"}}
-    document = policy(APPLICATION, version=None, target=target, interval="2s").to_document()
+    job = {"flink": {"url": loop.flink.url, "job": "orders"}}
+    document = policy(APPLICATION, version=None, application=job, interval="2s").to_document()
     (await loop.http.put(f"/v1/policies/{APPLICATION}", json=document)).raise_for_status()
 
     async def planned() -> bool:

@@ -81,7 +81,7 @@ def house() -> Iterator[dict[str, str]]:
             "kind": "ScalingPolicy",
             "metadata": {"namespace": "trial", "name": "orders"},
             "spec": {
-                "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
+                "application": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
                 "objective": {"maxLag": "30s"},
                 "bounds": {"min": 1, "max": 12},
                 "planner": {"name": "rate"},

@@ -35,7 +35,7 @@ def policy(interval_seconds: float = 2) -> ScalingPolicy:
             "kind": "ScalingPolicy",
             "metadata": {"namespace": "shop", "name": "orders"},
             "spec": {
-                "target": {"flink": {"url": "http://flink:8081", "job": "orders"}},
+                "application": {"flink": {"url": "http://flink:8081", "job": "orders"}},
                 "objective": {"maxLag": "30s"},
                 "interval": f"{interval_seconds:g}s",
             },

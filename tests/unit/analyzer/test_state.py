@@ -20,19 +20,6 @@ def test_a_state_survives_its_bytes() -> None:
     assert AnalyzerState.from_bytes(loop.memory.to_bytes()) == loop.memory
 
 
-def test_a_state_without_the_brokers_absences_is_read() -> None:
-    """One written before they were kept goes on with all it learned."""
-    loop = Loop()
-    loop.watch(60)
-    assert loop.memory is not None
-    state = json.loads(loop.memory.to_bytes())
-    assert len(state[5]) == 4
-    state[5] = state[5][:2]
-    read = AnalyzerState.from_bytes(json.dumps(state).encode())
-    assert (read.capacities, read.history.rows) == (loop.memory.capacities, loop.memory.history.rows)
-    assert read.history.back_at is None
-
-
 def test_another_version_is_refused() -> None:
     """The error names the version found and the one supported."""
     with pytest.raises(UnreadableState, match=f"version {STATE_VERSION + 1}"):

@@ -126,7 +126,7 @@ def test_a_document_with_its_version_replaces_only_what_was_read(knowledge: Know
 
 def test_all_exported_policies_are_applied_from_one_list(knowledge: Knowledge, tmp_path: Path) -> None:
     """`get policies -o json` prints a list, which is read back."""
-    documents = [document(), document(PAYMENTS, target=job("payments"))]
+    documents = [document(), document(PAYMENTS, application=job("payments"))]
     weir("apply", "-f", write(tmp_path / "all.yaml", *documents))
     (tmp_path / "all.json").write_text(weir("get", "policies", "-o", "json").stdout)
     results = [line.split(" (")[0] for line in lines(weir("apply", "-f", str(tmp_path / "all.json")))]
@@ -135,8 +135,8 @@ def test_all_exported_policies_are_applied_from_one_list(knowledge: Knowledge, t
 
 def test_if_one_document_is_refused_none_is_in_force(knowledge: Knowledge, tmp_path: Path) -> None:
     """The server refuses the second, whose target is taken: the file and the document are named, the first is not stored."""
-    weir("apply", "-f", write(tmp_path / "present.yaml", document("shop/present", target=job("taken"))))
-    file = write(tmp_path / "two.yaml", document(), document(PAYMENTS, target=job("taken")))
+    weir("apply", "-f", write(tmp_path / "present.yaml", document("shop/present", application=job("taken"))))
+    file = write(tmp_path / "two.yaml", document(), document(PAYMENTS, application=job("taken")))
     done = weir("apply", "-f", file)
     assert done.returncode == 4
     assert done.stderr.startswith(f"weir: {file}, document 2: ")
@@ -146,8 +146,8 @@ def test_if_one_document_is_refused_none_is_in_force(knowledge: Knowledge, tmp_p
 
 def test_what_is_in_force_is_named_where_a_check_cannot_foresee_it(knowledge: Knowledge, tmp_path: Path) -> None:
     """Two documents of one target pass alone; the second is refused when the first is stored."""
-    first = write(tmp_path / "1.yaml", document(target=job("orders")))
-    second = write(tmp_path / "2.yaml", document(PAYMENTS, target=job("orders")))
+    first = write(tmp_path / "1.yaml", document(application=job("orders")))
+    second = write(tmp_path / "2.yaml", document(PAYMENTS, application=job("orders")))
     done = weir("apply", "-f", first, "-f", second)
     assert done.returncode == 4
     assert done.stderr.startswith(f"weir: {second}: ")
@@ -157,16 +157,18 @@ def test_what_is_in_force_is_named_where_a_check_cannot_foresee_it(knowledge: Kn
 
 def test_a_dry_run_says_what_would_change(knowledge: Knowledge, tmp_path: Path) -> None:
     """The server's checks, without a change: created, replaced, unchanged, or refused."""
-    file = write(tmp_path / "orders.yaml", document(target=job("orders")))
+    file = write(tmp_path / "orders.yaml", document(application=job("orders")))
     assert lines(weir("apply", "-f", file, "--dry-run")) == ["shop/orders would be created (mode advise)"]
     assert knowledge.stored() == {}
     weir("apply", "-f", file)
     assert lines(weir("apply", "-f", file, "--dry-run")) == ["shop/orders would be unchanged (mode advise)"]
     weir("apply", "-f", file)
-    paused = write(tmp_path / "paused.yaml", document(mode="paused", target=job("orders")))
+    paused = write(tmp_path / "paused.yaml", document(mode="paused", application=job("orders")))
     assert lines(weir("apply", "-f", paused, "--dry-run")) == ["shop/orders would be replaced (mode paused)"]
     assert knowledge.stored()[ORDERS].spec.mode == "advise"
-    taken = weir("apply", "-f", write(tmp_path / "taken.yaml", document(PAYMENTS, target=job("orders"))), "--dry-run")
+    taken = weir(
+        "apply", "-f", write(tmp_path / "taken.yaml", document(PAYMENTS, application=job("orders"))), "--dry-run"
+    )
     assert taken.returncode == 4
     assert "shop/orders" in taken.stderr
     planner = document(bounds={"max": 1}, planner={"name": "rate", "parameters": 3})
@@ -181,7 +183,7 @@ def test_a_folder_is_applied_in_the_order_of_its_names(knowledge: Knowledge, tmp
         "the folder has no file that ends with .yaml, .yml, .json\n"
     )
     write(folder / "b.yml", document())
-    (folder / "a.json").write_text(json.dumps(document(PAYMENTS, target=job("payments"))))
+    (folder / "a.json").write_text(json.dumps(document(PAYMENTS, application=job("payments"))))
     (folder / "README.md").write_text("no policy")
     (folder / "archive.yaml").mkdir()
     applied = [line.split(" (")[0] for line in lines(weir("apply", "-f", str(folder)))]

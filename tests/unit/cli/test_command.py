@@ -34,7 +34,7 @@ apiVersion: weir.dev/v1alpha1
 kind: ScalingPolicy
 metadata: {namespace: shop, name: orders}
 spec:
-  target: {flink: {url: "http://jobmanager:8081", job: orders}}
+  application: {flink: {url: "http://jobmanager:8081", job: orders}}
   objective: {maxLag: 30s}
 """
 

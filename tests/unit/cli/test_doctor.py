@@ -130,11 +130,10 @@ def test_addresses_come_from_policies() -> None:
         {
             "spec": {
                 "application": {"flink": {"url": "http://[fd00::1]:8081"}},
-                "target": {"flink": {}},
                 "signals": None,
             }
         },
-        {"spec": {"target": {"flink": {"url": "http://earlier:8081", "job": "b"}}}},
+        {"spec": {"application": {"flink": {"url": "http://earlier:8081", "job": "b"}}}},
         {
             "spec": {
                 "application": {"consumerGroup": {"groupId": "totals"}},

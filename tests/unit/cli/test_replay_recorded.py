@@ -119,7 +119,7 @@ def test_changed_parameters_come_from_a_policy(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "apiVersion: weir.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {namespace: shop, name: orders}\n"
-        "spec: {target: {flink: {url: 'http://jobmanager:8081', job: orders}}, objective: {maxLag: 30s}, bounds: {max: 3}}\n"
+        "spec: {application: {flink: {url: 'http://jobmanager:8081', job: orders}}, objective: {maxLag: 30s}, bounds: {max: 3}}\n"
     )
     done = run(Knowledge(recorded()), "--policy", str(policy))
     assert done.returncode == 0, done.stderr

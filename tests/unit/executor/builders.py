@@ -80,7 +80,7 @@ def policy(
             "kind": "ScalingPolicy",
             "metadata": {"namespace": namespace, "name": name},
             "spec": {
-                "target": {"flink": {"url": url, "job": name}},
+                "application": {"flink": {"url": url, "job": name}},
                 "objective": {"maxLag": "30s"},
                 "mode": mode,
             },

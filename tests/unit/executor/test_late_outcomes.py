@@ -1,7 +1,6 @@
 """Two executors held one application, and the first one's outcomes come late: the second one's count, in any order."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import permutations
 from typing import Any
 
@@ -133,16 +132,6 @@ def test_the_last_outcome_suffices_to_continue() -> None:
     alone = replayed([published.outcome])
     assert (alone.contested_since, alone.original) == (after(108), BEFORE)
     assert (alone.epoch, alone.sequence) == (history.epoch, history.sequence)
-
-
-def test_an_outcome_without_numbers_counts_by_its_time() -> None:
-    """An earlier version wrote it."""
-    _, second = two_holders()
-    older = second[-1].model_copy(update={"epoch": None, "sequence": None, "id": plan().id, "contested_since": None})
-    earlier = older.model_copy(update={"at": older.at - timedelta(seconds=9), "code": "contested"})
-    later = older.model_copy(update={"at": older.at + timedelta(seconds=9), "code": "contested"})
-    assert replayed([second[-1], earlier]).contested_since is None
-    assert replayed([second[-1], later]).contested_since == later.at
 
 
 def stalled_in_applying(house: House) -> ActionHistory:

@@ -522,7 +522,7 @@ class TestForgedOutcomes:
     async def test_an_outcome_of_a_time_to_come_is_a_dead_letter(self, house: House) -> None:
         """The time orders outcomes beyond their retention, so it would be the newest for good."""
         await self.forge(
-            house, "verified", wanted=BEFORE, before=BEFORE, at=NOON + timedelta(days=3650), epoch=None, sequence=None
+            house, "verified", wanted=BEFORE, before=BEFORE, at=NOON + timedelta(days=3650)
         )  # fmt: skip
         await house.until(lambda: bool(house.bus.records(DEAD_LETTERS.name)))
         (letter,) = [DeadLetter.model_validate_json(r.value or b"") for r in house.bus.records(DEAD_LETTERS.name)]

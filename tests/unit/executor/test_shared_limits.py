@@ -118,7 +118,7 @@ async def test_the_first_plan_after_the_retention_of_the_topic_is_applied(house:
     assert last.action is not None
     first = house.published(name)[0]
     assert first.action is not None and first.action.version == last.action.version + 1
-    assert first.epoch is not None and first.epoch > (last.epoch or 0)
+    assert first.epoch > last.epoch
 
 
 def test_numbers_restart_only_after_the_retention_of_the_topic() -> None:

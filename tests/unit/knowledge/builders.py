@@ -45,7 +45,7 @@ def document(application: str = APP, /, **spec: Any) -> dict[str, Any]:
         "kind": "ScalingPolicy",
         "metadata": {"namespace": namespace, "name": name},
         "spec": {
-            "target": {"flink": {"url": "http://127.0.0.1:8081/", "job": name}},
+            **({} if "target" in spec else {"application": {"flink": {"url": "http://127.0.0.1:8081/", "job": name}}}),
             "objective": {"maxLag": "30s"},
             **spec,
         },

@@ -220,7 +220,7 @@ class ResourcesSuite:
         """The second is refused until the first is deleted."""
         await house.world.apply(house.document())
         await house.until(lambda status, _: accepted(status) == "True")
-        twin = house.document("twin", target=house.document()["spec"]["target"])
+        twin = house.document("twin", application=house.document()["spec"]["application"])
         await house.world.apply(twin)
         status = await house.until(lambda status, _: accepted(status) == "False", "twin")
         assert condition(status)["message"].startswith(f"{house.world.namespace}/twin has the target of {house.app}")
@@ -231,7 +231,7 @@ class ResourcesSuite:
         """And writes nothing again that is as it should be."""
         await house.world.apply(house.document())
         await house.world.apply(
-            house.document("kept", target={"flink": {"url": "http://127.0.0.1:8082", "job": "kept"}})
+            house.document("kept", application={"flink": {"url": "http://127.0.0.1:8082", "job": "kept"}})
         )
         for name in ("orders", "kept"):
             await house.until(lambda status, _: accepted(status) == "True", name)

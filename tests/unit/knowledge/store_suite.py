@@ -133,14 +133,14 @@ class StoreSuite:
     async def test_a_target_has_one_policy(self, store: Store) -> None:
         """The second is refused with the first's name; the first may be changed. A moved or deleted one
         frees its target."""
-        one, other = {"target": {"flink": {"url": "http://jm:8081", "job": "a"}}}, {"target": TWIN}
+        one, other = {"application": {"flink": {"url": "http://jm:8081", "job": "a"}}}, {"application": TWIN}
         await store.put_policy(policy(APP, **one), 0)
         with pytest.raises(TargetTaken) as refused:
             await store.put_policy(policy(OTHER, **other), 0)
         assert refused.value.application == APP
         assert await store.policy(OTHER) is None
         await store.put_policy(policy(APP, version=2, **other), 1)
-        await store.put_policy(policy(APP, version=3, target={"flink": {"url": "http://jm:8081", "job": "b"}}), 2)
+        await store.put_policy(policy(APP, version=3, application={"flink": {"url": "http://jm:8081", "job": "b"}}), 2)
         await store.put_policy(policy(OTHER, **one), 0)
         with pytest.raises(TargetTaken):
             await store.put_policy(policy(APP, version=4, **one), 3)
@@ -153,7 +153,7 @@ class StoreSuite:
         """Written at the same moment: 1 is stored and published, 11 get its name."""
         names = [f"shop/orders-{i}" for i in range(12)]
         results = await asyncio.gather(
-            *(store.put_policy(policy(name, target=TWIN), 0) for name in names), return_exceptions=True
+            *(store.put_policy(policy(name, application=TWIN), 0) for name in names), return_exceptions=True
         )
         (stored,) = [p.application for p in await store.policies()]
         assert [name for name, result in zip(names, results, strict=True) if result is None] == [stored]
@@ -163,12 +163,12 @@ class StoreSuite:
 
     async def test_two_policies_for_one_target_that_are_there_can_be_changed(self, store: Store) -> None:
         """An earlier version took both: each can be paused and deleted, and none taken again."""
-        await store.restore_policy(policy(APP, target=TWIN))
-        await store.restore_policy(policy(OTHER, target=TWIN))
-        await store.put_policy(policy(OTHER, version=2, target=TWIN, mode="paused"), 1)
+        await store.restore_policy(policy(APP, application=TWIN))
+        await store.restore_policy(policy(OTHER, application=TWIN))
+        await store.put_policy(policy(OTHER, version=2, application=TWIN, mode="paused"), 1)
         assert await store.delete_policy(OTHER, 2)
         with pytest.raises(TargetTaken):
-            await store.put_policy(policy(OTHER, version=3, target=TWIN), 0)
+            await store.put_policy(policy(OTHER, version=3, application=TWIN), 0)
 
     async def test_the_outbox_keeps_its_order_until_each_is_published(self, store: Store) -> None:
         """Oldest first; only what was acknowledged goes, and what came meanwhile stays behind it."""

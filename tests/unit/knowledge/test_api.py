@@ -34,7 +34,7 @@ apiVersion: weir.dev/v1alpha1
 kind: ScalingPolicy
 metadata: {namespace: shop, name: orders}
 spec:
-  target: {flink: {url: http://127.0.0.1:8081, job: orders}}
+  application: {flink: {url: http://127.0.0.1:8081, job: orders}}
   objective: {maxLag: 30s}
   mode: act
 """
@@ -177,7 +177,7 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
 
 def _job(url: str = "http://jobmanager:8081", job: str = "orders") -> dict[str, Any]:
     """A spec's parts for a job that Flink scales."""
-    return {"application": {"flink": {"url": url, "job": job}}, "target": {"flink": {}}}
+    return {"application": {"flink": {"url": url, "job": job}}}
 
 
 def _pods(job: str = "orders", workload: str = "taskmanager") -> dict[str, Any]:
@@ -290,10 +290,13 @@ async def test_a_policy_may_be_yaml(house: House) -> None:
 @pytest.mark.parametrize(
     ("field", "spec"),
     [
-        ("spec.target.flink.url", {"target": {"flink": {"url": "http://169.254.169.254/", "job": "orders"}}}),
-        ("spec.target.flink.url", {"target": {"flink": {"url": "http://[::ffff:a9fe:a9fe]:80", "job": "orders"}}}),
-        ("spec.target.flink.url", {"target": {"flink": {"url": "http://2852039166/", "job": "orders"}}}),
-        ("spec.target.flink.url", {"target": {"flink": {"url": "http://[fe80::1]", "job": "orders"}}}),
+        ("spec.application.flink.url", {"application": {"flink": {"url": "http://169.254.169.254/", "job": "orders"}}}),
+        (
+            "spec.application.flink.url",
+            {"application": {"flink": {"url": "http://[::ffff:a9fe:a9fe]:80", "job": "orders"}}},
+        ),
+        ("spec.application.flink.url", {"application": {"flink": {"url": "http://2852039166/", "job": "orders"}}}),
+        ("spec.application.flink.url", {"application": {"flink": {"url": "http://[fe80::1]", "job": "orders"}}}),
         (
             "spec.signals.kafka.bootstrapServers",
             {"signals": {"kafka": {"bootstrapServers": "kafka:9092,[fd00:ec2::254]:80"}}},

@@ -81,7 +81,7 @@ def test_what_is_older_changes_nothing() -> None:
 def test_outcomes_of_one_instant_are_each_remembered_once() -> None:
     """Two transitions may carry the same time; a replay of both must not add them again."""
     scale = plan(1, 4)
-    both = [outcome(scale, "intended"), outcome(scale, "applying")]
+    both = [outcome(scale, "intended", sequence=1), outcome(scale, "applying", sequence=2)]
     state = after(*cycle(1, 4), *both)
     assert [o.phase for o in state.cycles[0].outcomes] == ["intended", "applying"]
     assert after(*both, start=state) == state

@@ -294,9 +294,9 @@ async def test_a_resource_that_is_deleted_while_its_status_is_written_is_no_fail
 async def test_a_status_that_cannot_be_written_delays_no_other_policy(house: House, world: MemoryWorld) -> None:
     """Each has its own; the reason is logged once."""
     world.resources.unwritable = {"orders"}
-    target = {"flink": {"url": "http://127.0.0.1:8082", "job": "other"}}
+    job = {"flink": {"url": "http://127.0.0.1:8082", "job": "other"}}
     await world.apply(house.document())
-    await world.apply(house.document("other", target=target))
+    await world.apply(house.document("other", application=job))
     with structlog.testing.capture_logs() as logs:
         await house.until(lambda status, _: accepted(status) == "True", "other")
         await house.until(lambda _, policy: policy is not None)

@@ -36,7 +36,7 @@ def policy(
             "kind": "ScalingPolicy",
             "metadata": metadata,
             "spec": {
-                "target": {"flink": {"url": url, "job": job}},
+                "application": {"flink": {"url": url, "job": job}},
                 "signals": {"kafka": kafka} if kafka else {},
                 "objective": {"maxLag": "30s"},
                 "interval": interval,

@@ -188,10 +188,7 @@ async def test_readings_of_a_failed_call_are_unknown(flink: MemoryFlink) -> None
 async def test_what_was_requested_of_pods_is_unknown_to_flink(flink: MemoryFlink) -> None:
     """A job in reactive mode requests all slots; the workload's number of replicas is read from Kubernetes."""
     document = policy().to_document()
-    document["spec"] |= {
-        "application": {"flink": document["spec"]["target"]["flink"]},
-        "target": {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}},
-    }
+    document["spec"]["target"] = {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}}
     observation = observe(Readings(parse_policy(document), await flink.scrape()), NOON)
     deployment = observation.deployment
     assert deployment is not None and deployment.slots is not None

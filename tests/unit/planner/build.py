@@ -94,7 +94,11 @@ def policy(application: str = APP, /, *, version: int | None = 3, **spec: Any) -
             "kind": "ScalingPolicy",
             "metadata": {"namespace": namespace, "name": name, "version": version},
             "spec": {
-                "target": {"flink": {"url": "http://127.0.0.1:8081", "job": name}},
+                **(
+                    {}
+                    if "target" in spec
+                    else {"application": {"flink": {"url": "http://127.0.0.1:8081", "job": name}}}
+                ),
                 "objective": {"maxLag": "30s"},
                 "bounds": {"min": 1, "max": 12},
                 "behavior": {

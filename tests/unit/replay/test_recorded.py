@@ -132,7 +132,7 @@ def test_changed_parameters_name_what_limits_now() -> None:
         "kind": "ScalingPolicy",
         "metadata": {"namespace": "replay", "name": "replay"},
         "spec": {
-            "target": {"flink": {"url": "http://elsewhere:8081", "job": "other"}},
+            "application": {"flink": {"url": "http://elsewhere:8081", "job": "other"}},
             "objective": {"maxLag": "30s"},
             "bounds": {"min": 1, "max": 3},
         },

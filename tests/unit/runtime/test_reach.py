@@ -25,7 +25,7 @@ def refusal(reach: Reach, **spec: Any) -> tuple[str, str] | None:
 
 
 def flink(host: str, **more: str) -> dict[str, Any]:
-    return {"application": {"flink": {"url": f"http://{host}:8081", "job": "orders", **more}}, "target": {"flink": {}}}
+    return {"application": {"flink": {"url": f"http://{host}:8081", "job": "orders", **more}}}
 
 
 def streams(group: str, broker: str = "kafka.example.org", **kafka: str) -> dict[str, Any]:

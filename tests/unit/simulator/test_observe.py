@@ -10,7 +10,7 @@ POLICY: ScalingPolicy = parse_policy(
         "kind": "ScalingPolicy",
         "metadata": {"namespace": "shop", "name": "orders", "version": 1},
         "spec": {
-            "target": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
+            "application": {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}},
             "objective": {"maxLag": "30s"},
         },
     }

@@ -11,7 +11,7 @@ apiVersion: weir.dev/v1alpha1
 kind: ScalingPolicy
 metadata: {namespace: shop, name: orders}
 spec:
-  target: {flink: {url: "http://elsewhere:8081", job: other}}
+  application: {flink: {url: "http://elsewhere:8081", job: other}}
   objective: {maxLag: 10s}
   mode: advise
   planner: {name: threshold, parameters: {highBusyness: 0.9}, timeout: 3s}
