@@ -1,7 +1,7 @@
 """Members of Kafka's consumer groups, and the confirmation of their membership."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from .bus import SESSION_SECONDS, BusError, PartitionsChanged
-from .kafka_thread import READING, ReadingClient, Shared, code_of, explain
+from .kafka_thread import READING, ClientThread, ReadingClient, Shared, code_of, explain
 from .records import Record
 
 CONFIRM_SECONDS = 3.0
@@ -89,13 +89,16 @@ class KafkaConsumer(ReadingClient):
         # After a rebalance in between, the new owner reads the others.
         return [record for record in records if record.partition in self._owned]
 
-    def _on_assign(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        if client is not self._client:
+            return  # given up
         gained = frozenset(p.partition for p in partitions)
         self._owned |= gained
         self._notify(self._on_assigned, gained)
 
-    def _on_revoke(self, _client: Consumer, partitions: list[TopicPartition]) -> None:
-        self._lose(frozenset(p.partition for p in partitions))
+    def _on_revoke(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        if client is self._client:
+            self._lose(frozenset(p.partition for p in partitions))
 
     def _lose(self, lost: frozenset[int]) -> None:
         self._owned -= lost
@@ -114,7 +117,7 @@ class KafkaConsumer(ReadingClient):
         current = self._until(partition, min_seconds)
         if current is None and partition in self._owned:
             if self._confirming is None or self._confirming.done():
-                self._confirming = asyncio.ensure_future(self._thread.call(self._confirm))
+                self._confirming = asyncio.ensure_future(self._within_a_poll(self._confirm))
             with suppress(TimeoutError, BusError):
                 await asyncio.wait_for(asyncio.shield(self._confirming), CONFIRM_SECONDS)
         return current or self._until(partition, min_seconds)
@@ -178,7 +181,29 @@ class KafkaConsumer(ReadingClient):
         return True
 
     async def commit(self) -> None:
-        await self._thread.call(self._commit)
+        await self._within_a_poll(self._commit)
+
+    async def _within_a_poll(self, function: Callable[[], None]) -> None:
+        """Run what waits for a commit's response. `BusError` if it does not return while the group keeps a member that
+        does not poll; another member joins in its place.
+
+        librdkafka's commit has no time limit. It waits for brokers that are away, and now and then for ever after
+        (github.com/confluentinc/confluent-kafka-python/issues/1801).
+        """
+        try:
+            await asyncio.wait_for(self._thread.call(function), MAX_POLL_SECONDS)
+        except TimeoutError:
+            reason = (
+                f"kafka: {self._thread.name} got no answer to its commit for {MAX_POLL_SECONDS:.0f} s and joins again"
+            )
+            self._join_again(reason)
+            raise BusError(reason) from None
+
+    def _join_again(self, reason: str) -> None:
+        stuck, self._client = self._client, None
+        self._lose(self._owned)
+        self._thread.abandon(reason, lambda: stuck.close() if stuck else None)
+        self._thread, self._under_way = ClientThread(self._thread.name), None
 
     def _commit(self) -> None:
         offsets = [TopicPartition(t, p, o) for (t, p), o in list(self._positions.items()) if p in self._owned]

@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -112,38 +114,44 @@ class ClientThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.name = name
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return the result of `function`. `BusError` for errors of the client, and once closed."""
         if self._closed:
-            raise BusError(f"kafka: {self._name} is closed")
+            raise BusError(f"kafka: {self.name} is closed")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
         report = running_future()
+        self._calls.put((partial(function, *arguments), report))
+        result: T = await asyncio.wrap_future(report)
+        return result
 
-        def work() -> None:
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            work, report = call
             try:
-                report.set_result(function(*arguments))
+                report.set_result(work())
             except (KafkaException, TimeoutError) as error:
                 problem = BusError(f"kafka: {explain(error)}")
                 problem.__cause__ = error.with_traceback(None)  # its frames would keep the client alive, and connecting
                 report.set_exception(problem)
             except Exception as error:  # noqa: BLE001 - belongs to the caller, not to this thread
                 report.set_exception(error)
+            call = work = report = None  # type: ignore[assignment] # so that its frames do not keep the client alive
 
-        self._calls.put(work)
-        result: T = await asyncio.wrap_future(report)
-        return result
-
-    def _run(self) -> None:
-        while (work := self._calls.get()) is not None:
-            work()
-            work = None  # so that its frames do not keep the client alive
+    def abandon(self, reason: str, close: Callable[[], None]) -> None:
+        """Give up a call that does not return: those that wait behind it fail with `BusError`, and `close` is called if
+        it ever returns."""
+        with suppress(queue.Empty):
+            while (call := self._calls.get_nowait()) is not None:
+                call[1].set_exception(BusError(reason))
+        self._calls.put((close, running_future()))
+        self.close()
 
     def close(self) -> None:
         """End after the pending calls; further ones are refused."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -89,6 +90,39 @@ async def test_a_consumer_finds_a_topic_that_comes_later(bus: KafkaBus) -> None:
         while not (records := await consumer.receive(timeout_seconds=1.0)):
             pass
     assert [r.value for r in records] == [b"1"]
+
+
+async def test_a_commit_that_never_returns_costs_a_member_and_no_record(
+    bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka's commit has no time limit, and now and then it hangs (confluent-kafka-python's issue 1801; here after the
+    broker stood still for 16 s). The consumer reported nothing and received nothing until its service was restarted."""
+    name = f"story-{uuid4().hex[:10]}"
+    await bus.ensure_topics([TopicSpec(name, PARTITIONS)])
+    await bus.publish(name, "a", b"1")
+    lost: list[frozenset[int]] = []
+    consumer = bus.consumer([name], f"group-{name}", on_revoked=lost.append)
+    async with asyncio.timeout(30):
+        while not (records := await consumer.receive(timeout_seconds=1.0)):
+            pass
+    hangs, send = threading.Event(), KafkaConsumer._send
+    monkeypatch.setattr("runtime.kafka_consumer.MAX_POLL_SECONDS", 1.0)
+    monkeypatch.setattr(KafkaConsumer, "_send", lambda *_: hangs.wait(60))
+    waiting = asyncio.create_task(consumer.receive(timeout_seconds=0.1))
+    with pytest.raises(BusError, match=r"no answer to its commit for 1 s and joins again"):
+        await asyncio.gather(consumer.commit(), waiting)
+    await asyncio.sleep(0)
+    assert lost == [frozenset(range(PARTITIONS))]
+    monkeypatch.setattr(KafkaConsumer, "_send", send)
+    hangs.set()  # the member that was given up leaves the group, and takes nothing from the new one
+    async with asyncio.timeout(30):
+        while not (again := await consumer.receive(timeout_seconds=1.0)):
+            pass
+        while len(consumer.assignment) < PARTITIONS:
+            await consumer.receive(timeout_seconds=0.2)
+    assert [record.value for record in again] == [record.value for record in records]
+    await consumer.commit()
+    await consumer.close()
 
 
 async def test_a_large_batch_is_acknowledged_in_good_time(bus: KafkaBus) -> None:
