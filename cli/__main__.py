@@ -22,7 +22,7 @@ from .errors import EXIT_CODES, CommandError, Unreachable
 from .judge import judge
 from .output import Format, ListFormat, Output, one_of_many, show, text_of
 from .plan import plan
-from .planner_registry import check, list_planners, register, remove
+from .planner_registry import check, kta_bridge, list_planners, register, remove
 from .replay.chart import LABEL, WIDTH, check_place, save
 from .replay.command import replay
 from .terminal import discard_output, prepare_output, say, show_table, terminal
@@ -255,11 +255,14 @@ def watch(
 
 app.command()(plan)
 
-planner_app = _App(cls=_Group, no_args_is_help=True, help="List, register and check planners.")
+planner_app = _App(
+    cls=_Group, no_args_is_help=True, help="List, register and check planners, and serve a KTA container as one."
+)
 planner_app.command()(register)
 planner_app.command(name="list")(list_planners)
 planner_app.command()(check)
 planner_app.command()(remove)
+planner_app.command()(kta_bridge)
 app.add_typer(planner_app, name="planner")
 app.command()(trial)
 app.command()(doctor)

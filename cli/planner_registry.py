@@ -1,9 +1,11 @@
-"""`weir planner register`, `list`, `check`, `remove`: planners that run elsewhere."""
+"""`weir planner register`, `list`, `check`, `remove`, `kta-bridge`: planners that run elsewhere."""
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -14,39 +16,16 @@ from .errors import CommandError, InvalidInput
 from .output import Format, Json, Output, show
 from .terminal import Listing
 
-if TYPE_CHECKING:
-    from weir_contracts import NewPlanner
-
 LOCAL = "http://127.0.0.1:8093"
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_PLANNER_SERVER", help="Address of the planner service.")]
-Kta = Annotated[
-    bool, typer.Option("--kta", help="The planner implements KTA's protocol; its steps are below URL/api/v1alpha1.")
-]
-NoAnalyze = Annotated[bool, typer.Option("--no-analyze", help="With --kta: the planner has no analyze step.")]
-NoWeirField = Annotated[
-    bool, typer.Option("--no-weir-field", help="With --kta: send KTA's own fields only, without Weir's analysis.")
-]
-MonitorUrl = Annotated[
-    str | None, typer.Option("--monitor-url", help="Address of KTA's monitor step, if it is not below URL.")
-]
-AnalyzeUrl = Annotated[str | None, typer.Option("--analyze-url", help="Address of KTA's analyze step, likewise.")]
-PlanUrl = Annotated[str | None, typer.Option("--plan-url", help="Address of KTA's plan step, likewise.")]
 Timeout = Annotated[
     float, typer.Option(min=0.05, max=20, help="Time limit of each request to the planner, in seconds.")
 ]
-_KTA = "/api/v1alpha1"
 
 
 def register(
     name: Annotated[str, typer.Argument(help="Name by which policies choose the planner.")],
-    url: Annotated[str | None, typer.Argument(help="Address at which the planner service reaches the planner.")] = None,
-    kta: Kta = False,
-    no_analyze: NoAnalyze = False,
-    monitor_url: MonitorUrl = None,
-    analyze_url: AnalyzeUrl = None,
-    plan_url: PlanUrl = None,
-    history: Annotated[int | None, typer.Option(help="With --kta: maximum number of earlier results to send.")] = None,
-    no_weir_field: NoWeirField = False,
+    url: Annotated[str, typer.Argument(help="Address at which the planner service reaches the planner.")],
     credential: Annotated[
         str | None, typer.Option(help="Name of a bearer token in the planner service's settings, never the token.")
     ] = None,
@@ -58,17 +37,13 @@ def register(
     json: Json = False,
 ) -> None:
     """Try a planner with one request and register it; without a valid reply it is refused with the reason."""
-    steps = {"monitor_url": monitor_url, "analyze_url": analyze_url, "plan_url": plan_url}
-    new = new_planner(
-        name,
-        url,
-        kta=kta,
-        no_analyze=no_analyze,
-        no_weir_field=no_weir_field,
-        steps=steps,
-        credential=credential,
-        history=history,
-    )
+    from pydantic import ValidationError
+    from weir_contracts import InvalidDocument, NewPlanner
+
+    try:
+        new = NewPlanner.model_validate({"name": name, "url": url, "credential": credential})
+    except ValidationError as error:
+        raise InvalidInput(str(InvalidDocument.of(error, "planner"))) from None
     document = new.model_dump(mode="json", exclude_none=True)
     registered = connect(server, token_file).register_planner(document, replace=replace, timeout_seconds=timeout)
     planner = registered["planner"]
@@ -137,39 +112,6 @@ def check(
         raise CommandError(f"{failed} of {len(checks)} checks failed")
 
 
-def new_planner(
-    name: str,
-    url: str | None,
-    *,
-    kta: bool,
-    no_analyze: bool,
-    no_weir_field: bool = False,
-    steps: Mapping[str, str | None],
-    credential: str | None = None,
-    history: int | None = None,
-) -> "NewPlanner":
-    """Return the planner that the options describe; `InvalidInput` names a wrong one."""
-    from pydantic import ValidationError
-    from weir_contracts import InvalidDocument, NewPlanner
-
-    fields: dict[str, Any] = {"name": name, "credential": credential, "result_history_length": history}
-    given = {step: address for step, address in steps.items() if address is not None}
-    if kta and url is not None:
-        named = ("monitor", "plan") if no_analyze else ("monitor", "analyze", "plan")
-        fields |= {f"{step}_url": f"{url.rstrip('/')}{_KTA}/{step}" for step in named} | given
-    elif given:
-        fields |= given
-    else:
-        fields["url"] = url
-    fields |= {"kind": "kta" if kta or given else "http", "offer_analysis": False if no_weir_field else None}
-    if url is None and not given:
-        raise InvalidInput("URL: the planner's address is missing")
-    try:
-        return NewPlanner.model_validate(fields)
-    except ValidationError as error:
-        raise InvalidInput(str(InvalidDocument.of(error, "planner"))) from None
-
-
 def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return a line for each planner, with failures below; a circuit that is not closed is red."""
     table = Listing("PLANNER", "KIND", "SCOPE", "CIRCUIT")
@@ -188,7 +130,7 @@ def planners_table(planners: Sequence[Mapping[str, Any]]) -> RenderableType:
             each["kind"],
             each.get("scope") or "–",
             Text(state, "bold red" if state in ("open", "half-open") else ""),
-            each.get("url") or each.get("plan_url") or "–",
+            each.get("url") or "–",
             each.get("description") or "–",
         )
     return Group(table, *notes)
@@ -202,3 +144,49 @@ def report_table(checks: Sequence[Mapping[str, Any]]) -> RenderableType:
         mark = Text("ok", "green") if each["ok"] else Text("failed", "bold red")
         table.add_row(mark, each["check"], Text(str(each["sentence"])))
     return table
+
+
+def kta_bridge(
+    plan_url: Annotated[str, typer.Option(help="Address of the plan step: http://toggler:8096/api/v1alpha1/plan.")],
+    monitor_url: Annotated[str | None, typer.Option(help="Address of the monitor step, if there is one.")] = None,
+    analyze_url: Annotated[str | None, typer.Option(help="Address of the analyze step, if there is one.")] = None,
+    history: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Maximum number of earlier results in a request.")
+    ] = None,
+    no_weir_field: Annotated[
+        bool, typer.Option("--no-weir-field", help="Send KTA's own fields only, without Weir's analysis.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond loopback PLANNER_TOKEN is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8097,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Accept calls of other machines without a token.")
+    ] = False,
+) -> None:
+    """Serve an unchanged container of KTA as a planner until Ctrl-C; register this listener's address."""
+    from pydantic import TypeAdapter, ValidationError
+    from weir_contracts import InvalidDocument
+    from weir_contracts.plugins import PlannerUrl
+    from weir_planner import serve
+
+    from runtime.addresses import Allowed
+    from services.planner.adapters.http import PlannerClient
+
+    from .kta_bridge import KtaBridge
+
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else two lines for each plan
+    steps = {"--plan-url": plan_url, "--monitor-url": monitor_url, "--analyze-url": analyze_url}
+    for option, url in steps.items():
+        try:
+            TypeAdapter(PlannerUrl | None).validate_python(url)
+        except ValidationError as error:
+            raise InvalidInput(f"{option}: {url!r} {InvalidDocument.of(error, '').problems[0][1]}") from None
+    # All addresses are allowed, since the user names them.
+    client = PlannerClient(Allowed.of("http,https", "*", "public,0.0.0.0/0,::/0", prefix="WEIR_PLANNER_PLUGIN"))
+    step_urls, with_analysis = (plan_url, monitor_url, analyze_url), not no_weir_field
+    bridge = KtaBridge(client.post_json, *step_urls, max_results=history, offer_analysis=with_analysis)
+    try:
+        serve(bridge, host, port, token=os.environ.get("PLANNER_TOKEN") or None, open_to_all=no_token)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None

@@ -130,7 +130,6 @@ from .plugins import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from .plugins import PLAN_OBLIGATIONS as PLAN_OBLIGATIONS
 from .plugins import NewPlanner as NewPlanner
 from .plugins import PlannerDescription as PlannerDescription
-from .plugins import PlannerKind as PlannerKind
 from .plugins import PlannerRegistration as PlannerRegistration
 from .policy import CandidateChoice as CandidateChoice
 from .policy import InvalidPolicy as InvalidPolicy

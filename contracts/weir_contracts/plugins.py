@@ -1,13 +1,13 @@
 """Remote planners: their descriptions and registrations.
 
-A planner of kind `http` implements `GET {url}/` → `PlannerDescription` and `POST {url}/plan` with a `PlanRequest` →
+A planner implements `GET {url}/` → `PlannerDescription` and `POST {url}/plan` with a `PlanRequest` →
 `PlanReply`, with the obligations in `PLAN_OBLIGATIONS`.
 """
 
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from .base import Message, Name, Sentence, Timestamp, writable
 
@@ -81,48 +81,15 @@ class PlannerDescription(Message):
     """Large parts of a request that the planner reads; the others are sent empty, which is faster. None: all."""
 
 
-PlannerKind = Literal["http", "kta"]
-_NEEDED: dict[str, tuple[str, ...]] = {"http": ("url",), "kta": ("monitor_url", "plan_url")}
-
-
 class NewPlanner(Message):
     """Registration request of a remote planner."""
 
     name: Name
     """Name of the planner in policies; not the name of a built-in planner."""
-    kind: PlannerKind = "http"
-    """Protocol: `http` is this API, `kta` is KTA's monitor, analyze and plan steps."""
-    url: PlannerUrl | None = Field(default=None, validate_default=True)
-    """Kind `http`, required: address of the planner."""
-    monitor_url: PlannerUrl | None = Field(default=None, validate_default=True)
-    """Kind `kta`, required: address of the monitor step."""
-    analyze_url: PlannerUrl | None = Field(default=None, validate_default=True)
-    """Kind `kta`: address of the analyze step. None: the planner has none."""
-    plan_url: PlannerUrl | None = Field(default=None, validate_default=True)
-    """Kind `kta`, required: address of the plan step."""
+    url: PlannerUrl
+    """Address of the planner."""
     credential: Name | None = None
     """Name of a bearer token in the planner service's settings, never the token. None: no authentication."""
-    result_history_length: Annotated[int | None, Field(default=None, ge=1, le=1000)] = None
-    """Kind `kta`: maximum number of earlier results in a request. None: as many as fit."""
-    offer_analysis: bool | None = None
-    """Kind `kta`: false leaves Weir's own field `weir` out of every request. None: it is sent."""
-
-    @field_validator("url", "monitor_url", "analyze_url", "plan_url", "result_history_length", "offer_analysis")
-    @classmethod
-    def _of_its_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        kind, field = info.data.get("kind"), str(info.field_name)
-        if kind is None:
-            return value  # the invalid kind is reported already
-        if value is None and field in _NEEDED[kind]:
-            raise ValueError(f"a planner of kind {kind} needs one")
-        if value is not None and (field == "url") != (kind == "http"):
-            raise ValueError(f"is not for a planner of kind {kind}")
-        return value
-
-    @property
-    def urls(self) -> list[str]:
-        """All addresses of the planner."""
-        return [url for url in (self.url, self.monitor_url, self.analyze_url, self.plan_url) if url is not None]
 
 
 class PlannerRegistration(NewPlanner):
@@ -130,8 +97,8 @@ class PlannerRegistration(NewPlanner):
 
     version: Annotated[int, Field(ge=1)]
     """Version of the registration; it grows with each registration of the name and never repeats."""
-    description: PlannerDescription | None = None
-    """Description of the planner at its registration. None for kind `kta`, whose protocol has none."""
+    description: PlannerDescription
+    """Description of the planner at its registration."""
     registered_at: Timestamp
     """Time of the registration."""
     registered_by: Annotated[str, Field(min_length=1, max_length=200)]

@@ -7,9 +7,8 @@
 
     serve(plan)
 
-`weir_planner.testing` has realistic requests and replays a planner on a simulated application; `weir_planner.kta`
-serves classes written in the shape of KTA's SDK. `serve` needs the extra `weir-planner[serve]`, replays need
-`weir-planner[testing]`.
+`weir_planner.testing` has realistic requests and replays a planner on a simulated application. `serve` needs the extra
+`weir-planner[serve]`, replays need `weir-planner[testing]`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Parts that both servers share: limits, problem documents, a token, threads for planners, graceful shutdown."""
+"""Parts of a server: limits, problem documents, a token, threads for planners, graceful shutdown."""
 
 import argparse
 import asyncio
@@ -170,13 +170,12 @@ class _AnyText(JSONResponse):
 
 
 def problem(status: int, detail: str, errors: list[tuple[str, str]] | None = None) -> JSONResponse:
-    """An RFC 9457 problem document. `message` is the same sentence for those who look there, as KTA does."""
+    """An RFC 9457 problem document."""
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail[:4000],
-        "message": detail[:4000],
         **({"errors": [{"field": f, "message": m} for f, m in errors[:50]]} if errors else {}),
     }
     return _AnyText(body, status_code=status, media_type=MEDIA_TYPE)

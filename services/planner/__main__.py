@@ -10,7 +10,6 @@ from runtime.loop import Stop
 from runtime.service import run_service, wait_for_topics
 from runtime.settings import load
 
-from .adapters import kta
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
 from .planners import Planners
@@ -35,7 +34,7 @@ async def run(settings: PlannerSettings) -> int:
         request_bytes=settings.request_bytes,
         ca_file=settings.plugin_ca_file,
     )
-    remote = Remote(client, clock, {"kta": kta.ask})
+    remote = Remote(client, clock)
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
     shadow_process = WorkerProcess(lower_priority)

@@ -264,10 +264,11 @@ def _view(planners: Planners, registration: PlannerRegistration) -> PlannerView:
     description = registration.description
     return PlannerView(
         **registration.model_dump(exclude={"description"}),
-        description=description.description if description else None,
-        parameters=description.parameters if description else None,
-        scope=description.scope if description else None,
-        planner_version=description.version if description else None,
-        contract_versions=description.contract_versions if description else None,
+        kind="http",
+        description=description.description,
+        parameters=description.parameters,
+        scope=description.scope,
+        planner_version=description.version,
+        contract_versions=description.contract_versions,
         breaker=CircuitView(**planners.remote.breaker(registration)),
     )

@@ -58,7 +58,7 @@ class PlannerView(BaseModel):
     """A planner that policies can name. Fields of another kind are null; a credential is a name, never a value."""
 
     name: str
-    kind: Literal["built-in", "installed", "http", "kta"]
+    kind: Literal["built-in", "installed", "http"]
     description: str | None
     parameters: dict[str, Any] | None
     """JSON Schema of its parameters; null if it has none."""
@@ -69,12 +69,7 @@ class PlannerView(BaseModel):
     version: int | None = None
     """The registration's version."""
     url: str | None = None
-    monitor_url: str | None = None
-    analyze_url: str | None = None
-    plan_url: str | None = None
     credential: str | None = None
-    result_history_length: int | None = None
-    offer_analysis: bool | None = None
     registered_at: Timestamp | None = None
     registered_by: str | None = None
     breaker: CircuitView | None = None

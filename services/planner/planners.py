@@ -100,11 +100,7 @@ class Planners:
             except InvalidParameters as error:
                 return [(f"{place}.{at}" if at else place, what) for at, what in error.problems]
             return []
-        if registration.kind == "kta":
-            what = f"{name} is of kind kta, which takes its parameters when it is started"
-            return [(place, what)] if parameters else []
-        schema = registration.description.parameters if registration.description else {}
-        return parameter_problems(name, schema, parameters, place)
+        return parameter_problems(name, registration.description.parameters, parameters, place)
 
 
 def reads_observations(planners: CallsPlanners, policy: ScalingPolicy) -> bool:

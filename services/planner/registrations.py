@@ -56,9 +56,7 @@ class Registrations:
     def latest(self) -> dict[str, PlannerRegistration]:
         return self._table.latest
 
-    async def register(
-        self, new: NewPlanner, description: PlannerDescription | None, caller: str
-    ) -> PlannerRegistration:
+    async def register(self, new: NewPlanner, description: PlannerDescription, caller: str) -> PlannerRegistration:
         """Publish a registration as the name's next version."""
         before, now = self.latest.get(new.name), self._clock.now()
         # By time, as a policy's: no version repeats, even after a removal.

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -25,7 +25,7 @@ from weir_planner.schemas import example_parameters, parameter_problems, schema_
 
 from runtime.clock import Clock
 
-from .adapters.http import PlannerClient, Post, read_json, usable
+from .adapters.http import PlannerClient, read_json, usable
 from .core.breaker import Breaker
 from .core.contest import for_planner
 from .core.decide import FAILED, INVALID_REPLY, TIMEOUT, coverage_problem
@@ -36,21 +36,14 @@ MAX_CONCURRENT = 16
 """Requests to one planner at once; further ones wait within their own deadline, so that a slow planner delays no other.
 """
 
-Protocol = Callable[[PlanRequest, PlannerRegistration, float, Post], Awaitable[PlanReply]]
-"""Calls a planner of one kind within so many seconds by the client's `post_json`. Raises `PlannerFailed`."""
-
 
 class Remote:
     """The registered planners, each with its circuit; a new version of a registration starts with a closed one."""
 
-    def __init__(
-        self, client: PlannerClient, clock: Clock, others: Mapping[str, Protocol], *, is_measured: bool = True
-    ) -> None:
-        """`others`: the protocols of kinds other than `http`. `is_measured`: whether circuits and failures are the
-        loop's metrics."""
+    def __init__(self, client: PlannerClient, clock: Clock, *, is_measured: bool = True) -> None:
+        """`is_measured`: whether circuits and failures are the loop's metrics."""
         self.client = client
         self._is_measured = is_measured
-        self._others = others
         self._clock = clock
         self._breakers: dict[str, tuple[int, Breaker]] = {}
         self._gates: dict[str, asyncio.Semaphore] = {}
@@ -58,7 +51,7 @@ class Remote:
 
     def apart(self) -> "Remote":
         """Return the planners for calls outside the loop: only the client is shared."""
-        return Remote(self.client, self._clock, self._others, is_measured=False)
+        return Remote(self.client, self._clock, is_measured=False)
 
     async def ask(self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float) -> PlanReply:
         """Return the planner's reply for the entire topology, or a hold with the reason."""
@@ -104,17 +97,17 @@ class Remote:
             self._log.warning("planner-reply-failed", planner=registration.name, error=bounded(repr(error), 500))
             raise PlannerFailed(f"gave a reply that could not be read: {type(error).__name__}") from error
 
-    async def try_out(self, new: NewPlanner, timeout_seconds: float) -> tuple[PlannerDescription | None, PlanReply]:
+    async def try_out(self, new: NewPlanner, timeout_seconds: float) -> tuple[PlannerDescription, PlanReply]:
         """Return the planner's description and its reply to a trial request, each within the time limit and without a
         circuit. Raises `PlannerFailed` with the reason why policies cannot use it."""
-        for url in new.urls:
-            self.client.check(url, new.credential)
-        description = await self._description(new, timeout_seconds) if new.kind == "http" else None
-        parameters = example_parameters(description.parameters) if description else {}
+        self.client.check(new.url, new.credential)
+        description = await self._description(new, timeout_seconds)
+        parameters = example_parameters(description.parameters)
         request = for_planner(PlanRequest.model_validate(example("plan-request")), new.name, parameters, {})
-        # `model_construct`: it was validated as a new planner, and is registered only afterwards.
-        registration = PlannerRegistration.model_construct(
-            **new.model_dump(include=set(NewPlanner.model_fields)),
+        registration = PlannerRegistration(
+            name=new.name,
+            url=new.url,
+            credential=new.credential,
             version=1,
             description=description,
             registered_at=request.now,
@@ -145,8 +138,6 @@ class Remote:
     async def _reply(
         self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float
     ) -> PlanReply:
-        if registration.kind != "http":
-            return await self._others[registration.kind](request, registration, timeout_seconds, self.client.post_json)
         content, url = self._content(request, registration), f"{registration.url}/plan"
         body = usable(await self.client.exchange("POST", url, content, timeout_seconds, registration.credential))
         await read_json(body)
@@ -155,7 +146,7 @@ class Remote:
     def _content(self, request: PlanRequest, registration: PlannerRegistration) -> bytes:
         """Encode the request without the fields that the planner does not read, and without its large ones if it is too
         large."""
-        reads = registration.description.reads if registration.description else None
+        reads = registration.description.reads
         unread = [] if reads is None else [field for field in LARGE if field not in reads]
         for left_out in (unread, [*unread, "observations"], list(LARGE)):
             content = request.model_copy(update={field: [] for field in left_out}).model_dump_json().encode()

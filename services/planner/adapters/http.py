@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from pydantic_core import from_json
@@ -19,12 +19,6 @@ from services.planner.failures import PlannerFailed
 MAX_CONNECTIONS = 256
 LARGE_BYTES = 50_000
 """Larger bodies are parsed in a thread."""
-
-
-class Post(Protocol):
-    """`PlannerClient.post_json`, for other protocols over it."""
-
-    async def __call__(self, url: str, body: Any, timeout_seconds: float, credential: str | None) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def planner_service() -> FastAPI:
 
     app = application("Weir planner", "Planners.", lifespan=alive)
     client = PlannerClient(LOOPBACK)
-    app.include_router(planner_router(Planners(InProcess(), registrations, Remote(client, clock, {})), clock))
+    app.include_router(planner_router(Planners(InProcess(), registrations, Remote(client, clock)), clock))
     return app
 
 
@@ -170,15 +170,16 @@ def test_the_registered_planner_holds_a_job(read: Reader) -> None:
     words, and its memory comes back."""
     url = read.environment["WEIR_PLANNER_SERVER"]
     shown = httpx.get(f"{url}/v1/planners/my-planner").json()
+    described = httpx.get(f"{shown['url']}/").json()
     registration = PlannerRegistration(
-        name="my-planner", url=shown["url"], version=1, registered_at=NOON, registered_by="me"
+        name="my-planner", url=shown["url"], version=1, description=described, registered_at=NOON, registered_by="me"
     )
     stored = httpx.get(f"{read.environment['WEIR_SERVER']}/v1/policies/trial/orders").json()
 
     async def once(request: PlanRequest) -> PlanReply:
         client = PlannerClient(LOOPBACK)
         try:
-            return await Remote(client, FakeClock(NOON), {}).ask(request, registration, 30.0)
+            return await Remote(client, FakeClock(NOON)).ask(request, registration, 30.0)
         finally:
             await client.close()
 

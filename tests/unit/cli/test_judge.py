@@ -34,7 +34,7 @@ class Servers:
         self.requests: list[httpx.Request] = []
         self._analysis, self._outcome_status = analysis, outcome_status
         clock = FakeClock(NOON)
-        remote = Remote(PlannerClient(LOOPBACK, reply_bytes=20_000), clock, {})
+        remote = Remote(PlannerClient(LOOPBACK, reply_bytes=20_000), clock)
         app = application("Weir planner", "Of a test.")
         app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock), remote), clock))
         self._planner = httpx.ASGITransport(app)

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from fastapi import FastAPI
-from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour
+from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour, example
 from weir_planner.installed import ask
 
 from runtime.addresses import Allowed
@@ -39,7 +39,7 @@ SCORED = ScoredHour(
 )
 
 
-KEPT = PlannerRegistration(name=NAME, url="https://planner.invalid", version=1, registered_at=NOON, registered_by="ada")
+KEPT = PlannerRegistration.model_validate(example("planner-registration", "minimal") | {"name": NAME})
 
 
 class Library(MemoryStore):
@@ -94,9 +94,7 @@ def planner() -> FastAPI:
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     app.include_router(router(Health(clock)))
     client = PlannerClient(Allowed.of("http,https", "*", "public", prefix="WEIR_PLANNER_PLUGIN"), resolve=inside)
-    app.include_router(
-        planner_router(Planners(Desk(), FixedRegistrations(clock, KEPT), Remote(client, clock, {})), clock)
-    )
+    app.include_router(planner_router(Planners(Desk(), FixedRegistrations(clock, KEPT), Remote(client, clock)), clock))
     return app
 
 

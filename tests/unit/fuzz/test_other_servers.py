@@ -1,4 +1,4 @@
-"""Bad bodies for the servers that are none of the loop's: a planner's, a KTA algorithm's and the load generator's."""
+"""Bad bodies for the servers that are none of the loop's: a planner's and the load generator's."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from weir_planner import Reply, Request, kta, planner, server
+from weir_planner import Reply, Request, planner, server
 
 from tests.effort import some
 from tests.unit.workloads.memory_output import MemoryOutput
@@ -30,30 +30,12 @@ def careful(request: Request) -> Reply:
     )
 
 
-class Algorithm:
-    """In KTA's shape: every parallelism is the number of cycles so far."""
-
-    def plan(self, context: Any) -> dict[str, int]:
-        return dict.fromkeys(context.nodes, 1 + len(context.resultHistory))
-
-
 def load_generator() -> FastAPI:
     return create_app(Generator(Load(LoadTrace(Step(), 2400)), MemoryOutput(), now_seconds=0.0), WorkloadBoard())
 
 
-NODE = {"type": "flinkStreamingGraphNode", "fields": "id=a"}
-KEY = json.dumps(NODE)
-CYCLE = {"id": "x", "udfStartTimestampMillis": 1, "topology": [NODE], "planResult": {KEY: {"parallelism": 4}}}
-EARLIER = CYCLE | {"udfEndTimestampMillis": 2, "parallelism": {KEY: 4}}
 SERVERS: dict[str, tuple[Callable[[], FastAPI], str, str, Callable[[], Any], int]] = {
     "planner": (lambda: server.application(careful), "POST", "/plan", lambda: example("plan-request"), 40),
-    "kta": (
-        lambda: kta.application(Algorithm()),
-        "POST",
-        f"{kta.PREFIX}/plan",
-        lambda: CYCLE | {"resultHistory": [EARLIER]},
-        1,
-    ),
     "load": (
         load_generator,
         "PUT",

@@ -74,7 +74,7 @@ class Elsewhere(PlannerClient):
 
 def planned(body: bytes) -> Plan:
     """Return the plan of a cycle whose planner answers these bytes."""
-    remote = Remote(Elsewhere(body), FakeClock(NOON), {})
+    remote = Remote(Elsewhere(body), FakeClock(NOON))
     registration = Plugin().registered(url="http://planner.example.org")
     reply = asyncio.run(remote.ask(QUESTION, registration, 5.0))
     plan = make_plan(QUESTION, reply, QUESTION.state, planner="mine", created_at=NOON)
@@ -116,7 +116,7 @@ async def test_fifty_megabytes_are_not_read() -> None:
 
     client = PlannerClient(LOOPBACK)
     async with Plugin(pour) as plugin:
-        reply = await Remote(client, FakeClock(NOON), {}).ask(QUESTION, plugin.registered(), 20.0)
+        reply = await Remote(client, FakeClock(NOON)).ask(QUESTION, plugin.registered(), 20.0)
     assert (reply.kind, reply.code) == ("hold", "planner-failed")
     assert "more than 1000000 bytes" in reply.sentence
     assert sent < 25_000_000

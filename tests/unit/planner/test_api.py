@@ -22,7 +22,7 @@ from tests.unit.planner.shelf import FixedRegistrations
 async def test_trial_requests_do_not_open_the_loops_circuit() -> None:
     """A user requests a plan five times while the planner fails: its circuit in the loop stays closed."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
-    app, remote = application("Weir planner", "Of a test."), Remote(client, clock, {})
+    app, remote = application("Weir planner", "Of a test."), Remote(client, clock)
     question = request(analysis(the_policy=policy(planner={"name": "mine"})))
     async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         registration = plugin.registered("mine")
@@ -46,7 +46,7 @@ async def test_a_broken_package_is_listed_and_named_in_readiness(monkeypatch: py
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, planners = (
         application("Weir planner", "Of a test."),
-        Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock, {})),
+        Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock)),
     )
     app.include_router(planner_router(planners, clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
@@ -73,7 +73,7 @@ async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str
     """The error is one line that names the field; no planner is called."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app = application("Weir planner", "Of a test.")
-    remote = Remote(client, clock, {})
+    remote = Remote(client, clock)
     app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock), remote), clock))
     question = request(analysis()).model_dump(mode="json")
     inner = question["analysis"]
@@ -93,7 +93,7 @@ async def test_a_rate_next_to_nothing_is_answered() -> None:
     """1e-310 records/s is no rate: the planner holds as it does for an unknown rate, with that reason."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, workers = application("Weir planner", "Of a test."), Workers(1)
-    app.include_router(planner_router(Planners(workers, FixedRegistrations(clock), Remote(client, clock, {})), clock))
+    app.include_router(planner_router(Planners(workers, FixedRegistrations(clock), Remote(client, clock)), clock))
     question = request(analysis()).model_dump(mode="json")
     question["analysis"]["operators"][1]["true_processing_rate"]["value"] = 1e-310
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:

@@ -26,7 +26,7 @@ PATH = "/v1/judge"
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app = application("Weir planner", "Of a test.", body_bytes=100_000)
-    planners = Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock, {}))
+    planners = Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock))
     app.include_router(planner_router(planners, clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as found:
         yield found

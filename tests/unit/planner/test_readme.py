@@ -36,10 +36,10 @@ def test_every_code_of_the_planner_is_listed() -> None:
 
 
 def test_the_reference_has_every_planner() -> None:
-    """Those that are built in, and no other besides the two kinds of registered ones."""
+    """Those that are built in, and no other besides the registered ones."""
     page = (FOLDER.parents[1] / "docs" / "reference" / "planners.md").read_text()
     rows = page.split("| planner | source |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `([a-z0-9-]+)`", rows, re.MULTILINE)) == {*built_in(), "kta", "http"}
+    assert set(re.findall(r"^\| `([a-z0-9-]+)`", rows, re.MULTILINE)) == {*built_in(), "http"}
 
 
 @pytest.mark.parametrize("name", sorted(built_in()))

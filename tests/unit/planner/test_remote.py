@@ -35,7 +35,7 @@ async def client() -> AsyncIterator[PlannerClient]:
 
 @pytest.fixture
 def remote(client: PlannerClient) -> Remote:
-    return Remote(client, FakeClock(NOON), {})
+    return Remote(client, FakeClock(NOON))
 
 
 async def reply_of(remote: Remote, plugin: Plugin, seconds: float = 5.0, **registered: Any) -> PlanReply:
@@ -185,7 +185,7 @@ async def test_each_request_has_its_own_connection(remote: Remote) -> None:
 async def test_failures_in_a_row_open_the_circuit(client: PlannerClient) -> None:
     """A later probe closes it; the API shows both states."""
     clock = FakeClock(NOON)
-    remote = Remote(client, clock, {})
+    remote = Remote(client, clock)
     async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         registration = plugin.registered()
         for _ in range(FAILURES_TO_OPEN):
@@ -296,7 +296,7 @@ async def test_credentials_go_by_name(tmp_path: Path) -> None:
     (tmp_path / "for-mine").write_text(f"{token}\n")
     (tmp_path / "two-lines").write_text("first\nsecond")
     client = PlannerClient(LOOPBACK, Credentials(tmp_path))
-    remote = Remote(client, FakeClock(NOON), {})
+    remote = Remote(client, FakeClock(NOON))
     with capture_logs() as logs:
         async with Plugin() as plugin:
             assert (await reply_of(remote, plugin, credential="for-mine")).kind == "scale"
@@ -327,7 +327,7 @@ async def test_large_fields_that_it_does_not_read_are_not_sent() -> None:
             (wide, plugin.registered(description=description), 0),
             (small, complete, 0),
         ):
-            assert (await Remote(client, FakeClock(NOON), {}).ask(question, registration, 5.0)).kind == "scale"
+            assert (await Remote(client, FakeClock(NOON)).ask(question, registration, 5.0)).kind == "scale"
             assert len(plugin.received[-1].json["observations"]) == sent
     await small.close()
     await wide.close()

@@ -1,9 +1,7 @@
 """The SDK's checks of a planner before its first request."""
 
-from typing import Any
-
 import pytest
-from weir_planner import Reply, Request, application, kta
+from weir_planner import Reply, Request, application
 
 
 def stays(request: Request) -> Reply:
@@ -11,20 +9,9 @@ def stays(request: Request) -> Reply:
     return request.hold("enough", "no operator needs more")
 
 
-class Ones:
-    """In KTA's shape."""
-
-    def monitor(self, ctx: kta.Context[Any, Any, Any]) -> dict[str, Any]:
-        return {"turn": len(ctx.resultHistory)}
-
-    def plan(self, ctx: kta.Context[Any, Any, Any]) -> dict[Any, int]:
-        return dict.fromkeys(ctx.nodes, 1)
-
-
 def test_its_interface_is_described() -> None:
     """An OpenAPI document with request and reply."""
-    for app, route in ((application(stays), "/plan"), (kta.application(Ones), "/api/v1alpha1/plan")):
-        assert "requestBody" in app.openapi()["paths"][route]["post"]
+    assert "requestBody" in application(stays).openapi()["paths"]["/plan"]["post"]
 
 
 @pytest.mark.parametrize("threads", [0, -1])
