@@ -123,7 +123,7 @@ def get(
         table = tables.policies_table([found])
     else:
         found = client.application(application_id(application))
-        show(found, output.plain, lambda: tables.application_panel(found))
+        show(found, output.plain, lambda: tables.application_panel(found, wide=wide))
         return
     if output.plain is Format.TABLE:
         show_table(table, wide=wide)

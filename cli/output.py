@@ -141,7 +141,8 @@ def policies_table(items: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def application_panel(item: Mapping[str, Any]) -> RenderableType:
+def application_panel(item: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
+    """Return one application; `wide`: with the scores of its planners."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold")
     rows.add_column()
@@ -159,6 +160,8 @@ def application_panel(item: Mapping[str, Any]) -> RenderableType:
     rows.add_row("decision", str(item.get("decision") or "–"))
     rows.add_row("slot-hours", str(item.get("spend_sentence") or "unknown"))
     rows.add_row("last action", f"{item['action_phase']}: {item['action']}" if item.get("action") else "–")
+    for score in item.get("scores", []) if wide else []:
+        rows.add_row("score", f"{score['label']}: {_score(score)}")
     return Panel(
         Group(rows, _operators(item)),
         title=Text.assemble((item["application"], "bold"), f" · mode {item.get('mode') or '–'}"),
@@ -270,15 +273,30 @@ def _plan(plan: Mapping[str, Any]) -> Rows:
 
 
 def _contenders(contenders: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return a line for each planner that proposed: what it leads to, and why it lost."""
+    """Return a line for each planner that proposed: what it leads to, why it lost, and its score in retrospect."""
     rows: Rows = []
     for each in contenders:
         figures = [number(each.get("cost_slots"), " slots")] if each.get("cost_slots") is not None else []
         if each.get("violation_seconds") is not None:
             figures.append(f"{each['violation_seconds']:,.0f} s above the objective")
-        result = f"lost: {each['lost_because']}" if each.get("lost_because") else "won"
-        rows.append(("candidate", f"{each['label']}: {', '.join([*figures, result])}"))
+        kind, lost = ("shadow", "") if each.get("is_shadow") else ("candidate", "lost: ")
+        result = f"{lost}{each['lost_because']}" if each.get("lost_because") else "won"
+        rows.append((kind, f"{each['label']}: {', '.join([*figures, result])}"))
+        if each.get("score"):
+            rows.append(("", f"score: {_score(each['score'])}"))
     return rows
+
+
+def _score(score: Mapping[str, Any]) -> str:
+    """Return what a planner's plans would have led to."""
+    seconds, late, unanswered = score["seconds"], score["late_seconds"], score["unanswered"]
+    figures = [f"restarts {score['restarts']:,}"]
+    if seconds > 0:
+        slots = score["slot_seconds"] / seconds
+        figures = [f"{slots:,.1f} slots on average", f"late {late:,.0f} s ({late / seconds:.1%})", *figures]
+    if unanswered:
+        figures.append(f"unanswered cycles {unanswered:,}")
+    return f"{', '.join(figures)}, since {moment(score['since'])}"
 
 
 def _evidence(evidence: Mapping[str, Any]) -> list[str]:

@@ -21,8 +21,6 @@ from weir_contracts import DeadLetter, Observation, Outcome, PlanReply, PlanRequ
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
 from weir_planner.installed import LARGE, ask, reads
 
-from runtime.bus import Bus
-from runtime.clock import Clock
 from runtime.dead_letters import DeadLetters
 from runtime.log import text_renderer
 from runtime.loop import Stop
@@ -37,7 +35,6 @@ from services.executor.service import Executor
 from services.planner.core.contest import ContenderRequest
 from services.planner.request_cache import RequestCache
 from services.planner.service import Planner
-from services.planner.shadows import ShadowRunner
 from simulator import Fault, Noise, Observer, Simulation, StreamsSimulation
 from simulator.faults import CLEAR
 from simulator.observe import START
@@ -144,7 +141,7 @@ class Loop:
     """One replica of each service around the applications of `add`. Each `run` continues where the last one ended.
 
     `carry` receives each message on its way and returns what arrives of it, None if it is lost. `asks` asks a planner
-    by its name. `shadows` makes the planner's runner of shadows.
+    by its name.
     """
 
     def __init__(
@@ -153,7 +150,6 @@ class Loop:
         rules: Rules | None = None,
         carry: Callable[[Any], Any] | None = None,
         asks: Callable[[PlanRequest, str], PlanReply] = ask,
-        shadows: Callable[[Bus, Clock], ShadowRunner] | None = None,
     ) -> None:
         self._time = SimulatedTimeLoop(-START_UP_SECONDS)
         self._until = 0.0
@@ -167,10 +163,7 @@ class Loop:
         self.knowledge = MemoryKnowledge()
         self.request_cache = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._planners = InProcess(asks)
-        self._shadows = shadows(self.bus, self.clock) if shadows is not None else None
-        self._planner = Planner(
-            self.bus, self.clock, self._planners, self.request_cache, partitions=1, shadows=self._shadows
-        )
+        self._planner = Planner(self.bus, self.clock, self._planners, self.request_cache, partitions=1)
         self._groups, self._endpoints = SimulatedGroups(), SimulatedEndpoints()
         endpoint = EndpointDriver(self.clock, self._groups, transport=self._endpoints)
         drivers: dict[str, Driver] = {"flink": self.driver, "kubernetes": self.driver, "endpoint": endpoint}
@@ -251,8 +244,6 @@ class Loop:
 
     async def _start_services(self) -> None:
         services = [self._planner.run(self._stop), self._executor.run(self._stop), self._analyze()]
-        if self._shadows is not None:
-            services.append(self._shadows.run(self._stop))
         services += [self._monitor(application) for application in self.applications]
         self._tasks = [asyncio.create_task(service) for service in services]
         await asyncio.sleep(-self._time.time())

@@ -24,7 +24,6 @@ from .planning import Plan, PlanReply, PlanRequest
 from .plugins import PLAN_OBLIGATIONS, PlannerDescription, PlannerRegistration
 from .policy import ScalingPolicy
 from .resource import definition
-from .shadows import Scores, Shadows
 from .topics import DeadLetter
 from .what_if import WhatIf
 
@@ -42,8 +41,6 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "judgement": Judgement,
     "planner-description": PlannerDescription,
     "planner-registration": PlannerRegistration,
-    "shadows": Shadows,
-    "scores": Scores,
 }
 """Contracts by the name of their schema and examples."""
 

@@ -1,13 +1,17 @@
 """State that one plan of an application hands to the next one."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import AfterValidator, Field
 
-from .base import Message, Name, NonNegative, Parallelism, Timestamp, writable
+from .base import Count, Derived, Message, Name, NonNegative, OperatorName, Parallelism, Timestamp, writable
 
+MAX_OTHERS = 15
+"""Ten candidates and five shadows."""
 MEMORY_LIMIT_BYTES = 16_384
 """Maximum size of a planner's memory as JSON."""
 
@@ -20,6 +24,12 @@ def _within_memory_limit(memory: dict[str, Any]) -> dict[str, Any]:
 
 
 PlannerMemory = Annotated[dict[str, Any], AfterValidator(writable), AfterValidator(_within_memory_limit)]
+
+
+def parameters_id(parameters: Mapping[str, Any]) -> str:
+    """Return an id of a planner's parameters: 8 hexadecimal digits."""
+    text = json.dumps(parameters, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class Recommendation(Message):
@@ -64,18 +74,66 @@ class PastAction(Message):
 
 
 class ContenderState(Message):
-    """State of one of a policy's candidates, for its next proposal."""
+    """State of one of a policy's candidates or shadows, for its next proposal."""
 
     label: Name
-    """Label of the candidate."""
+    """Label of the candidate or shadow."""
     planner: Name
     """Name of its planner."""
     parameters_id: Annotated[str, Field(max_length=16)]
     """Id of its parameters; with others it starts with an empty state."""
     memory: PlannerMemory = Field(default_factory=dict)
-    """Memory of the planner, at most 16,384 bytes as JSON; all candidates together keep at most 65,536."""
+    """Memory of the planner, at most 16,384 bytes as JSON; all candidates and shadows together keep at most 65,536."""
     recommendations: Annotated[list[Recommendation], Field(max_length=20)] = Field(default_factory=list)
     """Its recommendations within the stabilisation windows, oldest first."""
+
+
+class Score(Message):
+    """What a planner's plans would have led to by the predictor, with the arrivals that came. All figures are sums."""
+
+    label: Name
+    """Label of the candidate or shadow; the name of the policy's planner."""
+    planner: Name
+    """Name of the planner."""
+    since: Timestamp
+    """Time of the first plan that counts. The score begins again with other parameters or another objective."""
+    seconds: Derived = 0.0
+    """Scored time, in seconds: without the time in which arrivals or a capacity were unknown."""
+    late_seconds: Derived = 0.0
+    """Time above the objective, in seconds."""
+    slot_seconds: Derived = 0.0
+    """Slots × seconds that were used."""
+    restarts: Count = 0
+    """Number of changes of the parallelism."""
+    unanswered: Count = 0
+    """Number of cycles in which the planner failed, was too slow, or gave an invalid reply."""
+
+
+class WaitingRecords(Message):
+    """Records that would wait at a source."""
+
+    records: Derived
+    """Number of unprocessed records."""
+    age_seconds: Derived = 0.0
+    """Age of the oldest unprocessed record, in seconds."""
+
+
+class ScoredCourse(Message):
+    """Score of a planner, and the predicted state of the application from which the next interval continues."""
+
+    score: Score
+    basis_id: Annotated[str, Field(max_length=16)]
+    """Id of the planner's parameters and the policy's objective; with others the score begins again."""
+    until: Timestamp
+    """Time of the observation up to which the course goes."""
+    parallelism: Parallelism
+    """Vector that the planner's last plan leads to, in subtasks by operator."""
+    waiting: Annotated[dict[OperatorName, WaitingRecords], Field(fail_fast=True)] = Field(default_factory=dict)
+    """Records that would wait, by source."""
+    down_seconds: Derived = 0.0
+    """Remaining time of the last restart, in seconds."""
+    replay_seconds: Derived = 0.0
+    """Time by which a restart that begins goes back to its checkpoint, in seconds; 0 once it has."""
 
 
 class PlanState(Message):
@@ -91,5 +149,7 @@ class PlanState(Message):
     """Usual arrival rate. None until arrival rates were known once."""
     actions: Annotated[list[PastAction], Field(max_length=60)] = Field(default_factory=list)
     """Actions of the last hour, oldest first."""
-    contenders: Annotated[list[ContenderState], Field(max_length=10)] = Field(default_factory=list)
-    """State of each of the policy's candidates."""
+    contenders: Annotated[list[ContenderState], Field(max_length=MAX_OTHERS)] = Field(default_factory=list)
+    """State of each of the policy's candidates and shadows."""
+    courses: Annotated[list[ScoredCourse], Field(max_length=1 + MAX_OTHERS)] = Field(default_factory=list)
+    """Scores of the policy's planner and of its candidates and shadows. Empty: it has neither, or nothing was judged yet."""

@@ -26,7 +26,7 @@ from .deployment import Deployment, DeploymentRef, Topology
 from .groups import InstanceRef
 from .observation import Observation
 from .outcome import ActionState, Outcome, QuarantinedVector
-from .plan_state import PlannerMemory, PlanState
+from .plan_state import MAX_OTHERS, PlannerMemory, PlanState, Score
 from .policy import ScalingPolicy
 
 MAX_OBSERVATIONS = 120
@@ -250,12 +250,14 @@ class PlanReply(_Decision):
 
 
 class Contender(Message):
-    """Proposal of the policy's planner or of one of its candidates, as the predictor judged it after the guards."""
+    """Proposal of the policy's planner or of one of its candidates or shadows, as the predictor judged it after the guards."""
 
     label: Name
-    """Label of the candidate; the name of the policy's planner."""
+    """Label of the candidate or shadow; the name of the policy's planner."""
     planner: Name
     """Name of the planner."""
+    is_shadow: bool = False
+    """Whether it is a shadow, whose plan is never chosen."""
     proposed: Parallelism | None = None
     """Vector that it proposed, before the guards. None: it held or gave no proposal."""
     approved: Parallelism | None = None
@@ -273,7 +275,9 @@ class Contender(Message):
     max_utilization: Derived | None = None
     """Predicted demand of the busiest operator divided by its capacity. None: unknown, or not judged."""
     lost_because: Sentence | None = None
-    """Reason why it lost. None: it won, and its plan is this plan."""
+    """Reason why it lost; of a shadow, how its plan compares. None: it won, and its plan is this plan."""
+    score: Score | None = None
+    """Its score in retrospect, up to this cycle. None: nothing was judged yet."""
 
 
 class Plan(_Decision):
@@ -309,8 +313,8 @@ class Plan(_Decision):
     """Action that the guards approved. None for a hold."""
     amendments: Annotated[list[Amendment], Field(max_length=100)] = Field(default_factory=list)
     """Changes by the guards, in their order."""
-    contenders: Annotated[list[Contender], Field(max_length=11)] = Field(default_factory=list)
-    """Proposals of the policy's planner and its candidates. Empty: the policy lists no candidates, or none was asked."""
+    contenders: Annotated[list[Contender], Field(max_length=1 + MAX_OTHERS)] = Field(default_factory=list)
+    """Proposals of the policy's planner, its candidates and its shadows. Empty: the policy lists neither, or none was asked."""
     planning_seconds: NonNegative | None = None
     """Duration of planning in seconds. None: not measured."""
     state: PlanState = Field(default_factory=PlanState)

@@ -69,20 +69,9 @@ class PlannerChoice(Document):
     is held."""
 
 
-class ShadowChoice(PlannerChoice):
-    """Planner that is simulated and scored next to the chosen one; its plans are never executed."""
-
-    label: Name | None = None
-    """Name of its scores. Default: the planner's name. Labels let one planner run with several sets of parameters."""
-
-    @property
-    def called(self) -> str:
-        """Name of the scores: the label, or the planner's name."""
-        return self.label or self.name
-
-
 class CandidateChoice(PlannerFallback):
-    """Planner that proposes next to the chosen one; Weir executes the proposal that the predictor judges best."""
+    """Planner that proposes next to the chosen one. The proposal that the predictor judges best is executed, if it is a
+    candidate's; a shadow's never is."""
 
     label: Name | None = None
     """Name of its proposals in plans. Default: the planner's name. Labels let one planner propose with several sets of
@@ -112,9 +101,9 @@ class PolicySpec(Document):
     candidates: Annotated[list[CandidateChoice], Field(max_length=10)] = Field(default_factory=list)
     """Planners that propose next to `planner`, within its timeout; at most 10. The predictor judges each proposal after
     the guards, and the best one becomes the plan. Default: none."""
-    shadows: Annotated[list[ShadowChoice], Field(max_length=5)] = Field(default_factory=list)
-    """Planners that run on a simulated copy of the application with the real arrivals and are scored, never executed;
-    at most 5. Default: none."""
+    shadows: Annotated[list[CandidateChoice], Field(max_length=5)] = Field(default_factory=list)
+    """Planners that propose as candidates do and are never executed; at most 5. The predictor judges each proposal, and
+    scores it by the arrivals that came. Default: none."""
     behavior: Behavior = Field(default_factory=Behavior)
     """Limits on when and how fast parallelism changes."""
     interval: Duration = timedelta(seconds=5)
@@ -206,28 +195,14 @@ class PolicySpec(Document):
         return self
 
     @model_validator(mode="after")
-    def _candidate_labels_are_unique(self) -> Self:
+    def _labels_are_unique(self) -> Self:
         taken = {self.planner.name: "the planner"}
-        for i, candidate in enumerate(self.candidates):
-            if candidate.called in taken:
-                name = taken[candidate.called]
-                raise ValueError(
-                    f"candidates.{i}: {candidate.called!r} is already the name of {name}: set another label"
-                )
-            taken[candidate.called] = "another candidate"
-        return self
-
-    @model_validator(mode="after")
-    def _shadow_labels_are_unique(self) -> Self:
-        taken = {self.planner.name: "the planner", "observed": "the real application"}
-        for i, shadow in enumerate(self.shadows):
-            if shadow.called in taken:
-                raise ValueError(
-                    f"shadows.{i}: {shadow.called!r} is already the name of {taken[shadow.called]}: set another label"
-                )
-            if not timedelta(milliseconds=50) <= shadow.timeout <= timedelta(seconds=60):
-                raise ValueError(f"shadows.{i}.timeout must lie between 50ms and 60s")
-            taken[shadow.called] = "another shadow"
+        for kind, choices in (("candidate", self.candidates), ("shadow", self.shadows)):
+            for i, choice in enumerate(choices):
+                if choice.called in taken:
+                    name = taken[choice.called]
+                    raise ValueError(f"{kind}s.{i}: {choice.called!r} is already the name of {name}: set another label")
+                taken[choice.called] = f"another {kind}"
         return self
 
 

@@ -44,7 +44,7 @@ _FLINK = "(has(self.application) && has(self.application.flink))"
 _SERVICE = "(has(self.application) && has(self.application.service))"
 _ENDPOINT, _KUBERNETES = (f"(has(self.target) && has(self.target.{name}))" for name in ("endpoint", "kubernetes"))
 _KAFKA = "(has(self.signals) && has(self.signals.kafka))"
-_CALLED = "(has({0}.label) ? {0}.label : (has({0}.name) ? {0}.name : 'rate'))"
+_CALLED = "(has({0}.label) ? {0}.label : {0}.name)"
 
 
 def _unique(field: str) -> Rule:
@@ -95,6 +95,11 @@ RULES: Mapping[str, Sequence[Rule]] = {
         _signal("waiting"),
         _unique("candidates"),
         _unique("shadows"),
+        (
+            "!has(self.candidates) || !has(self.shadows) || self.candidates.all(a, !self.shadows.exists(b, "
+            f"{_CALLED.format('a')} == {_CALLED.format('b')}))",
+            "shadows: one has the name of a candidate: set another label",
+        ),
     ],
     "spec.objective": [
         (

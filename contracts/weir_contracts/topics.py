@@ -15,7 +15,6 @@ from .outcome import Outcome
 from .planning import Plan
 from .plugins import PlannerRegistration
 from .policy import ScalingPolicy
-from .shadows import Shadows
 
 
 class DeadLetter(Message):
@@ -106,7 +105,5 @@ DEAD_LETTERS = _topic(
 )
 PLANNERS = _topic("planners", PlannerRegistration, _COMPACTED)
 """Registered planners; a tombstone removes one. Every replica of the planner service reads all records."""
-SHADOWS = _topic("shadows", Shadows, _COMPACTED_AND_TIMED)
-"""Simulated applications and the scores of the last hours; a tombstone ends the simulation."""
 
-TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS, SHADOWS)
+TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS)

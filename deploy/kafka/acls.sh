@@ -35,12 +35,12 @@ on_topics monitor Write observations.v1alpha1
 on_topics analyzer Read observations.v1alpha1 analyses.v1alpha1 leases
 on_topics analyzer Write analyses.v1alpha1
 
-on_topics planner Read analyses.v1alpha1 observations.v1alpha1 plans.v1alpha1 outcomes.v1alpha1 planners.v1alpha1 shadows.v1alpha1
-on_topics planner Write plans.v1alpha1 planners.v1alpha1 shadows.v1alpha1
+on_topics planner Read analyses.v1alpha1 observations.v1alpha1 plans.v1alpha1 outcomes.v1alpha1 planners.v1alpha1
+on_topics planner Write plans.v1alpha1 planners.v1alpha1
 
 on_topics executor Read plans.v1alpha1 outcomes.v1alpha1 policies.v1alpha1 analyses.v1alpha1
 on_topics executor Write outcomes.v1alpha1
 
-on_topics knowledge Read policies.v1alpha1 observations.v1alpha1 analyses.v1alpha1 plans.v1alpha1 outcomes.v1alpha1 shadows.v1alpha1 \
+on_topics knowledge Read policies.v1alpha1 observations.v1alpha1 analyses.v1alpha1 plans.v1alpha1 outcomes.v1alpha1 \
     dead-letters.v1alpha1 leases
 on_topics knowledge Write policies.v1alpha1 observations.v1alpha1

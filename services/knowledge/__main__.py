@@ -29,7 +29,7 @@ from .adapters.kubernetes import KubernetesResources
 from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
 from .applications_api import applications_router, summary_by_name
-from .consumers import ScoreKeeper, count_dead_letters
+from .consumers import count_dead_letters
 from .core import HistoryLimits
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges
@@ -103,7 +103,6 @@ async def run(settings: KnowledgeSettings) -> int:
         settings.rebuild_seconds,
     )
     leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
-    scores = ScoreKeeper(bus, store, clock, dead_letters)
     app = api()
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -139,7 +138,6 @@ async def run(settings: KnowledgeSettings) -> int:
                 publisher.run(stop),
                 leftovers.run(stop),
                 knowledge.tidy_gauges(stop),
-                scores.follow(stop),
                 count_dead_letters(bus, stop),
                 dead_letters.watch({POLICIES.name: lambda record: decode(record, ScalingPolicy)}, stop),
                 follow_resources(stop),

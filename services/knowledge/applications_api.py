@@ -15,7 +15,6 @@ from weir_contracts import (
     Outcome,
     Plan,
     PolicySpec,
-    Scores,
     WhatIf,
     example,
     parse_duration,
@@ -56,7 +55,6 @@ from .documents import (
 )
 from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
 from .policies_api import parse_version
-from .scores import summarise_scores
 from .spend import spend_view
 from .store import Store, VersionConflict
 
@@ -66,13 +64,7 @@ After = Annotated[str, Query(max_length=200, examples=["shop/orders"])]
 DEFAULT_INTERVAL_SECONDS: float = PolicySpec.model_fields["interval"].default.total_seconds()
 """Of an application without a policy."""
 
-_SINCE, _HORIZON = ("1m", "7d"), ("10s", "1d")
-Since = Annotated[
-    str,
-    Query(
-        max_length=40, description="how far back: a duration between 1m and 7d; rounded to full hours", examples=["24h"]
-    ),
-]
+_HORIZON = ("10s", "1d")
 Wanted = Annotated[
     list[Annotated[str, Query(max_length=420)]],
     Query(
@@ -100,8 +92,6 @@ AtText = Annotated[
         examples=["in 30m"],
     ),
 ]
-_OUTSIDE = messages.outside(*_SINCE)
-_WRONG_SINCE = refuses(422, "The time is invalid", f"since: {_OUTSIDE}", ("query.since", _OUTSIDE))
 _NO_OPERATOR = "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer"
 _NO_PREDICTION = refuses(
     409,
@@ -301,24 +291,6 @@ def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
             raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:
             raise Problem(409, messages.no_prediction_yet(application, missing)) from None
-
-    @routes.get(
-        "/{namespace}/{name}/scores",
-        summary="Scores of the chosen planner and its shadows",
-        description="Under- and over-provisioning, instability, rescales, violation and slot-hours of each planner on a simulated "
-        "application with the arrivals that were observed; `confidence` is how well the chosen planner's simulation fits the observed "
-        "application. 404: the application is unknown, or nothing was scored in this time. 422: an invalid `since`.",
-        **responds(Scores, ERRORS, _WRONG_SINCE),
-    )
-    async def get_scores(application: Application, _caller: Reader, since: Since = "24h") -> Scores:
-        now, reach = clock.now(), _duration("since", since, _SINCE)
-        policy, hours = await store.policy(application), await store.scores(application)
-        if not hours:
-            await _state(store, application)
-        found = summarise_scores(application, hours, policy.spec if policy else None, now - reach, now)
-        if found is None:
-            raise Problem(404, messages.no_scores(application, bool(policy and policy.spec.shadows)))
-        return found
 
     return routes
 

@@ -1,24 +1,20 @@
-"""Consumer groups of knowledge: batches that are kept until they are stored, the shadows' scores, and the count of dead
-letters."""
+"""Consumer groups of knowledge: batches that are kept until they are stored, and the count of dead letters."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 from prometheus_client import Counter
-from weir_contracts import DeadLetter, Shadows
-from weir_contracts.topics import DEAD_LETTERS, SHADOWS
+from weir_contracts import DeadLetter
+from weir_contracts.topics import DEAD_LETTERS
 
 from runtime.bus import Bus, Consumer, PartitionsChanged
-from runtime.clock import Clock
-from runtime.dead_letters import DeadLetters
 from runtime.envelope import Undecodable, decode
 from runtime.labels import CardinalityLimiter
 from runtime.loop import Stop, run_forever
 from runtime.records import Record
 
-from .scores import KEPT
-from .store import RETRY_SECONDS, Store, StoreFull
+from .store import RETRY_SECONDS, StoreFull
 
 Take = Callable[[list[Record]], Awaitable[None]]
 """Stores a batch. `StoreFull` and `StoreUnavailable` repeat it; an empty batch is taken as well."""
@@ -79,38 +75,6 @@ class Batches:
         if self._pending:
             await consumer.commit()
             self._pending = []
-
-
-@dataclass(eq=False, repr=False)
-class ScoreKeeper:
-    """Stores the shadows' hourly scores, in a separate consumer group, so that no other message waits."""
-
-    bus: Bus
-    store: Store
-    clock: Clock
-    dead_letters: DeadLetters
-    retry_seconds: float = RETRY_SECONDS
-
-    async def follow(self, stop: Stop) -> None:
-        """Keep scores until stopped."""
-        batches = Batches(
-            self.bus, [SHADOWS.name], "weir-knowledge-scores", self.take, retry_seconds=self.retry_seconds
-        )
-        await batches.follow("scores", stop)
-
-    async def take(self, records: list[Record]) -> None:
-        """Store the newest hours of each application with a policy; an ended one has none."""
-        newest: dict[str, Shadows] = {}
-        for record in records:
-            decoded = None if record.value is None else await self.dead_letters.decoded(record, Shadows)
-            if decoded is not None:
-                message = decoded.message
-                current = newest.get(message.application)
-                if current is None or message.at >= current.at:
-                    newest[message.application] = message
-        for application, message in newest.items():
-            if await self.store.policy(application) is not None:
-                await self.store.keep_scores(application, message.hours, self.clock.now() - KEPT)
 
 
 async def count_dead_letters(bus: Bus, stop: Stop) -> None:

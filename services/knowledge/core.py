@@ -19,6 +19,7 @@ from weir_contracts import (
     OutcomeOrder,
     Parallelism,
     Plan,
+    Score,
     Symptom,
     precedes,
 )
@@ -321,6 +322,9 @@ class Summary(Message):
     advice: AdviceView | None = None
     """What following the plans would have cost, and how late it would have been. None: the policy does not advise, or too
     little was observed."""
+    scores: list[Score] = Field(default_factory=list)
+    """What the plans of the policy's planner, candidates and shadows would have led to. Empty: it has one planner, or
+    nothing was judged yet."""
     spend_sentence: str | None = None
     """The one that is known of both in a sentence, or why nothing is."""
 
@@ -408,5 +412,6 @@ def summarise(
         problems=_problems(observation) if observation else [],
         spend=spend,
         advice=advice,
+        scores=[course.score for course in plan.state.courses] if plan else [],
         spend_sentence=spend_sentence(spend, advice, newest.advice if mode == "advise" else None),
     )

@@ -1,4 +1,4 @@
-"""Sentences of knowledge for users: errors of the API, readiness, scores."""
+"""Sentences of knowledge for users: errors of the API, readiness."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -23,11 +23,6 @@ def wrong_application(named: str, address: str) -> str:
 
 def no_prediction_yet(application: str, reason: object) -> str:
     return f"{application} has no prediction yet: {reason}"
-
-
-def no_scores(application: str, has_shadows: bool) -> str:
-    reason = "none of its planners was simulated yet" if has_shadows else "its policy lists no shadows (spec.shadows)"
-    return f"{application} has no scores of this time: {reason}"
 
 
 def outside(minimum: str, maximum: str) -> str:
@@ -140,26 +135,6 @@ def redis_contended(key: str, attempts: int) -> str:
 
 def state_changed(application: str) -> str:
     return f"redis: {application} was changed by another replica meanwhile"
-
-
-def not_simulated() -> str:
-    return "the chosen planner was not simulated in this time, so nothing can be compared with it"
-
-
-def too_little_simulated(chosen: str, min_seconds: float) -> str:
-    return f"too little is known of every shadow to compare it with {chosen}: both must be simulated for {min_seconds / 60:.0f} min"
-
-
-def none_cheaper(chosen: str) -> str:
-    return f"none of the shadows would have been cheaper than {chosen} without being late more often"
-
-
-def cheaper(label: str, chosen: str, slots: tuple[float, float], late: tuple[float, float]) -> str:
-    """`slots` and shares of the time `late`: the shadow's and the chosen planner's."""
-    return (
-        f"{label} would have been cheaper than {chosen} without being late more often: {slots[0]:.2f} instead of {slots[1]:.2f} slots "
-        f"on average (−{1 - slots[0] / slots[1]:.0%}), late {late[0]:.2%} instead of {late[1]:.2%} of the time"
-    )
 
 
 def spent(unit: str, used: float, peak: float, peak_slots: int, uncounted: timedelta) -> str:

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Protocol
 
-from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
+from weir_contracts import ActionState, LoopResult, ScalingPolicy
 
 from .core import KINDS, HistoryEntry, Kind, Newest, State
 
@@ -158,18 +158,12 @@ class Store(Protocol):
         """Return stored applications without a policy, and when their newest message was observed (None: unknown)."""
 
     async def forget(self, application: str) -> None:
-        """Delete an application's state, history, action and scores."""
+        """Delete an application's state, history and action."""
 
     async def action(self, application: str) -> ActionState | None: ...
 
     async def put_action(self, action: ActionState, expected: int) -> None:
         """Replace the action with version `expected` (0: none); `VersionConflict` with the current one otherwise."""
-
-    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
-        """Store these hours, replacing their earlier scores, and delete those before `oldest`."""
-
-    async def scores(self, application: str) -> list[ScoredHour]:
-        """Return all hours, oldest first."""
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         """Return events after an id, oldest first, waiting up to `wait_seconds` for the first one."""

@@ -18,8 +18,7 @@ from .remote import Remote
 from .request_cache import RequestCache
 from .service import Planner
 from .settings import PlannerSettings
-from .shadows import ShadowLimits, ShadowRunner, lower_priority
-from .workers import WorkerProcess, Workers
+from .workers import Workers
 
 
 async def run(settings: PlannerSettings) -> int:
@@ -37,17 +36,7 @@ async def run(settings: PlannerSettings) -> int:
     remote = Remote(client, clock)
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
-    shadow_process = WorkerProcess(lower_priority)
-    shadows = ShadowRunner(
-        bus,
-        clock,
-        shadow_process,
-        partitions=settings.partitions,
-        limits=ShadowLimits(settings.shadows_share, settings.shadows_queued, settings.shadows_published_seconds),
-        registered=lambda: frozenset(registrations.latest),
-        call_registered=planners.apart().ask,
-    )
-    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions, shadows=shadows)
+    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
     checks = health.Health(clock)
     checks.register("kafka", bus.ping)
@@ -59,11 +48,10 @@ async def run(settings: PlannerSettings) -> int:
 
     async def plan(stop: Stop) -> None:
         if await wait_for_topics(bus, settings, stop, checks):
-            await asyncio.gather(registrations.follow(stop), planner.run(stop), shadows.run(stop))
+            await asyncio.gather(registrations.follow(stop), planner.run(stop))
 
     async def close() -> None:
         workers.close()
-        shadow_process.close()
         await client.close()
         await bus.close()
 

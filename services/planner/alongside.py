@@ -1,5 +1,5 @@
-"""Ask installed candidates side by side: each call is a dedicated process, forked from one that has imported all
-planners, and ends at the deadline whatever it does.
+"""Ask installed candidates, or shadows, side by side: each call is a dedicated process, forked from one that has
+imported all planners, and ends at the deadline whatever it does.
 
 The loop's worker processes run one call after the other, so that a call that hangs would delay the calls behind it.
 """
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import structlog
 from cachetools import LRUCache
 from weir_contracts import PlanReply, PlanRequest, one_line
-from weir_contracts.shadows import parameters_id
+from weir_contracts.plan_state import parameters_id
 from weir_planner import InvalidParameters
 from weir_planner.installed import UnknownPlanner, ask, needed, reads
 
@@ -68,7 +68,7 @@ class Alongside:
             return []
         deadline = time.monotonic() + timeout_seconds
         if not await self._started(timeout_seconds):
-            return [no_reply(each.planner, FAILED, STARTING, "starting") for each in requests]
+            return [no_reply(each.planner, FAILED, STARTING, "starting", of_shadow=each.is_shadow) for each in requests]
         now = time.monotonic()
         paused = {key: wait for each in requests if (wait := self._waits(key := _key(each), now, timeout_seconds)) > 0}
         called = [each for each in requests if _key(each) not in paused]
@@ -107,7 +107,7 @@ class Alongside:
                 f"planner {name} is not called for another {paused[key]:.0f} s after {circuit.failures} failures in a "
                 f"row, the last: {circuit.last_failure}"
             )
-            return no_reply(name, FAILED, sentence, "circuit-open")
+            return no_reply(name, FAILED, sentence, "circuit-open", of_shadow=each.is_shadow)
         code, sentence = answer
         if code is None:
             try:
@@ -119,8 +119,9 @@ class Alongside:
                 return reply
         given = timeout_seconds if code == TIMEOUT else math.inf
         self._circuits[key] = circuit.failed(time.monotonic(), sentence, given)
-        self._log.warning("candidate-failed", planner=name, application=each.request.application, reason=sentence)
-        return no_reply(name, code, sentence)
+        event = "shadow-failed" if each.is_shadow else "candidate-failed"
+        self._log.warning(event, planner=name, application=each.request.application, reason=sentence)
+        return no_reply(name, code, sentence, of_shadow=each.is_shadow)
 
     async def _called(
         self, requests: Sequence[ContenderRequest], deadline: float, timeout_seconds: float

@@ -99,8 +99,9 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
         named = [("policy.spec.planner", choice.name, choice.parameters)]
         if choice.fallback is not None:
             named.append(("policy.spec.planner.fallback", choice.fallback.name, choice.fallback.parameters))
-        for i, each in enumerate(request.policy.spec.candidates):
-            named.append((f"policy.spec.candidates.{i}", each.name, each.parameters))
+        for field in ("candidates", "shadows"):
+            for i, each in enumerate(getattr(request.policy.spec, field)):
+                named.append((f"policy.spec.{field}.{i}", each.name, each.parameters))
         wrong = await asyncio.to_thread(
             lambda: [each for field, name, values in named for each in planners.problems(name, values, field)]
         )

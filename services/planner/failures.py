@@ -9,7 +9,7 @@ from .core.decide import FAILED
 
 _COUNT = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
 _SHADOWS = Counter(
-    "weir_planner_shadow_failures_total", "Planners that gave no answer about a simulated copy", ["planner", "reason"]
+    "weir_planner_shadow_failures_total", "Shadows, and planners in trials, that gave no answer", ["planner", "reason"]
 )
 _planner = CardinalityLimiter(100)
 
@@ -30,7 +30,7 @@ def no_reply(
 ) -> PlanReply:
     """Return the hold, and count it; `reason` is the metric's label if it says more than the code.
 
-    Failures about a simulated application are counted separately, since they decide nothing.
+    Failures of shadows and in trials are counted separately, since they decide nothing.
     """
     (_SHADOWS if of_shadow else _COUNT).labels(_planner(planner), reason or code).inc()
     return PlanReply(kind="hold", code=code, sentence=sentence)

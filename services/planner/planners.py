@@ -5,20 +5,26 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from weir_contracts import NO_REPLY, Plan, PlanReply, PlanRequest, ScalingPolicy, bounded, fitted
+import structlog
+from weir_contracts import NO_REPLY, Plan, PlanReply, PlanRequest, ScalingPolicy, bounded, fitted, one_line
 from weir_planner import InvalidParameters
 from weir_planner.installed import LARGE, installed, parse_parameters, problems
 from weir_planner.schemas import Problems, parameter_problems
 
 from runtime.clock import Clock
 
-from .core.contest import ContenderRequest, best_of, candidate_requests, for_planner, own_request, planned
+from .core.contest import ContenderRequest, best_of, for_planner, other_requests, own_request, planned
 from .core.decide import INVALID, precheck
 from .core.restarts import with_restart
 from .failures import no_reply
 from .registrations import Registrations
 from .remote import Remote
 from .workers import Workers
+
+SHADOWS_SHARE = 0.1
+"""Of the interval: the time in which shadows have to reply, so that they delay a plan by no more."""
+MIN_SHADOWS_SECONDS = 0.25
+"""Time for shadows at short intervals: to fork a process takes about 0.05 s."""
 
 
 class CallsPlanners(Protocol):
@@ -32,7 +38,7 @@ class CallsPlanners(Protocol):
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply: ...
 
     async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
-        """Ask several planners side by side; none delays another one."""
+        """Ask a policy's candidates, or its shadows, side by side; none delays another one."""
 
 
 class Planners:
@@ -43,6 +49,8 @@ class Planners:
         self.workers = workers
         self.registrations = registrations
         self.remote = remote
+        # Failures of shadows, within a shorter time, must not open the circuits of planners that decide.
+        self._remote_of_shadows = remote.apart()
 
     async def start(self) -> None:
         """Wait until the workers run and all registrations are read."""
@@ -79,10 +87,17 @@ class Planners:
         elsewhere = self.registrations.latest
         here = [each for each in requests if each.planner in installed() and each.planner not in elsewhere]
         others = [each for each in requests if each not in here]
-        calls = asyncio.gather(*(self.ask(each.request, each.planner, timeout_seconds) for each in others))
+        calls = asyncio.gather(*(self._ask_elsewhere(each, timeout_seconds) for each in others))
         of_here, of_others = await asyncio.gather(self.workers.ask_alongside(here, timeout_seconds), calls)
         replies = {id(each): reply for each, reply in zip([*here, *others], [*of_here, *of_others], strict=True)}
         return [replies[id(each)] for each in requests]
+
+    async def _ask_elsewhere(self, call: ContenderRequest, timeout_seconds: float) -> PlanReply:
+        registration = self.registrations.latest.get(call.planner)
+        if registration is None:
+            return no_reply(call.planner, INVALID, self._unknown(call.planner), "unknown", of_shadow=call.is_shadow)
+        remote = self._remote_of_shadows if call.is_shadow else self.remote
+        return await remote.ask(call.request, registration, timeout_seconds)
 
     def _unknown(self, name: str) -> str:
         broken = "".join(f"; {each}" for each in problems() if each.name == name)
@@ -115,21 +130,49 @@ async def plan_for(
     planners: CallsPlanners, request: PlanRequest, clock: Clock, *, created_at: datetime | None = None
 ) -> Plan:
     """Make a plan by the policy's planner, its candidates and the guards, or to restart a stuck instance; `created_at` is now
-    by default."""
+    by default. It lists what the policy's shadows would have done, and is the same without them."""
     began, held = clock.monotonic(), precheck(request)
     own = own_request(request)
-    candidates = candidate_requests(request) if held is None else []
+    others = other_requests(request) if held is None else []
+    candidates, shadows = ([each for each in others if each.is_shadow is kind] for kind in (False, True))
     timeout_seconds = request.policy.spec.planner.timeout.total_seconds()
-    others: list[PlanReply] = []
-    if candidates:
-        asking = planners.ask_alongside(candidates, timeout_seconds)
-        reply, others = await asyncio.gather(decide(planners, own.request), asking)
+    if others:
+        reply, *of_others = await asyncio.gather(
+            decide(planners, own.request),
+            planners.ask_alongside(candidates, timeout_seconds),
+            planners.ask_alongside(shadows, _shadows_seconds(request.policy)),
+        )
     else:
-        reply = held or await decide(planners, own.request)
+        reply, of_others = held or await decide(planners, own.request), [[], []]
     at, seconds = created_at or clock.now(), round(clock.monotonic() - began, 4)
-    replies = zip([own, *candidates], [reply, *others], strict=True)
-    plans = [planned(each, answer, created_at=at, planning_seconds=seconds) for each, answer in replies]
-    return with_restart(best_of(request, list(zip([own, *candidates], plans, strict=True))), request)
+
+    def plans_of(
+        calls: Sequence[ContenderRequest], replies: Sequence[PlanReply]
+    ) -> list[tuple[ContenderRequest, Plan]]:
+        return [
+            (each, planned(each, answer, created_at=at, planning_seconds=seconds))
+            for each, answer in zip(calls, replies, strict=True)
+        ]
+
+    plans = plans_of([own, *candidates], [reply, *of_others[0]])
+    try:
+        best = best_of(request, [*plans, *plans_of(shadows, of_others[1])])
+    except Exception as error:
+        if not shadows:
+            raise
+        # Whatever a shadow replied, the plan is made.
+        structlog.get_logger("planner").warning(
+            "shadows-failed", application=request.application, error=one_line(error)
+        )
+        best = best_of(request, plans)
+    return with_restart(best, request)
+
+
+def _shadows_seconds(policy: ScalingPolicy) -> float:
+    """Return the time in which shadows have to reply."""
+    spec = policy.spec
+    share = SHADOWS_SHARE * spec.interval.total_seconds()
+    return min(spec.planner.timeout.total_seconds(), max(share, MIN_SHADOWS_SECONDS))
 
 
 async def decide(planners: CallsPlanners, request: PlanRequest) -> PlanReply:

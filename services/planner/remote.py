@@ -50,7 +50,7 @@ class Remote:
         self._log = structlog.get_logger("planner")
 
     def apart(self) -> "Remote":
-        """Return the planners for calls outside the loop: only the client is shared."""
+        """Return the planners for calls that decide nothing: only the client is shared."""
         return Remote(self.client, self._clock, is_measured=False)
 
     async def ask(self, request: PlanRequest, registration: PlannerRegistration, timeout_seconds: float) -> PlanReply:

@@ -20,7 +20,6 @@ from .pending import UNCOMMITTED_SECONDS, PendingDecisions, skipped
 from .planners import CallsPlanners, plan_for, reads_observations
 from .registrations import registration_of
 from .request_cache import RequestCache
-from .shadows import ShadowRunner
 
 GROUP = "weir-planner"
 
@@ -36,14 +35,12 @@ class Planner:
         cache: RequestCache,
         *,
         partitions: int,
-        shadows: ShadowRunner | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
         self._planners = planners
         self._cache = cache
         self._partitions = partitions
-        self._shadows = shadows
         self._dead_letters = DeadLetters(bus, "planner", clock)
         self._outcomes = GlobalTable(bus, OUTCOMES.name, _outcome, on_change=cache.happened)
         self._assigned: frozenset[int] = frozenset()
@@ -114,8 +111,6 @@ class Planner:
         # Another replica plans for the lost partitions; their state here would be stale if they came back.
         self._decisions.drop(lambda application: partition_of(application, self._partitions) in assigned)
         self._cache.keep_only(lambda application: partition_of(application, self._partitions) in assigned)
-        if self._shadows is not None:
-            self._shadows.assign(assigned)
         await plans.assign([])
         await plans.assign(assigned)
         await observations.assign(assigned)
@@ -150,8 +145,6 @@ class Planner:
                 # Even if the application is back by the end of the batch, its earlier state ended here.
                 self._cache.ended(analysis)
                 self._decisions.drop(lambda name, ended=analysis.application: name != ended)  # type: ignore[misc]
-                if self._shadows is not None:
-                    self._shadows.ended(analysis.application)
             other = newest.get(analysis.application)
             if other is not None:
                 skipped()
@@ -186,8 +179,6 @@ class Planner:
             await self._dead_letters.send(decoded.record, "plan-too-large", f"the plan is not published: {error}")
             return
         self._cache.planned(plan, analysis)
-        if self._shadows is not None:
-            self._shadows.offer(self._request(analysis))
 
     def _request(self, analysis: Analysis) -> PlanRequest:
         wanted = reads_observations(self._planners, analysis.policy)

@@ -57,25 +57,6 @@ class PlannerSettings(ServiceSettings):
         description="maximum size of a request to a registered planner, in bytes",
     )
 
-    shadows_share: float = Field(
-        default=0.2,
-        gt=0,
-        le=1,
-        description="maximum processor time of an application's shadow planners, as a share of its interval",
-    )
-    shadows_queued: int = Field(
-        default=1_000,
-        ge=1,
-        le=100_000,
-        description="maximum number of applications whose shadows wait; further ones are dropped and counted",
-    )
-    shadows_published_seconds: float = Field(
-        default=30.0,
-        ge=1,
-        le=3_600,
-        description="time between two messages about an application's shadows, in s; scores since the last one are lost with the process",
-    )
-
     @model_validator(mode="after")
     def _readable_lists(self) -> Self:
         self.allowed()

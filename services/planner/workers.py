@@ -183,7 +183,8 @@ class Workers:
     def __init__(self, count: int = 1) -> None:
         self._processes = [WorkerProcess(_warm) for _ in range(count)]
         self._room = asyncio.Semaphore(count * DEPTH)
-        self._alongside = Alongside()
+        # Shadows that hang must not take the places of candidates.
+        self._alongside, self._shadows = Alongside(), Alongside()
         self._log = structlog.get_logger("planner")
 
     async def start(self) -> None:
@@ -214,7 +215,8 @@ class Workers:
 
     async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
         """Return each planner's reply, or a hold with the reason; each runs in its own process."""
-        return await self._alongside.ask(requests, timeout_seconds)
+        alongside = self._shadows if any(each.is_shadow for each in requests) else self._alongside
+        return await alongside.ask(requests, timeout_seconds)
 
     def close(self) -> None:
         """Kill the processes."""

@@ -52,6 +52,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "each port must lie between 1 and 65535",
     ),
     ({**LAG, **FLINK, "candidates": [{"name": "hpa"}, {"name": "hpa"}]}, "two have the same name"),
+    ({**LAG, **FLINK, "candidates": [{"name": "hpa"}], "shadows": [{"name": "hpa"}]}, "has the name of a candidate"),
     ({**LAG, **FLINK, "budget": {"cpu": 4}}, "cpu needs perSlot.cpu"),
     ({**LAG, **WORKLOAD, "application": {"service": {"processed": "done"}}}, "has no such name"),
     (

@@ -76,7 +76,7 @@ class World:
         **options: Any,
     ) -> None:
         of_application = {name: options.pop(name) for name in ("noise", "faults", "seed") if name in options}
-        of_loop = {name: options.pop(name) for name in ("rules", "shadows") if name in options}
+        of_loop = {name: options.pop(name) for name in ("rules",) if name in options}
         self.load = load
         self.edit: Callable[[Observation], Observation | None] = lambda observation: observation
         self.keep: tuple[type[Message], ...] = ()

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 from pydantic import SecretStr
-from weir_contracts import PolicySpec
+from weir_contracts import PlannerChoice, PlannerFallback, PolicySpec
 
 from runtime.http_client import async_client
 
@@ -52,15 +52,12 @@ class PlannerCatalogue:
 
 
 def named(spec: PolicySpec) -> list[dict[str, Any]]:
-    """Return every planner that a policy names with its field: the chosen one, candidates, shadows, and fallbacks."""
-    choices = [("spec.planner", spec.planner), *((f"spec.shadows.{i}", each) for i, each in enumerate(spec.shadows))]
-    found = []
-    for field, choice in choices:
-        found.append({"field": field, "name": choice.name, "parameters": choice.parameters})
-        if (fallback := choice.fallback) is not None:
-            found.append({"field": f"{field}.fallback", "name": fallback.name, "parameters": fallback.parameters})
-    found += [
-        {"field": f"spec.candidates.{i}", "name": each.name, "parameters": each.parameters}
-        for i, each in enumerate(spec.candidates)
+    """Return every planner that a policy names with its field: the chosen one, its fallback, candidates and shadows."""
+    fallback = [] if spec.planner.fallback is None else [("spec.planner.fallback", spec.planner.fallback)]
+    choices: list[tuple[str, PlannerChoice | PlannerFallback]] = [
+        ("spec.planner", spec.planner),
+        *fallback,
+        *((f"spec.shadows.{i}", each) for i, each in enumerate(spec.shadows)),
+        *((f"spec.candidates.{i}", each) for i, each in enumerate(spec.candidates)),
     ]
-    return found
+    return [{"field": field, "name": each.name, "parameters": each.parameters} for field, each in choices]

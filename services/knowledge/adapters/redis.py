@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from pydantic import SecretStr
-from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
+from weir_contracts import ActionState, LoopResult, ScalingPolicy
 
 from services.knowledge import messages
 from services.knowledge.adapters import state_documents
-from services.knowledge.adapters.connection import Connection, pack, unpack
+from services.knowledge.adapters.connection import Connection, pack
 from services.knowledge.adapters.feed import EVENT_BYTES, RedisFeed
 from services.knowledge.adapters.history import RedisHistory, history_keys
 from services.knowledge.adapters.state_documents import Stored
@@ -36,8 +36,6 @@ APPLICATIONS = "weir:applications"
 """A set of the applications with a state; each state is a hash."""
 STATE = "weir:state:"
 ACTIONS = "weir:actions"
-SCORES = "weir:scores:"
-"""A hash of each application: scores by hour (`hour_key`)."""
 WHOLE = "weir:whole"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""
@@ -101,11 +99,6 @@ return {1, ''}
 def _as_written(policy: ScalingPolicy) -> str:
     """Return the policy without the fields that its user left out: a default may change."""
     return policy.model_dump_json(exclude_unset=True)
-
-
-def hour_key(hour: datetime) -> str:
-    """Return a text that sorts as the hours do."""
-    return hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
 
 class RedisStore(Connection):
@@ -331,7 +324,7 @@ class RedisStore(Connection):
         found = await self.batch([("SMEMBERS", APPLICATIONS), ("HKEYS", ACTIONS), ("HKEYS", POLICIES)])
         with_policy = found.pop()
         kept = {name for names in found for name in names}
-        for prefix in (SCORES, STATE, *history_keys("")):
+        for prefix in (STATE, *history_keys("")):
             kept |= {key.removeprefix(prefix) for key in await self.do(self._keys(prefix))}
         kept -= set(with_policy)
         states = await self.states(sorted(kept))
@@ -344,7 +337,7 @@ class RedisStore(Connection):
         self._cache.pop(application, None)
         await self.batch(
             [
-                ("DEL", STATE + application, *history_keys(application), SCORES + application),
+                ("DEL", STATE + application, *history_keys(application)),
                 ("SREM", APPLICATIONS, application),
                 ("HDEL", ACTIONS, application),
             ]
@@ -360,23 +353,6 @@ class RedisStore(Connection):
         )
         if done == 0:
             raise VersionConflict(ActionState.model_validate_json(current) if current else None)
-
-    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
-        key = SCORES + application
-        fields = {
-            hour_key(each.hour): pack(each.model_dump_json(exclude_defaults=True))
-            for each in hours
-            if each.hour >= oldest
-        }
-        if fields:
-            await self.do(self.client.hset(key, mapping=fields))
-        old = [hour for hour in await self.do(self.client.hkeys(key)) if hour < hour_key(oldest)]
-        if old:
-            await self.do(self.client.hdel(key, *old))
-
-    async def scores(self, application: str) -> list[ScoredHour]:
-        found = await self.do(self.client.hgetall(SCORES + application))
-        return [ScoredHour.model_validate_json(unpack(found[hour])) for hour in sorted(found)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         return await self._feed.after(after, count, wait_seconds)

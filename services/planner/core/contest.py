@@ -1,7 +1,7 @@
-"""Choose among the plans of a policy's planner and its candidates. Pure.
+"""Choose among the plans of a policy's planner and its candidates, and judge those of its shadows. Pure.
 
 Each proposal passes the guards as if its planner were the only one, with its own memory and its own recommendations for
-the stabilisation windows. The predictor then judges what each plan leads to, and the best plan wins.
+the stabilisation windows. The predictor then judges what each plan leads to, and the best plan wins that is no shadow's.
 """
 
 import json
@@ -21,9 +21,10 @@ from weir_contracts import (
     PlanReply,
     PlanRequest,
     PlanState,
+    ScoredCourse,
     bounded,
 )
-from weir_contracts.shadows import parameters_id
+from weir_contracts.plan_state import parameters_id
 from weir_planner.request import Request
 
 from predictor import Comparison, Outlook, TooLittle, comparison_of, within_tolerance
@@ -31,10 +32,11 @@ from predictor import Comparison, Outlook, TooLittle, comparison_of, within_tole
 from . import messages
 from .decide import assumptions_of, make_plan
 from .recommendations import condensed, max_kept
+from .scores import basis_of, begun, continued, followed
 
 MAX_RECOMMENDATIONS = 20
 MAX_MEMORIES_BYTES = 65_536
-"""Of all candidates together: a plan carries them to the next one."""
+"""Of all candidates and shadows together: a plan carries them to the next one."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class ContenderRequest:
     label: str
     planner: str
     request: PlanRequest
+    is_shadow: bool = False
+    """Whether its plan is judged only, and never chosen."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class _Judged:
         return self.plan.code not in NO_REPLY
 
     @property
+    def may_win(self) -> bool:
+        return self.outlook is not None and not self.call.is_shadow
+
+    @property
     def cost(self) -> tuple[int, int]:
         return self.slots, sum(self.vector.values())
 
@@ -67,27 +75,28 @@ def for_planner(request: PlanRequest, planner: str, parameters: dict[str, Any], 
     """Return the request as a policy with this planner alone would make it."""
     policy = request.policy
     choice = PlannerChoice(name=planner, parameters=parameters, timeout=policy.spec.planner.timeout)
-    spec = policy.spec.model_copy(update={"planner": choice, "candidates": []})
+    spec = policy.spec.model_copy(update={"planner": choice, "candidates": [], "shadows": []})
     return request.model_copy(update={"policy": policy.model_copy(update={"spec": spec}), "memory": memory})
 
 
 def own_request(request: PlanRequest) -> ContenderRequest:
-    """Return the request to the policy's planner, without the state of its candidates."""
-    name, state = request.policy.spec.planner.name, request.state.model_copy(update={"contenders": []})
+    """Return the request to the policy's planner, without the state of its candidates and shadows."""
+    name, state = request.policy.spec.planner.name, request.state.model_copy(update={"contenders": [], "courses": []})
     return ContenderRequest(name, name, request.model_copy(update={"state": state}))
 
 
-def candidate_requests(request: PlanRequest) -> list[ContenderRequest]:
-    """Return the requests to the candidates, each with its own memory and recommendations; with other parameters it
-    starts again."""
+def other_requests(request: PlanRequest) -> list[ContenderRequest]:
+    """Return the requests to the candidates and then to the shadows, each with its own memory and recommendations; with
+    other parameters it starts again."""
     kept = {(each.label, each.planner, each.parameters_id): each for each in request.state.contenders}
-    found = []
-    for candidate in request.policy.spec.candidates:
-        key = (candidate.called, candidate.name, parameters_id(candidate.parameters))
+    spec, found = request.policy.spec, []
+    for i, choice in enumerate([*spec.candidates, *spec.shadows]):
+        key = (choice.called, choice.name, parameters_id(choice.parameters))
         own = kept.get(key) or ContenderState(label=key[0], planner=key[1], parameters_id=key[2])
-        state = request.state.model_copy(update={"recommendations": own.recommendations, "contenders": []})
-        alone = for_planner(request, candidate.name, candidate.parameters, own.memory)
-        found.append(ContenderRequest(candidate.called, candidate.name, alone.model_copy(update={"state": state})))
+        update = {"recommendations": own.recommendations, "contenders": [], "courses": []}
+        alone = for_planner(request, choice.name, choice.parameters, own.memory)
+        alone = alone.model_copy(update={"state": request.state.model_copy(update=update)})
+        found.append(ContenderRequest(choice.called, choice.name, alone, is_shadow=i >= len(spec.candidates)))
     return found
 
 
@@ -101,7 +110,8 @@ def planned(
 
 
 def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]) -> Plan:
-    """Return the best plan, which lists all contenders; the first is the policy's own planner, to which ties go.
+    """Return the best plan, which lists all contenders; the first is the policy's own planner, to which ties go. With
+    shadows alone the own planner's plan is the plan as it is.
 
     Where the predictor cannot judge, the own planner's plan is the plan; so it is without candidates.
     """
@@ -110,21 +120,46 @@ def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]
     comparison = comparison_of(Request.of(request), assumptions_of(request, plans[0][1].planner))
     contenders, not_judged = _judged(comparison, request, plans)
     own = contenders[0]
-    able = [each for each in contenders if each.outlook is not None]
+    able = [each for each in contenders if each.may_win]
     winner = own if not able or isinstance(comparison, TooLittle) else _best(comparison, able)
-    listed = [_contender(each, winner, comparison, not_judged) for each in contenders]
-    return _with_prediction(winner).model_copy(
-        update={"state": _state(own.plan.state, contenders[1:]), "contenders": listed}
-    )
+    courses = _courses(request, comparison, plans)
+    scores = {each.score.label: each.score for each in courses}
+    listed = [
+        _contender(each, winner, comparison, not_judged).model_copy(update={"score": scores.get(each.call.label)})
+        for each in contenders
+    ]
+    has_candidates = any(not each.call.is_shadow for each in contenders[1:])
+    plan = _with_prediction(winner) if has_candidates else own.plan
+    state = _state(own.plan.state, contenders[1:]).model_copy(update={"courses": courses})
+    return plan.model_copy(update={"state": state, "contenders": listed})
 
 
 def _idle(plan: Plan, request: PlanRequest) -> Plan:
-    """Return the plan of a cycle without candidates. They keep their memory; their windows must be covered again."""
-    kept = request.state.contenders if request.policy.spec.candidates else []
-    if not kept:
+    """Return the plan of a cycle in which no candidate and no shadow was asked. They keep their memory and scores; their
+    windows must be covered again."""
+    if not request.policy.spec.candidates and not request.policy.spec.shadows:
         return plan
-    again = [each.model_copy(update={"recommendations": []}) for each in kept]
-    return plan.model_copy(update={"state": plan.state.model_copy(update={"contenders": again})})
+    again = [each.model_copy(update={"recommendations": []}) for each in request.state.contenders]
+    state = plan.state.model_copy(update={"contenders": again, "courses": request.state.courses})
+    return plan.model_copy(update={"state": state})
+
+
+def _courses(
+    request: PlanRequest, comparison: Comparison | TooLittle, plans: Sequence[tuple[ContenderRequest, Plan]]
+) -> list[ScoredCourse]:
+    """Return the scores after this cycle. While arrivals or a capacity are unknown they stand still."""
+    kept = {(each.score.label, each.score.planner, each.basis_id): each for each in request.state.courses}
+    keys = [(call.label, call.planner, basis_of(call.request)) for call, _ in plans]
+    if isinstance(comparison, TooLittle) or comparison.suspects or comparison.partial:
+        return [kept[key] for key in keys if key in kept]
+    found, now = [], request.analysis.observed_at
+    for key, (_, plan) in zip(keys, plans, strict=True):
+        course = kept.get(key) or begun(*key, comparison, now)
+        is_other = set(course.parallelism) != set(comparison.current)
+        if is_other or _unmeasured(comparison, course.parallelism) is None:
+            course = continued(course, comparison, now)
+        found.append(followed(course, plan, request, comparison))
+    return found
 
 
 def _judged(
@@ -198,6 +233,7 @@ def _contender(each: _Judged, winner: _Judged, comparison: Comparison | TooLittl
     return Contender(
         label=each.call.label,
         planner=each.call.planner,
+        is_shadow=each.call.is_shadow,
         proposed=plan.proposed,
         approved=plan.approved,
         code=plan.code,
@@ -218,6 +254,8 @@ def _lost(each: _Judged, winner: _Judged, comparison: Comparison | TooLittle, no
         return messages.undecided(not_judged or "", winner.call.label)
     if each.outlook is None:
         return messages.not_known_to_suffice(_unmeasured(comparison, each.vector) or "")
+    if each.call.is_shadow and (winner.outlook is None or _best(comparison, [winner, each]) is each):
+        return messages.better_than(winner.call.label)
     held = each.plan.proposed is not None and each.plan.approved is None
     reason = _worse(each, winner, comparison)
     return messages.held_by(_last_guard(each.plan), reason) if held else reason
@@ -251,13 +289,13 @@ def _with_prediction(winner: _Judged) -> Plan:
     return winner.plan.model_copy(update={"prediction": winner.outlook.prediction()})
 
 
-def _state(own: PlanState, candidates: Sequence[_Judged]) -> PlanState:
-    """Return the state for the next plan: the own planner's, and that of each candidate.
+def _state(own: PlanState, others: Sequence[_Judged]) -> PlanState:
+    """Return the state for the next plan: the own planner's, and that of each candidate and shadow.
 
-    A memory that exceeds what all candidates may keep together is left out: its planner starts again.
+    A memory that exceeds what all of them may keep together is left out: its planner starts again.
     """
     left, kept = MAX_MEMORIES_BYTES, []
-    for each in candidates:
+    for each in others:
         state, memory = each.plan.state, each.plan.state.memory
         size = len(json.dumps(memory, default=str).encode()) if memory else 0
         if size > left:

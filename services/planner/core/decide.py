@@ -143,6 +143,7 @@ def make_plan(
                 "arrivals": arrivals,
                 "actions": actions,
                 "contenders": [],
+                "courses": [],
             }
         ),
     )

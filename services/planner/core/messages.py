@@ -339,3 +339,7 @@ def dearer_than(slots: int, winner: str, best_slots: int) -> str:
 
 def no_better_than(winner: str) -> str:
     return f"is no better than {winner}"
+
+
+def better_than(winner: str) -> str:
+    return f"would be chosen instead of {winner} if it were a candidate"

@@ -22,7 +22,6 @@ from weir_contracts.topics import (
     PLANNERS,
     PLANS,
     POLICIES,
-    SHADOWS,
     TOPICS,
 )
 
@@ -50,9 +49,8 @@ READERS: dict[str, set[str]] = {
     PLANS.name: {"executor", "knowledge"},
     OUTCOMES.name: {"planner", "executor", "knowledge"},
     PLANNERS.name: {"planner"},
-    SHADOWS.name: {"knowledge"},
 }
-"""Services that have a group for the records of a topic, and so send the dead letters. (The planner reads plans and shadows only when
+"""Services that have a group for the records of a topic, and so send the dead letters. (The planner reads plans only when
 it takes partitions over.)"""
 WITHOUT_VALUE: dict[str, set[str]] = {OBSERVATIONS.name: READERS[OBSERVATIONS.name]}
 """Who puts a record without a value aside: in a compacted topic it is a tombstone, and says that there is nothing any

@@ -1,4 +1,4 @@
-"""A planner process with the candidates given on the command line: prints plans as JSON lines."""
+"""A planner process with a policy whose further fields are given on the command line: prints plans as JSON lines."""
 
 import asyncio
 import json
@@ -12,16 +12,15 @@ from services.planner.workers import Workers
 from tests.unit.planner.build import analysis, policy, request
 
 
-async def plans(candidates: list[dict[str, Any]], timeout: str, cycles: int) -> None:
+async def plans(timeout: str, cycles: int, **spec: Any) -> None:
     """Print each plan, and the seconds that it took."""
     workers = Workers(1)
     await workers.start()
     await workers._alongside._started(60.0)
+    await workers._shadows._started(60.0)
     try:
         for _ in range(cycles):
-            question = request(
-                analysis(arrivals=2400, the_policy=policy(planner={"timeout": timeout}, candidates=candidates))
-            )
+            question = request(analysis(arrivals=2400, the_policy=policy(planner={"timeout": timeout}, **spec)))
             began = time.monotonic()
             plan = await plan_for(workers, question, SystemClock(), created_at=question.now)
             taken = time.monotonic() - began
@@ -33,4 +32,4 @@ async def plans(candidates: list[dict[str, Any]], timeout: str, cycles: int) -> 
 
 def main() -> None:
     """Not run as the main module, which each forked process would import again."""
-    asyncio.run(plans(json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    asyncio.run(plans(sys.argv[2], int(sys.argv[3]), **json.loads(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Candidates in processes of their own: nine of ten that hang, die or raise cost only their own proposals."""
+"""Candidates and shadows in processes of their own: those that hang, die or raise cost only their own proposals."""
 
 import json
 import os
@@ -48,12 +48,12 @@ NAMES = ("spins", "sleeps", "dies", "raises", "six")
 TIMEOUT_SECONDS = 4.0
 
 
-def cycles(site: Path, candidates: list[dict[str, Any]], count: int, timeout: str) -> list[dict[str, Any]]:
+def cycles(site: Path, count: int, timeout: str, **spec: Any) -> list[dict[str, Any]]:
     """Return the plans of a planner process in whose environment the package is installed, and their durations."""
     install(site, "odd", PACKAGE, **{name: f"odd:{name}" for name in NAMES})
     run = "from tests.integration.planner.candidates_process import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", run, json.dumps(candidates), timeout, str(count)],
+        [sys.executable, "-c", run, json.dumps(spec), timeout, str(count)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
         capture_output=True,
@@ -70,7 +70,7 @@ def test_nine_of_ten_candidates_that_hang_cost_only_their_own_proposals(tmp_path
     bad = [{"name": "spins", "label": f"spins-{i}"} for i in range(3)]
     bad += [{"name": "sleeps", "label": f"sleeps-{i}"} for i in range(3)]
     bad += [{"name": "dies"}, {"name": "dies", "label": "dies-again"}, {"name": "raises"}]
-    (cycle,) = cycles(tmp_path, [*bad, {"name": "six"}], 1, f"{TIMEOUT_SECONDS:g}s")
+    (cycle,) = cycles(tmp_path, 1, f"{TIMEOUT_SECONDS:g}s", candidates=[*bad, {"name": "six"}])
     plan = cycle["plan"]
     listed = {each["label"]: each for each in plan["contenders"]}
     assert plan["planner"] == "six"
@@ -88,7 +88,20 @@ def test_nine_of_ten_candidates_that_hang_cost_only_their_own_proposals(tmp_path
 
 def test_a_candidate_that_always_hangs_is_not_asked_each_time(tmp_path: Path) -> None:
     """After five failures in a row the plan no longer waits for it."""
-    found = cycles(tmp_path, [{"name": "spins"}], 6, "0.3s")
+    found = cycles(tmp_path, 6, "0.3s", candidates=[{"name": "spins"}])
     reasons = [cycle["plan"]["contenders"][1]["lost_because"] for cycle in found]
     assert reasons[:5] == ["planner spins did not reply within 0.3 s"] * 5
     assert "is not called for another" in reasons[5]
+
+
+def test_shadows_that_hang_die_or_raise_neither_change_nor_delay_the_plan(tmp_path: Path) -> None:
+    """Two hang, for which the policy's planner would have 20 s. The plan is the own planner's seven subtasks, made after
+    a tenth of the interval: what hung, died or raised is named."""
+    bad = [{"name": "spins"}, {"name": "sleeps"}, {"name": "dies"}, {"name": "raises"}]
+    (cycle,) = cycles(tmp_path, 1, "20s", shadows=[*bad, {"name": "six"}], interval="20s")
+    assert cycle["plan"]["planner"] == "rate"
+    assert cycle["plan"]["action"]["parallelism"]["work"] == 7
+    listed = {each["label"]: each for each in cycle["plan"]["contenders"]}
+    assert listed["spins"]["lost_because"] == "planner spins did not reply within 2 s"
+    assert [listed[each["name"]]["code"] for each in bad] == ["planner-timeout"] * 2 + ["planner-failed"] * 2
+    assert cycle["seconds"] < 20

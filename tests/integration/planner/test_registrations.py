@@ -1,5 +1,5 @@
 """Registered planners on a real Kafka: registered at one replica, known to the other, and still known after both were
-restarted; one that is chosen decides, its fallback where it does not, and shadows of it are scored."""
+restarted; one that is chosen decides, its fallback where it does not, and shadows of it are listed and scored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from weir_contracts import Plan, ScalingPolicy, Shadows
-from weir_contracts.topics import ANALYSES, PLANS, SHADOWS
+from weir_contracts import NO_REPLY, Contender, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, PLANS
 
 from runtime.envelope import encode
 from runtime.kafka_bus import KafkaBus
@@ -32,7 +32,6 @@ def replica(kafka: KafkaBroker, folder: Path) -> WeirService:
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "WEIR_PLANNER_PLUGIN_SCHEMES": "http",
         "WEIR_PLANNER_PLUGIN_NETWORKS": "127.0.0.0/8",
-        "WEIR_PLANNER_SHADOWS_PUBLISHED_SECONDS": "1",
     }
     return WeirService("planner", folder, environment)
 
@@ -60,17 +59,21 @@ async def bus(kafka: KafkaBroker) -> AsyncIterator[KafkaBus]:
 
 
 class Listener:
-    """The application's analyses, one a cycle, and the resulting plans and shadows."""
+    """The application's analyses, one a cycle, and the resulting plans."""
 
     def __init__(self, bus: KafkaBus, the_policy: ScalingPolicy) -> None:
         self._bus, self._policy = bus, the_policy
         self._application = the_policy.application
-        self._plans, self._shadows = bus.reader(PLANS.name), bus.reader(SHADOWS.name)
+        self._plans = bus.reader(PLANS.name)
         self.plan: Plan | None = None
-        self.shadows: Shadows | None = None
+
+    @property
+    def listed(self) -> dict[str, Contender]:
+        """The planners that the last plan lists."""
+        return {each.label: each for each in self.plan.contenders} if self.plan else {}
 
     async def cycle(self) -> None:
-        """Publish an analysis, and wait a second for its results."""
+        """Publish an analysis, and wait a second for its plan."""
         now = datetime.now(UTC)
         found = analysis(at=now, the_policy=self._policy, arrivals=2400)
         body, headers = encode(found, type=ANALYSES.type, source="test", id=found.id, time=now)
@@ -78,24 +81,13 @@ class Listener:
         for record in await self._plans.receive(timeout_seconds=1.0):
             if record.key == self._application:
                 self.plan = Plan.model_validate_json(record.value or b"")
-        for record in await self._shadows.receive(timeout_seconds=0.1):
-            if record.key == self._application:
-                self.shadows = Shadows.model_validate_json(record.value or b"")
 
-    async def until(self, condition: Callable[[Plan, Shadows | None], bool], what: str) -> None:
+    async def until(self, condition: Callable[[Plan], bool], what: str) -> None:
         async def holds() -> bool:
             await self.cycle()
-            return self.plan is not None and condition(self.plan, self.shadows)
+            return self.plan is not None and condition(self.plan)
 
         await until(holds, seconds=120, what=what)
-
-
-def simulated(shadows: Shadows | None) -> dict[str, dict[str, int]]:
-    return {each.label: dict(each.parallelism) for each in shadows.candidates} if shadows else {}
-
-
-def unanswered(shadows: Shadows | None) -> dict[str, int]:
-    return {score.label: score.unanswered for score in shadows.hours[-1].scores} if shadows else {}
 
 
 async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
@@ -106,8 +98,8 @@ async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
     the_policy = policy(
         f"story-{uuid4().hex[:8]}/orders",
         planner={"name": CHOSEN, "timeout": "10s", "fallback": {"name": "static", "parameters": {"parallelism": 2}}},
-        shadows=[{"name": CHOSEN, "label": "again", "timeout": "10s"}, {"name": "hpa"}],
-        interval="30s",
+        shadows=[{"name": CHOSEN, "label": "again"}, {"name": "hpa"}],
+        interval="60s",
     )
     async with Plugin() as plugin:
         with replica(kafka, tmp_path / "planner") as service:
@@ -117,24 +109,22 @@ async def test_one_that_is_chosen_decides_and_its_fallback_where_it_does_not(
                 answer = await client.post(f"{service.url}/v1/planners?timeout_seconds=10", json=body)
             assert answer.status_code == 201, answer.text
             loop = Listener(bus, the_policy)
-            await loop.until(lambda plan, _: plan.code == "more", "the plugin's plan")
+            await loop.until(lambda plan: plan.code == "more", "the plugin's plan")
             assert loop.plan is not None
             assert (loop.plan.planner, loop.plan.proposed) == (CHOSEN, MORE)
-            everybody = {CHOSEN, "again", "hpa", "observed"}
-            await loop.until(lambda _, shadows: set(simulated(shadows)) == everybody, "the shadows' message")
-            await loop.until(
-                lambda _, shadows: simulated(shadows)["again"] != simulated(shadows)["observed"], "its copy grows"
-            )
+            await loop.until(lambda _: loop.listed["hpa"].code not in NO_REPLY, "the built-in shadow's plan")
+            assert list(loop.listed) == [CHOSEN, "again", "hpa"]
+            assert loop.listed["again"].proposed == MORE
+            assert {label for label, each in loop.listed.items() if each.score is not None} == set(loop.listed)
 
             plugin.respond = lambda _: json_answer({"detail": "ill"}, 503)
-            await loop.until(lambda plan, _: plan.evidence.get("answered_by") == "static", "the fallback's plan")
+            await loop.until(lambda plan: plan.evidence.get("answered_by") == "static", "the fallback's plan")
             assert loop.plan.proposed == {SOURCE: 2, WORK: 2}
             assert loop.plan.evidence["planner_failure"] == "planner-failed"
             assert f"; by the fallback static, as planner {CHOSEN} answered 503: ill" in loop.plan.sentence
-            await loop.until(lambda _, shadows: unanswered(shadows)["again"] > 0, "a shadow's cycle without a response")
-            assert loop.shadows is not None
-            built_in = next(score for score in loop.shadows.hours[-1].scores if score.label == "hpa")
-            assert built_in.cycles > built_in.unanswered
+            assert loop.listed["again"].code == "planner-failed"
+            assert any(each.score.unanswered for each in loop.plan.state.courses if each.score.label == "again")
+            assert loop.listed["hpa"].code not in NO_REPLY
 
 
 async def test_every_replica_knows_it_and_a_restart_forgets_nothing(kafka: KafkaBroker, tmp_path: Path) -> None:

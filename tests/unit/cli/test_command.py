@@ -191,6 +191,11 @@ def test_programs_get_json_and_users_a_table(server: _Server) -> None:
     assert "work[a]=5" in wide
     server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
     one = ("get", "shop/orders", "--server", server.url, "-o")
+    scored = json.loads((REQUEST.parents[1] / "plan" / "full.json").read_text())["state"]["courses"]
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, {**item, "scores": [c["score"] for c in scored]})
+    assert "hpa: 4.2 slots on average, late 86 s (0.4%), restarts 9," in weir(*one, "wide").stdout
+    assert "slots on average" not in weir(*one, "table").stdout
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
     assert json.loads(weir(*one, "json").stdout) == yaml.safe_load(weir(*one, "yaml").stdout) == item
     assert json.loads(weir("get", "--server", server.url, "-o", "json").stdout) == [item]
     requests = len(server.requests)
@@ -317,6 +322,8 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
         "rate: 5 slots, 0 s above the objective, won",
         "steps: 3 slots, 34 s above the objective, lost: 34 s above the",
         "mine: lost: planner mine did not reply within 2 s",
+        "hpa: 4 slots, 10 s above the objective, 10 s above the",
+        "score: 4.2 slots on average, late 86 s (0.4%), restarts 9,",
     ):
         assert shown in brief.stdout
     verbose = weir("explain", "shop/orders", "--verbose", "--server", server.url).stdout

@@ -1,10 +1,9 @@
 """The HTTP APIs as their services make them, on memory instead of Redis and without processes for planners."""
 
 import asyncio
-from datetime import timedelta
 
 from fastapi import FastAPI
-from weir_contracts import CandidateScore, PlannerRegistration, PlanReply, PlanRequest, ScoredHour, example
+from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, example
 from weir_planner.installed import ask
 
 from runtime.addresses import Allowed
@@ -33,12 +32,6 @@ NAME = APP.split("/")[1]
 """Also the name of the registered planner, so that requests find it."""
 
 
-SCORED = ScoredHour(
-    hour=NOON,
-    scores=[CandidateScore(label="rate", planner="rate", parameters_id="0", role="chosen", simulated_seconds=60.0)],
-)
-
-
 KEPT = PlannerRegistration.model_validate(example("planner-registration", "minimal") | {"name": NAME})
 
 
@@ -61,7 +54,6 @@ class Library(MemoryStore):
         await self.restore_policy(policy())
         if not await self.history(APP):
             await self.save([state], [], history, {APP: documents(*cycle)})
-        await self.keep_scores(APP, [SCORED], NOON - timedelta(days=7))
         if await self.action(APP) is None:
             await self.put_action(action(wanted), 0)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from weir_contracts import ActionState, LoopResult, ScalingPolicy, ScoredHour
+from weir_contracts import ActionState, LoopResult, ScalingPolicy
 
 from services.knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
 from services.knowledge.messages import incomplete
@@ -47,7 +47,6 @@ class MemoryStore:
         self._events_bytes = events_bytes
         self.full = False
         """Refuses writes that need memory, as a full Redis does."""
-        self._hours: dict[str, dict[datetime, ScoredHour]] = {}
         self._whole = complete
         self._count = 0
         self._arrived = asyncio.Condition()
@@ -222,7 +221,7 @@ class MemoryStore:
         return with_ends(self._lines.get(application, []), self._ends.get(application, {}))
 
     async def leftovers(self) -> dict[str, datetime | None]:
-        kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions, *self._hours}
+        kept: set[str] = {*self._states, *self._lines, *self._ends, *self._actions}
         kept -= self._policies.keys()
         return {name: self._states[name].times.newest if name in self._states else None for name in kept}
 
@@ -232,7 +231,6 @@ class MemoryStore:
         self._lines.pop(application, None)
         self._ends.pop(application, None)
         self._actions.pop(application, None)
-        self._hours.pop(application, None)
 
     async def action(self, application: str) -> ActionState | None:
         return self._actions.get(application)
@@ -243,15 +241,6 @@ class MemoryStore:
             raise VersionConflict(current)
         self._need_room()
         self._actions[action.application] = action
-
-    async def keep_scores(self, application: str, hours: Sequence[ScoredHour], oldest: datetime) -> None:
-        self._need_room()
-        kept = self._hours.get(application, {}) | {each.hour: each for each in hours}
-        self._hours[application] = {hour: each for hour, each in kept.items() if hour >= oldest}
-
-    async def scores(self, application: str) -> list[ScoredHour]:
-        kept = self._hours.get(application, {})
-        return [kept[hour] for hour in sorted(kept)]
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         start = self._place(after)

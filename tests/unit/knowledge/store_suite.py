@@ -7,14 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import CandidateScore, ScalingPolicy, ScoredHour
+from weir_contracts import ScalingPolicy
 
 from services.knowledge.core import HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
 from services.knowledge.store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
     ATTEMPT,
-    NOON,
     SPACE,
     action,
     analysis,
@@ -260,9 +259,8 @@ class StoreSuite:
             )
             await store.save([state], [])
         await store.put_action(action(plan(1, application="shop/acted")), 0)
-        await store.keep_scores("shop/scored", [_hour(0, 60)], NOON)
         await store.save([], [], [("shop/past", plan(1, 4).in_short(None, None))])
-        nameless = ("shop/acted", "shop/past", "shop/scored")
+        nameless = ("shop/acted", "shop/past")
         assert await store.leftovers() == {APP: at(2)} | dict.fromkeys(nameless)
         for name in (APP, *nameless):
             await store.forget(name)
@@ -452,7 +450,6 @@ class StoreSuite:
             store.put_policy(policy(version=2), 1),
             store.restore_policy(policy(OTHER)),
             store.put_action(action(plan(1), version=2), 1),
-            store.keep_scores(APP, [_hour(0, 60)], NOON),
             store.save([], [], [(APP, line.model_copy(update={"plan_id": SPACE}))]),
             store.mark_complete(),
         ):
@@ -487,27 +484,8 @@ class StoreSuite:
             await empty_store.put_policy(policy(version=1), 0)
         assert await empty_store.outbox() == []
 
-    async def test_scores_are_kept_by_the__hour(self, store: Store) -> None:
-        """An hour published again replaces the one before; old hours are deleted, all of them with the application."""
-        assert await store.scores(APP) == []
-        await store.keep_scores(APP, [_hour(0, 60), _hour(1, 60)], NOON)
-        await store.keep_scores(APP, [_hour(1, 120), _hour(2, 60)], NOON)
-        assert await store.scores(APP) == [_hour(0, 60), _hour(1, 120), _hour(2, 60)]
-        assert await store.scores(OTHER) == []
-        await store.keep_scores(APP, [_hour(0, 60), _hour(3, 60)], NOON + timedelta(hours=2))
-        assert await store.scores(APP) == [_hour(2, 60), _hour(3, 60)]
-        await store.forget(APP)
-        assert await store.scores(APP) == []
-
 
 async def _version(store: Store) -> int | None:
     found = await store.policy(APP)
     assert found is not None
     return found.metadata.version
-
-
-def _hour(number: int, slots: float) -> ScoredHour:
-    score = CandidateScore(
-        label="rate", planner="rate", parameters_id="1", role="chosen", simulated_seconds=60, slot_seconds=slots
-    )
-    return ScoredHour(hour=NOON + timedelta(hours=number), scores=[score])

@@ -4,7 +4,19 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Application, Deployment, LoopResult, Problem, ScaleAction, Signals, Subject, Target
+from weir_contracts import (
+    Application,
+    Deployment,
+    LoopResult,
+    PlanState,
+    Problem,
+    ScaleAction,
+    Score,
+    ScoredCourse,
+    Signals,
+    Subject,
+    Target,
+)
 
 from services.knowledge.core import (
     MAX_OPEN_CYCLES,
@@ -203,6 +215,17 @@ def test_a_summary_names_the_problems_of_the_newest_observation() -> None:
     newest = Newest(application=APP, observation=observation(1, problems=problems))
     summary = summarise(newest, None, at(1), mode="advise", objective_seconds=30.0, interval_seconds=5.0)
     assert summary.problems == [f"topic {n}: is not there" for n in range(10)]
+
+
+def test_a_summary_has_the_scores_of_the_newest_plan() -> None:
+    """Also of a plan in which no planner was asked: its state keeps them."""
+    score = Score(
+        label="hpa", planner="hpa", since=NOON, seconds=60.0, late_seconds=5.0, slot_seconds=240.0, restarts=1
+    )
+    course = ScoredCourse(score=score, basis_id="a", until=at(1), parallelism={"work": 4})
+    newest = Newest(application=APP, plan=plan(1, state=PlanState(courses=[course])))
+    summary = summarise(newest, None, at(1), mode="act", objective_seconds=30.0, interval_seconds=5.0)
+    assert summary.scores == [score]
 
 
 def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:

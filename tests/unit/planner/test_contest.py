@@ -1,4 +1,4 @@
-"""A policy's planner and its candidates: which plan wins, and what the plan says of the others."""
+"""A policy's planner, its candidates and its shadows: which plan wins, and what the plan says of the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +29,7 @@ class Asks:
     def __init__(self, **replies: PlanReply) -> None:
         self.replies = {name.replace("_", "-"): reply for name, reply in replies.items()}
         self.requests: list[tuple[str, PlanRequest]] = []
+        self.shadows_seconds: float | None = None
 
     async def start(self) -> None:
         return
@@ -41,6 +42,9 @@ class Asks:
         return self.replies.get(planner) or ask(request, planner)
 
     async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
+        if any(each.is_shadow for each in requests):
+            assert all(each.is_shadow for each in requests)
+            self.shadows_seconds = timeout_seconds
         return [await self.ask(each.request, each.planner, timeout_seconds) for each in requests]
 
 
@@ -197,3 +201,88 @@ async def test_the_memories_of_all_candidates_are_bounded() -> None:
     assert sum(sizes) < MAX_MEMORIES_BYTES
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
     assert plan.application == APP
+
+
+def shadowed(planner: dict[str, Any], *shadows: dict[str, Any], **of: Any) -> PlanRequest:
+    """Return a question of a policy with shadows."""
+    return question(planner, *of.pop("candidates", []), spec={"shadows": list(shadows), **of.pop("spec", {})}, **of)
+
+
+def as_without_shadows(plan: Plan) -> Plan:
+    """Return the plan without what it says of shadows."""
+    kept = {"contenders": [], "courses": []}
+    return plan.model_copy(update={"contenders": [], "state": plan.state.model_copy(update=kept)})
+
+
+async def test_a_shadow_never_wins() -> None:
+    """As a candidate `rate` would win with five slots instead of eight: its plan is judged and listed, and the plan is the
+    own planner's, down to its prediction."""
+    plan, listed = await planned(Asks(), shadowed(static(8), RATE))
+    alone, _ = await planned(Asks(), question(static(8)))
+    assert as_without_shadows(plan) == as_without_shadows(alone)
+    assert (plan.planner, plan.proposed) == ("static", {SOURCE: 1, WORK: 8})
+    assert listed["rate"].is_shadow and not listed["static"].is_shadow
+    assert listed["rate"].lost_because == "would be chosen instead of static if it were a candidate"
+    assert listed["rate"].violation_seconds == 0
+    assert (listed["rate"].cost_slots or 0) < (listed["static"].cost_slots or 0) == 8
+
+
+async def test_a_candidate_wins_over_a_better_shadow() -> None:
+    """Of six and five slots the shadow's five are better, and the candidate's six win over the own planner's eight."""
+    asks = Asks(six=scale({SOURCE: 1, WORK: 6}), five=scale(FIVE))
+    plan, listed = await planned(asks, shadowed(static(8), {"name": "five"}, candidates=[{"name": "six"}]))
+    assert plan.planner == "six"
+    assert listed["five"].lost_because == "would be chosen instead of six if it were a candidate"
+    assert listed["static"].lost_because == "costs 8 slots, six 6"
+
+
+async def test_a_worse_shadow_is_listed_with_the_reason() -> None:
+    """Three subtasks are late, five are what the own planner proposes as well."""
+    asks = Asks(rate=scale(FIVE), five=scale(FIVE))
+    _, listed = await planned(asks, shadowed(RATE, static(3, label="thrifty"), {"name": "five"}))
+    late = listed["thrifty"].lost_because or ""
+    assert "above the objective" in late or "never meets" in late
+    assert listed["five"].lost_because == "leads to the same parallelism as rate"
+
+
+async def test_where_the_own_planner_fails_no_shadow_replaces_it() -> None:
+    """The plan holds with the failure, and says that the shadow would have been chosen."""
+    plan, listed = await planned(Asks(rate=hold(TIMEOUT)), shadowed(RATE, static(5)))
+    assert (plan.kind, plan.code) == ("hold", TIMEOUT)
+    assert listed["static"].lost_because == "would be chosen instead of rate if it were a candidate"
+
+
+async def test_a_shadow_that_fails_changes_nothing() -> None:
+    """One is late, one broken, one gives what is no reply at all: the plan is what it would be without them."""
+    alone, _ = await planned(Asks(), question(RATE))
+    plan, listed = await planned(
+        Asks(ds2=hold(TIMEOUT), hpa=hold(FAILED)), shadowed(RATE, {"name": "ds2"}, {"name": "hpa"})
+    )
+    assert as_without_shadows(plan) == as_without_shadows(alone)
+    assert {label: each.code for label, each in listed.items()} == {"rate": alone.code, "ds2": TIMEOUT, "hpa": FAILED}
+    no_reply: Any = {"kind": "scale"}
+    plan, listed = await planned(Asks(hpa=no_reply), shadowed(RATE, {"name": "hpa"}))
+    assert as_without_shadows(plan) == as_without_shadows(alone)
+    assert listed == {}
+
+
+@pytest.mark.parametrize(
+    ("interval", "timeout", "seconds"),
+    [("5s", "2s", 0.5), ("1s", "2s", 0.25), ("60s", "2s", 2.0), ("5s", "100ms", 0.1)],
+)
+async def test_shadows_have_a_tenth_of_the_interval(interval: str, timeout: str, seconds: float) -> None:
+    """And at most the planner's timeout: for them a plan waits no longer."""
+    asks = Asks()
+    await planned(asks, shadowed({**RATE, "timeout": timeout}, static(5), spec={"interval": interval}))
+    assert asks.shadows_seconds == seconds
+
+
+async def test_a_shadow_has_its_own_memory() -> None:
+    """As a candidate has; the own planner's stays its own."""
+    asks = Asks(rate=hold(memory={"own": 1}), static=scale(FIVE).model_copy(update={"memory": {"level": 1}}))
+    plan, _ = await planned(asks, shadowed(RATE, static(5)))
+    assert plan.state.memory == {"own": 1}
+    asks.requests.clear()
+    await planned(asks, shadowed(RATE, static(5)).model_copy(update={"state": plan.state, "memory": {"own": 1}}))
+    assert dict(asks.requests)["static"].memory == {"level": 1}
+    assert all(question_.state.courses == [] for _, question_ in asks.requests)
