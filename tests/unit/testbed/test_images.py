@@ -20,7 +20,7 @@ DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "
 IMPORT = """
 import sys
 from importlib import import_module, metadata
-_, service, image, locked, *project = sys.argv
+_, module, image, locked, *project = sys.argv
 sys.path[:] = [image, *(each for each in sys.path if each not in project)]
 names = metadata.packages_distributions()
 class Locked:
@@ -29,9 +29,9 @@ class Locked:
         if found and not found & set(locked.split()):
             raise ModuleNotFoundError(f"{name} is of {found}, which requirements.lock does not have")
 sys.meta_path.insert(0, Locked())
-assert import_module(f"services.{service}.__main__").__file__.startswith(image)
+assert import_module(module).__file__.startswith(image)
 """
-"""Imports a service from a folder alone, and of this environment's packages only those that are named."""
+"""Imports a module from a folder alone, and of this environment's packages only those that are named."""
 
 
 def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,22 +104,35 @@ def test_what_a_dockerfile_copies_is_in_the_build_context(path: Path) -> None:
     assert all((PROJECT / source).exists() for source in sources)
 
 
-@pytest.mark.parametrize("service", some(images.SERVICES, len(images.SERVICES)))
-def test_an_image_has_what_its_service_imports(service: str, tmp_path: Path) -> None:
+IMAGES = [
+    *(
+        (f"services/{service}", "builder", f"services/{service}", f"services.{service}.__main__")
+        for service in images.SERVICES
+    ),
+    ("workloads", "builder", "workloads", "workloads.loadgen.__main__"),
+    ("workloads", "supervisor-builder", "testbed/supervisor", "testbed.supervisor.__main__"),
+]
+"""Of each image: the Dockerfile's folder, the stage that copies, the lock file's folder, and what it runs."""
+
+
+@pytest.mark.parametrize(("folder", "stage", "locks", "module"), some(IMAGES, len(IMAGES)))
+def test_an_image_has_what_it_imports(folder: str, stage: str, locks: str, module: str, tmp_path: Path) -> None:
     """Modules and files that its Dockerfile copies, and packages of its own requirements.lock."""
-    text = (PROJECT / "services" / service / "Dockerfile").read_text()
-    for source, target in re.findall(r"^COPY (\S+) /opt/weir/app/(\S+)$", text, re.MULTILINE):
-        place = tmp_path / target
-        if (PROJECT / source).is_dir():
-            shutil.copytree(PROJECT / source, place, dirs_exist_ok=True)
-        else:
-            place.mkdir(parents=True, exist_ok=True)
-            shutil.copy(PROJECT / source, place)
-    lock = (PROJECT / "services" / service / "requirements.lock").read_text()
+    text = (PROJECT / folder / "Dockerfile").read_text().replace("\\\n", "")
+    text = text[text.index(f"AS {stage}\n") :].partition("\nFROM ")[0]
+    for sources, target in re.findall(r"^COPY (.+) /opt/weir/app/(\S+)$", text, re.MULTILINE):
+        for source in sources.split():
+            place = tmp_path / target
+            if (PROJECT / source).is_dir():
+                shutil.copytree(PROJECT / source, place, dirs_exist_ok=True)
+            else:
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(PROJECT / source, place)
+    lock = (PROJECT / locks / "requirements.lock").read_text()
     locked = " ".join(re.sub(r"[-_.]+", "-", name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE))
     project = [str(PROJECT / each) for each in ("", "contracts", "sdk")]
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT, service, str(tmp_path), locked, *project],
+        [sys.executable, "-c", IMPORT, module, str(tmp_path), locked, *project],
         cwd=tmp_path,
         capture_output=True,
         text=True,
