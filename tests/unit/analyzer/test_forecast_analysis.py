@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weir_contracts import MAX_NUMBER, Analysis, observation_id
 
-from services.analyzer.core import AnalyzerState, seed
+from services.analyzer.core import seed
 from services.analyzer.core.forecast.application import ForecastState, own_horizon_seconds
-from services.analyzer.core.restarts import CheckpointState
 from tests.effort import examples
 from tests.unit.analyzer.story import NOON, Job, Loop
 
@@ -162,17 +161,6 @@ def test_the_wait_for_new_capacity_is_learned() -> None:
     own = found.within(own_horizon_seconds(loop.memory.forecasts, loop.job.observe(), None))
     assert own is not None
     assert own.horizon_seconds == 300
-
-
-def test_a_state_without_forecasts_is_read() -> None:
-    """One written before there were any, and checkpoints, goes on with all it learned."""
-    loop = Loop()
-    loop.watch(120)
-    assert loop.memory is not None
-    stored = json.loads(loop.memory.to_bytes())
-    read = AnalyzerState.from_bytes(json.dumps(stored[:-2]).encode())
-    assert (read.forecasts, read.checkpoints) == (ForecastState(), CheckpointState())
-    assert read.capacities == loop.memory.capacities
 
 
 def test_a_lost_state_forecasts_as_before() -> None:
