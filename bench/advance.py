@@ -10,6 +10,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from bench.results_file import distribution, write
+from weir_analyzer.core import AnalysisSettings, AnalyzerState, advance
 from weir_contracts import (
     Deployment,
     Edge,
@@ -22,9 +24,6 @@ from weir_contracts import (
     observation_id,
     policy_of,
 )
-
-from bench.results_file import distribution, write
-from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
 
 OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
 BUDGET_MILLISECONDS = 5.0

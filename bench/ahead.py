@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-from weir_contracts import Analysis
 
 from bench.quality import around_the_peak, begun_with
 from bench.results_file import write
-from replay.options import DAY_SECONDS, Replay, ReplayOptions, prepare
-from replay.run import run
-from replay.score import Score
+from weir_contracts import Analysis
+from weir_replay.options import DAY_SECONDS, Replay, ReplayOptions, prepare
+from weir_replay.run import run
+from weir_replay.score import Score
 from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording
 
 DAYS = 7.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import httpx
 from confluent_kafka import KafkaException
 
-from runtime.http_client import client
 from testbed.process import TestbedError
 from testbed.trial.loop_stack import LoopStack
+from weir_runtime.http_client import client
 from workloads.probe import Probe
 
 SAMPLE_SECONDS = 1.0

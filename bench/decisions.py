@@ -17,16 +17,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
-from weir_planner.installed import built_in, needed
-
 from bench.planners.contest import Situation, prepared, situations
-from engines.flink.health import health_of
-from replay.differences import comparable, differences
-from replay.loop import Loop
-from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.decide import plan_offline
-from simulator import Noise, Simulation
+from weir_analyzer.core import AnalysisSettings, advance
+from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
+from weir_engines.flink.health import health_of
+from weir_planner.core.decide import plan_offline
+from weir_replay.differences import comparable, differences
+from weir_replay.loop import Loop
+from weir_sdk.installed import built_in, needed
+from weir_simulator import Noise, Simulation
 
 RECORDS = 5000
 SECONDS = 1800.0

@@ -7,13 +7,13 @@ slowest operator is at 60 % with, from the moment it runs.
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from weir_contracts import ScalingPolicy, parse_policy
 
 from bench.results_file import distribution, log
 from bench.running import Running, run_folder, started
-from runtime.http_client import client
 from testbed.trial.options import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, TrialOptions
 from testbed.trial.stack import TrialStack
+from weir_contracts import ScalingPolicy, parse_policy
+from weir_runtime.http_client import client
 
 TIMEOUT_SECONDS = 90.0
 QUIET_RATE = 1.0

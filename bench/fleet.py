@@ -18,20 +18,20 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import SecretStr
-from weir_contracts import LoopResult, derive_id, observation_id
-from weir_contracts.topics import OBSERVATIONS
 
 from bench.advance import OPERATORS, observation
 from bench.follower import PlanLatencies
 from bench.results_file import distribution, write
 from bench.running import usage_over
-from runtime.envelope import new_traceparent
-from runtime.kafka_bus import KafkaBus
-from services.knowledge.adapters.redis import RedisStore
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
+from weir_contracts import LoopResult, derive_id, observation_id
+from weir_contracts.topics import OBSERVATIONS
+from weir_knowledge.adapters.redis import RedisStore
+from weir_runtime.envelope import new_traceparent
+from weir_runtime.kafka_bus import KafkaBus
 
 PARTITIONS = 2
 PLANNER_WORKERS = 2

@@ -30,14 +30,14 @@ from numpy.lib.stride_tricks import sliding_window_view
 from pydantic_core import from_json, to_json
 from rich.console import Console
 from rich.table import Table
-from weir_contracts import PEAK_CONFIDENCE
 
 from bench.advance import observation
 from bench.results_file import log, write
-from services.analyzer.core import offsets
-from services.analyzer.core.forecast.application import ForecastState, advanced, forecast_of, forecasts_of
-from services.analyzer.core.forecast.series import SeriesState, observed
-from services.analyzer.core.offsets import LogHistory
+from weir_analyzer.core import offsets
+from weir_analyzer.core.forecast.application import ForecastState, advanced, forecast_of, forecasts_of
+from weir_analyzer.core.forecast.series import SeriesState, observed
+from weir_analyzer.core.offsets import LogHistory
+from weir_contracts import PEAK_CONFIDENCE
 from workloads.loadgen.trace import BUNDLED, Recording, load
 
 LEADS = (1, 10, 30)

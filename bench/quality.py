@@ -20,12 +20,12 @@ from rich.table import Table
 from bench.compare.rules import STATIC_UTILIZATION, Busy, Reactive
 from bench.results_file import RESULTS, write
 from bench.sizes import SIZES, Size
-from replay.figure import Panel, write_svg
-from replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
-from replay.run import POINTS, run, run_panels
-from replay.score import Meter, Point, Score
-from simulator import Simulation
-from simulator.capacity import OfflineOptimum
+from weir_replay.figure import Panel, write_svg
+from weir_replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
+from weir_replay.run import POINTS, run, run_panels
+from weir_replay.score import Meter, Point, Score
+from weir_simulator import Simulation
+from weir_simulator.capacity import OfflineOptimum
 from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording
 
 HPA_PERIOD_SECONDS = 15.0

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-from weir_contracts import ActionState, Outcome, Plan, parse_policy
 
 from bench.results_file import log
-from runtime.event_feed import EventFollower
-from runtime.http_client import client
 from testbed.process import ManagedProcess, NotInTime, wait_until
 from testbed.trial.loop_stack import LoopStack
 from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS
+from weir_contracts import ActionState, Outcome, Plan, parse_policy
+from weir_runtime.event_feed import EventFollower
+from weir_runtime.http_client import client
 
 Stack = TypeVar("Stack", bound=LoopStack)
 

@@ -1,4 +1,4 @@
-"""Records the requests that `weir_planner.testing` ships: `python sdk/record.py`, from the project's root."""
+"""Records the requests that `weir_sdk.testing` ships: `python sdk/record.py`, from the project's root."""
 
 import json
 from collections.abc import Callable
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import PlanReply, PlanRequest, parse_policy
-from weir_planner.installed import ask
+from weir_replay.loop import Loop
+from weir_sdk.installed import ask
+from weir_simulator import PRESETS, Fault, Noise, Simulation
 
-from replay.loop import Loop
-from simulator import PRESETS, Fault, Noise, Simulation
-
-FOLDER = Path(__file__).parent / "weir_planner" / "testing" / "data"
+FOLDER = Path(__file__).parent / "weir_sdk" / "testing" / "data"
 KEPT = {"observations": 3, "history": 5, "outcomes": 2}
 """Of the large parts: enough to see what they are."""
 

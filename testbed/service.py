@@ -50,7 +50,7 @@ class WeirService(Server):
         self._started_at: float | None = None
         self.process = ManagedProcess(
             name,
-            [sys.executable, "-m", *([runner] if runner else []), f"services.{name}"],
+            [sys.executable, "-m", *([runner] if runner else []), f"weir_{name}"],
             folder,
             environment={
                 **_jars_of(name),

@@ -11,9 +11,9 @@ from uuid import uuid4
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from engines.flink.topology import job as parse_job
-from runtime.http import listen, serve
-from runtime.loop import Stop
+from weir_engines.flink.topology import job as parse_job
+from weir_runtime.http import listen, serve
+from weir_runtime.loop import Stop
 
 SOURCE, WORK = "orders", "work"
 VERTICES = {SOURCE: "a" * 32, WORK: "b" * 32}

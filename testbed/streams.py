@@ -7,7 +7,7 @@ from typing import Self
 
 import httpx
 
-from runtime.http_client import client
+from weir_runtime.http_client import client
 
 from .bootstrap import PROJECT
 from .jars import class_path, java, jmx_exporter_jar

@@ -5,7 +5,7 @@ from pathlib import Path
 
 GOOD = """
 from pydantic import BaseModel, Field
-from weir_planner import planner
+from weir_sdk import planner
 
 class Wanted(BaseModel):
     parallelism: int = Field(default=2, ge=1)

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import httpx
 
-from engines.flink.health import TERMINAL
-from engines.flink.jobs import Jobs
-from engines.flink.rest import CallFailed
-from engines.flink.topology import JobEntry
-from engines.flink.values import Unreadable
+from weir_engines.flink.health import TERMINAL
+from weir_engines.flink.jobs import Jobs
+from weir_engines.flink.rest import CallFailed
+from weir_engines.flink.topology import JobEntry
+from weir_engines.flink.values import Unreadable
 
 from .sample_job import arguments as sample_costs
 

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.results_file import write
-from predictor.capacity import DEVIATIONS, CapacityCurve, curve_through
-from predictor.fit import MAX_SERIAL_SHARE, NOISE, Measurement, Prior
+from weir_predictor.capacity import DEVIATIONS, CapacityCurve, curve_through
+from weir_predictor.fit import MAX_SERIAL_SHARE, NOISE, Measurement, Prior
 
 from .curves import CURVES
 

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 import httpx
 from confluent_kafka import Consumer, TopicPartition
-from weir_contracts import Parallelism, ScalingPolicy
-from weir_contracts.topics import DEAD_LETTERS, PLANS
 
 from bench.results_file import distribution, log
-from runtime.kafka_python import close_admin, open_admin
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, NotInTime, wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
+from weir_contracts import Parallelism, ScalingPolicy
+from weir_contracts.topics import DEAD_LETTERS, PLANS
+from weir_runtime.kafka_python import close_admin, open_admin
 
 from .faults import POINTS, Blow, Fault, RoundPlan, UserDoes
 from .judge import LIES, Finding, GroupReading, PolicyChange, Record, Request, judge

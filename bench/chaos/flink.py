@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Message
-from weir_contracts import Parallelism, parse_policy
-from weir_contracts.topics import PLANS
 
 from bench.follower import TopicFollower
-from runtime.records import partition_of
 from testbed.flink import FlinkCluster
 from testbed.process import ManagedProcess, TestbedError, free_port
 from testbed.service import WeirService
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
+from weir_contracts import Parallelism, parse_policy
+from weir_contracts.topics import PLANS
+from weir_runtime.records import partition_of
 from workloads.sample_job import SLOWEST, capacity
 
 from .campaign import Campaign

@@ -8,8 +8,7 @@ from itertools import takewhile
 from typing import Literal
 
 from weir_contracts import Parallelism, changes
-
-from runtime.bus import SESSION_SECONDS
+from weir_runtime.bus import SESSION_SECONDS
 
 SLACK_SECONDS = 1.0
 """For a request that has passed the executor's fence to arrive at the target."""

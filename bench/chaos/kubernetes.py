@@ -8,18 +8,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from weir_contracts import Parallelism
-
 from bench.kubernetes.autoscalers import weir_policy
 from bench.kubernetes.load import CAPACITY
 from bench.kubernetes.metric_servers import prometheus
 from bench.kubernetes.services import Services
 from bench.kubernetes.simulation import Simulation, deployment
-from runtime.records import partition_of
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import ManagedProcess, free_port
 from testbed.trial.options import short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES
+from weir_contracts import Parallelism
+from weir_runtime.records import partition_of
 
 from .campaign import Campaign
 from .faults import faults_of

@@ -16,8 +16,8 @@ import psutil
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from runtime.http import listen, serve
-from runtime.loop import Stop
+from weir_runtime.http import listen, serve
+from weir_runtime.loop import Stop
 
 HOLD_SECONDS = 30.0
 """The longest that a fail point holds a request: less than an executor's whole patience."""

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
-from runtime import kafka_consumer
-from runtime.clock import SystemClock
+from weir_runtime import kafka_consumer
+from weir_runtime.clock import SystemClock
 
 FOLDER, NAME = "CHAOS_FOLDER", "CHAOS_NAME"
 """Environment: where the files of clocks are, and the service's name in the campaign, by default its own."""

@@ -10,19 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
-from weir_contracts.topics import PLANS
-
-from runtime.bus import BusError
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from runtime.records import partition_of
-from runtime.service import topic_specs
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
+from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
+from weir_contracts.topics import PLANS
+from weir_runtime.bus import BusError
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.records import partition_of
+from weir_runtime.service import topic_specs
 
 from .campaign import Campaign
 from .faults import faults_of

@@ -26,13 +26,13 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.table import Table
-from weir_contracts import parse_policy
 
 from bench.contest import Contestant, Sample, sample_all
 from bench.results_file import RESULTS, earlier, log, write
-from replay.figure import Curve, Panel, nice_top, write_svg
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import TrialStack
+from weir_contracts import parse_policy
+from weir_replay.figure import Curve, Panel, nice_top, write_svg
 from workloads.loadgen.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 

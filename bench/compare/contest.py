@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from weir_contracts import parse_policy
-
 from bench.contest import Contestant, Controller
-from engines.flink.topology import Job
-from runtime.event_feed import Event, EventFollower
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
 from testbed.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
 from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
 from testbed.trial.stack import TrialStack
+from weir_contracts import parse_policy
+from weir_engines.flink.topology import Job
+from weir_runtime.event_feed import Event, EventFollower
 from workloads.probe import Probe
 
 from .rules import Busy

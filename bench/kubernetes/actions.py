@@ -13,27 +13,26 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from weir_contracts import Outcome, Plan, ScaleAction, policy_of
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
-
 from bench.kubernetes.simulation import deployment
 from bench.results_file import distribution, log
-from engines.kubernetes.api import Access, KubernetesApi
-from runtime.clock import SystemClock
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from runtime.loop import Stop
-from runtime.table import GlobalTable
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.kafka_groups import KafkaGroups
-from services.executor.adapters.kubernetes import KubernetesDriver
-from services.executor.adapters.kubernetes_api import ApiWorkloads
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.observed import Snapshot
-from services.executor.core.rules import Rules
-from services.executor.service import Executor
 from testbed.kafka import KafkaBroker
 from testbed.kubernetes import KubernetesCluster
+from weir_contracts import Outcome, Plan, ScaleAction, policy_of
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
+from weir_engines.kubernetes.api import Access, KubernetesApi
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.adapters.kafka_groups import KafkaGroups
+from weir_executor.adapters.kubernetes import KubernetesDriver
+from weir_executor.adapters.kubernetes_api import ApiWorkloads
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core.observed import Snapshot
+from weir_executor.core.rules import Rules
+from weir_executor.service import Executor
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.loop import Stop
+from weir_runtime.table import GlobalTable
 
 APP, NAMESPACE, NAME = "shop/orders", "shop", "orders"
 ACTIONS, READY_SECONDS, SMALL, LARGE = 12, 2.0, 2, 5

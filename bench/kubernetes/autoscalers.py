@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from weir_contracts import ScalingPolicy, policy_of
-
 from testbed.kubernetes import KubernetesCluster
+from weir_contracts import ScalingPolicy, policy_of
 
 from .load import CAPACITY, DURATION_SECONDS, needed_replica_seconds, rate_at, summary
 from .metric_servers import external_metrics, prometheus

@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 
 from bench.results_file import distribution, log, write
-from engines.kubernetes.values import quantity
 from testbed.kubernetes import is_ready
 from testbed.node import KubernetesNode
 from testbed.process import TestbedError, wait_until
 from tests.containers.loop import Loop, slowest
 from tests.node.images import missing
 from tests.node.stack import SAMPLE, WEIR, NodeStack
+from weir_engines.kubernetes.values import quantity
 
 WORKLOAD, SLOTS = "taskmanager", 2
 LOW, HIGHS = 500, (1500, 2000)

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
-from weir_contracts import ScalingPolicy
 
 from bench.results_file import PROJECT, log
-from runtime.http_client import client
 from testbed.kafka import KafkaBroker
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import free_port
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
+from weir_contracts import ScalingPolicy
+from weir_runtime.http_client import client
 
 LOOP_PARTITIONS = 2
 USERS = ("monitor", "executor")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
-from weir_contracts.workloads import Workload
 
 from bench.results_file import log
-from engines.kubernetes.api import Access, KubernetesApi
-from engines.kubernetes.cluster import KubernetesWorkloads, Replicas
-from engines.kubernetes.discovery import PODS
 from testbed.kubernetes import NODE, KubernetesCluster
+from weir_contracts.workloads import Workload
+from weir_engines.kubernetes.api import Access, KubernetesApi
+from weir_engines.kubernetes.cluster import KubernetesWorkloads, Replicas
+from weir_engines.kubernetes.discovery import PODS
 
 from .load import Sample, ServiceQueue
 

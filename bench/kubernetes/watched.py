@@ -6,13 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from weir_contracts import ScalingPolicy, policy_of
-
 from bench.results_file import log
 from bench.running import usage_over
-from runtime.http_client import client
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import wait_until
+from weir_contracts import ScalingPolicy, policy_of
+from weir_runtime.http_client import client
 
 from .services import USERS, Services, load_average
 from .simulation import deployment

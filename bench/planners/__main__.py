@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.results_file import RESULTS, write
-from replay.figure import Curve, Panel, nice_top, write_svg
+from weir_replay.figure import Curve, Panel, nice_top, write_svg
 
 from . import contest, cost
 from .contest import Held, Situation

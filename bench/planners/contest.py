@@ -11,18 +11,17 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from weir_contracts import KafkaSignals, Signals
-from weir_planner.installed import built_in, parse_parameters
-
 from bench.compare.rules import STATIC_UTILIZATION
 from bench.quality import static
 from bench.sizes import SIZES
-from replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
-from replay.run import run
-from replay.score import Point, Score
-from simulator import PRESETS, Application
-from simulator.capacity import OfflineOptimum
-from simulator.observe import START
+from weir_contracts import KafkaSignals, Signals
+from weir_replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
+from weir_replay.run import run
+from weir_replay.score import Point, Score
+from weir_sdk.installed import built_in, parse_parameters
+from weir_simulator import PRESETS, Application
+from weir_simulator.capacity import OfflineOptimum
+from weir_simulator.observe import START
 from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
 
 SPEEDUP = 8.0

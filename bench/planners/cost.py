@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from weir_contracts import Analysis, Plan, PlanRequest, PlanState, Recommendation
-
 from bench.advance import OPERATORS, PARTITIONS, baseline, observation
 from bench.results_file import distribution
-from services.analyzer.core import AnalysisSettings, advance
-from services.planner.core.decide import plan_offline
-from services.planner.request_cache import RequestCache
+from weir_analyzer.core import AnalysisSettings, advance
+from weir_contracts import Analysis, Plan, PlanRequest, PlanState, Recommendation
+from weir_planner.core.decide import plan_offline
+from weir_planner.request_cache import RequestCache
 
 REQUESTS = 1000
 BUDGET_SECONDS = 1.0

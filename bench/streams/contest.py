@@ -22,7 +22,6 @@ from bench.compare.__main__ import Load, excerpt
 from bench.compare.rules import STATIC_UTILIZATION
 from bench.contest import Contestant, Controller, sample_all
 from bench.results_file import log
-from planners.keda_kafka import KedaKafkaParameters
 from testbed.process import free_port
 from testbed.trial.options import (
     GROUP_ID,
@@ -33,6 +32,7 @@ from testbed.trial.options import (
     TrialOptions,
     short_behavior,
 )
+from weir_planners.keda_kafka import KedaKafkaParameters
 from workloads.probe import Probe
 
 from .rules import GroupLag, LagRule, apply_rule

@@ -9,16 +9,16 @@ from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, Producer
-from weir_contracts import Observation, ScalingPolicy, policy_of
-from weir_contracts.topics import OBSERVATIONS, POLICIES
 
 from bench.results_file import distribution, log
-from runtime.clock import SystemClock
-from runtime.kafka_bus import KafkaBus
-from runtime.service import topic_specs
-from services.monitor.adapters.application import ApplicationCollector, Collectors
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService, wait_all_ready
+from weir_contracts import Observation, ScalingPolicy, policy_of
+from weir_contracts.topics import OBSERVATIONS, POLICIES
+from weir_monitor.adapters.application import ApplicationCollector, Collectors
+from weir_runtime.clock import SystemClock
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.service import topic_specs
 
 from .made_groups import MadeGroup, make_groups
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from runtime.kafka_python import close_admin, open_admin
 from testbed.process import TestbedError
 from tests.unit.engines import streams_bytes
+from weir_runtime.kafka_python import close_admin, open_admin
 
 SESSION_MS = 1_800_000
 TIMEOUT_SECONDS = 20.0

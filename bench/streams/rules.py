@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from planners.autoscaling import v2
-from planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
-from runtime.http_client import client
+from weir_planners.autoscaling import v2
+from weir_planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
+from weir_runtime.http_client import client
 
 CALL_SECONDS = 2.0
 

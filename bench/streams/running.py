@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from weir_contracts.endpoint import EndpointState
 
 from bench.running import Running, run_folder, started, with_spec
 from testbed.trial.options import GROUP_ID, INPUT_TOPIC, TrialOptions
 from testbed.trial.streams_stack import StreamsStack
+from weir_contracts.endpoint import EndpointState
 
 
 class StreamsRunning(Running):

@@ -22,6 +22,6 @@ case "${1:-}" in
       --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"
     ;;
   *)
-    exec python -m services.analyzer "$@"
+    exec python -m weir_analyzer "$@"
     ;;
 esac

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from runtime.auth import read_tokens
-from runtime.http import PortInUse, listen, serve
-from runtime.loop import Stop
 from testbed.jars import class_path, jmx_exporter_jar
 from testbed.process import TestbedError
 from testbed.streams import LOOPBACK, StreamsInstance, StreamsSettings, listening
+from weir_runtime.auth import read_tokens
+from weir_runtime.http import PortInUse, listen, serve
+from weir_runtime.loop import Stop
 
 from .api import create_app
 from .fleet import Fleet

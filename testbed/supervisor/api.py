@@ -1,11 +1,11 @@
 """HTTP API of the supervisor: the contract of `spec.target.endpoint`, so that Weir can scale the application."""
 
 from fastapi import Depends, FastAPI
-from weir_contracts.endpoint import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
 
-from runtime.auth import Tokens, requires
-from runtime.http import application
-from runtime.problems import Problem
+from weir_contracts.endpoint import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
+from weir_runtime.auth import Tokens, requires
+from weir_runtime.http import application
+from weir_runtime.problems import Problem
 
 from .fleet import Fleet, FleetState
 from .scale import StaleVersion

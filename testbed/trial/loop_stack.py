@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from weir_contracts import ScalingPolicy
 
-from runtime.http_client import client
 from testbed.kafka import KafkaBroker
 from testbed.process import Launcher, ManagedProcess, free_port, port_is_free, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
+from weir_contracts import ScalingPolicy
+from weir_runtime.http_client import client
 from workloads.probe import Probe
 
 from .options import INPUT_TOPIC, OUTPUT_PARTITIONS, OUTPUT_TOPIC, PARTITIONS, TrialOptions

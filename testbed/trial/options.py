@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weir_contracts import InvalidPolicy, ScalingPolicy, parse_policy
-
-from runtime.documents import Unreadable, read_file
+from weir_runtime.documents import Unreadable, read_file
 
 
 class TrialError(Exception):

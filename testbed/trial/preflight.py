@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import httpx
-from weir_contracts import ScalingPolicy
-from weir_planner import InvalidParameters
-from weir_planner.installed import UnknownPlanner, parse_parameters
 
-from runtime.http_client import client
 from testbed import bootstrap
 from testbed.process import port_is_free
+from weir_contracts import ScalingPolicy
+from weir_runtime.http_client import client
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import UnknownPlanner, parse_parameters
 from workloads.loadgen.trace import InvalidTrace, named
 
 from .options import TrialError, TrialOptions, streams_policy, trial_policy

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
 
-from runtime.event_feed import Event
-from runtime.http_client import client
+from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
+from weir_runtime.event_feed import Event
+from weir_runtime.http_client import client
 
 from .loop_stack import LoopStack
 from .report import ActionRecord, Decision, Sample

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 
-from runtime.http_client import client
 from testbed.bootstrap import PROJECT
 from testbed.process import Launcher, ManagedProcess, free_port
+from weir_runtime.http_client import client
 
 from .loop_stack import LoopStack
 from .options import (

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from weir_planner.testing.conformance import Finding, check_planner
+
+from weir_sdk.testing.conformance import Finding, check_planner
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

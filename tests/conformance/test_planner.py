@@ -1,7 +1,8 @@
 """Every obligation of the plugin contract, against the planner at --planner-url."""
 
 import pytest
-from weir_planner.testing.conformance import CHECKS, Finding
+
+from weir_sdk.testing.conformance import CHECKS, Finding
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -47,8 +47,8 @@ def refuses(path):
 print(json.dumps({
     'user': [os.getuid(), os.getgid()],
     'tools': [n for n in ('pip', 'pip3', 'gcc', 'cc', 'make', 'mvn', 'javac', 'git', 'curl') if shutil.which(n)],
-    'modules': [n for n in ('pip', 'ensurepip', 'setuptools', 'pytest', 'ruff', 'testbed', 'cli') if importlib.util.find_spec(n)],
-    'services': sorted(p.name for p in pathlib.Path('/opt/weir/app/services').iterdir() if p.name[0] not in '_.'),
+    'modules': [n for n in ('pip', 'ensurepip', 'setuptools', 'pytest', 'ruff', 'testbed', 'weir_cli') if importlib.util.find_spec(n)],
+    'services': sorted(p.name for p in pathlib.Path('/opt/weir/app').iterdir() if (p / '__main__.py').exists()),
     'refused': [p for p in ('/x', '/opt/weir/x', '/opt/weir/app/x', '/var/x') if refuses(p)],
     'writable_if_it_could': [p for p in ('/', '/opt/weir', '/opt/weir/app', '/etc') if os.access(p, os.W_OK)],
 }))
@@ -57,7 +57,7 @@ print(json.dumps({
 
 _KUBERNETES = """
 import asyncio
-from engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
+from weir_engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
 async def main():
     api = KubernetesApi(Access("http://127.0.0.1:9"))
     try:
@@ -101,7 +101,7 @@ def image(service: str, image_settings: Mapping[str, str]) -> str:
 
 def test_every_module_of_its_service_can_be_imported(run: Run, service: str, image: str) -> None:
     """Packages missing from the lock file and files missing from the Dockerfile show here."""
-    output = inside(run, image, _IMPORT_ALL, f"services.{service}", "runtime", "weir_contracts")
+    output = inside(run, image, _IMPORT_ALL, f"weir_{service}", "weir_runtime", "weir_contracts")
     assert int(output.split()[-1]) > 30
 
 
@@ -111,7 +111,7 @@ def test_it_has_what_it_needs_and_no_more(run: Run, service: str, image: str) ->
     assert found["user"] == [10001, 10001]
     assert found["tools"] == []
     assert found["modules"] == []
-    assert found["services"] == [service]
+    assert found["services"] == [f"weir_{service}"]
     assert len(found["refused"]) == 4
     assert found["writable_if_it_could"] == []
 
@@ -160,7 +160,7 @@ def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None
     wait_until(lives, timeout_seconds=START_SECONDS, what=f"{service} started")
 
     def complains() -> bool:
-        code, output = container.exec_run(["python", "-m", "runtime.probe"])
+        code, output = container.exec_run(["python", "-m", "weir_runtime.probe"])
         return code == 1 and b"kafka: 127.0.0.1:9 (WEIR_KAFKA_BOOTSTRAP_SERVERS)" in output
 
     wait_until(complains, timeout_seconds=START_SECONDS, what=f"{service} not ready, and why")
@@ -183,7 +183,7 @@ def private_image(
     tree = tmp_path / "tree"
     for name in ("contracts/weir_contracts", "engines", "runtime", "services/monitor"):
         shutil.copytree(PROJECT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("services/__init__.py", "LICENSE", ".dockerignore"):
+    for name in ("LICENSE", ".dockerignore"):
         shutil.copyfile(PROJECT / name, tree / name)
     # But for what the longest step begins with, which is then not done again.
     mine = [path for path in (tree, *tree.rglob("*")) if path.name != "requirements.lock"]

@@ -17,12 +17,12 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from docker.models.containers import Container
-from weir_contracts import Observation
 
 from testbed.bootstrap import PROJECT
 from testbed.process import free_port, wait_until
 from tests.integration.analyzer.conftest import Bench
 from tests.integration.analyzer.test_stream import observations
+from weir_contracts import Observation
 
 from .conftest import MARK, Run
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+
 from weir_contracts import PLAN_OBLIGATIONS, Symptom
 from weir_contracts.base import VERSION
 from weir_contracts.export import CONTRACTS, drift, export, fields, plugin_openapi, schema_of

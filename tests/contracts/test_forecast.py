@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from weir_contracts import Analysis, SourceForecast
 
 EXAMPLES = Path(__file__).parents[2] / "contracts" / "examples" / "v1alpha1"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from weir_contracts import InvalidPolicy, Observation, even_subtasks, example, parallelism_for, parse_policy
 
 STREAMS = {"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
+from tests.effort import examples
 from weir_contracts import (
     MAX_COUNT,
     MAX_NUMBER,
@@ -24,10 +26,8 @@ from weir_contracts import (
     parse_policy,
     within,
 )
-
-from runtime.envelope import Undecodable, decode
-from runtime.records import Record
-from tests.effort import examples
+from weir_runtime.envelope import Undecodable, decode
+from weir_runtime.records import Record
 
 EXAMPLES = Path(__file__).parents[2] / "contracts" / "examples" / "v1alpha1"
 TOO_LARGE = st.floats(min_value=MAX_NUMBER, exclude_min=True, allow_infinity=False)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
-from weir_contracts.document import PATTERN_SENTENCES
 
 from tests.effort import thorough
+from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
+from weir_contracts.document import PATTERN_SENTENCES
 
 FLINK = {"url": "http://jobmanager:8081", "job": "orders"}
 TASKMANAGERS = {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}}

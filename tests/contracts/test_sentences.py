@@ -2,6 +2,7 @@
 
 import pytest
 from pydantic import ValidationError
+
 from weir_contracts import Amendment, PlanReply, bounded, changes, counted, fitted, listed, one_line
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
 from weir_contracts import Edge, Operator, Run, ScaleAction, Topology, derive_id, observation_id
 from weir_contracts.planning import PlanReply
 

@@ -6,14 +6,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from weir_contracts import Parallelism, Subject
-
-from engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
-from runtime.clock import SystemClock
-from services.executor.adapters.kubernetes import Answer, KubernetesDriver
-from services.executor.adapters.kubernetes_api import ApiWorkloads
-from services.executor.core.observed import Snapshot, TargetChanged
-from services.executor.driver import Fence, Unfenced
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access as UserAccess
 from testbed.process import free_port
@@ -23,6 +15,13 @@ from tests.unit.executor.kubernetes_rig import chain_subject, group_subject, ser
 from tests.unit.executor.memory_cluster import MemoryDriver
 from tests.unit.executor.pod_groups import GROUP as CONSUMERS
 from tests.unit.executor.pod_groups import PodGroup, PodProcess, no_pods
+from weir_contracts import Parallelism, Subject
+from weir_engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
+from weir_executor.adapters.kubernetes import Answer, KubernetesDriver
+from weir_executor.adapters.kubernetes_api import ApiWorkloads
+from weir_executor.core.observed import Snapshot, TargetChanged
+from weir_executor.driver import Fence, Unfenced
+from weir_runtime.clock import SystemClock
 
 DEADLINE_SECONDS = 60.0
 KINDS = ["deployments", "statefulsets"]

@@ -7,20 +7,20 @@ from typing import Any
 
 import httpx
 import pytest
-from weir_contracts import ScalingPolicy, parse_policy
-from weir_contracts.workloads import WorkloadRef
 
-from engines.kubernetes.api import Access, ApiFailed, KubernetesApi
-from engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
-from engines.kubernetes.watches import Pauses
-from runtime.clock import SystemClock
-from services.monitor.adapters.application import Collectors
-from services.monitor.core import observe
 from testbed import kubernetes_access
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import free_port
 from tests.kubernetes.workloads import deployment
 from tests.unit.engines.workloads_suite import WorkloadsSuite, World, until
+from weir_contracts import ScalingPolicy, parse_policy
+from weir_contracts.workloads import WorkloadRef
+from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
+from weir_engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
+from weir_engines.kubernetes.watches import Pauses
+from weir_monitor.adapters.application import Collectors
+from weir_monitor.core import observe
+from weir_runtime.clock import SystemClock
 
 READS = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, TargetChanged
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access
 from tests.kubernetes.rigs import DEADLINE_SECONDS, RULES, ApiRig, Elsewhere, GroupApiRig
@@ -19,6 +18,7 @@ from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import service_subject
 from tests.unit.executor.restart_suite import RestartSuite, letting
 from tests.unit.executor.workload_suite import ServiceSuite
+from weir_executor.core.observed import Accepted, Refusal, Rejected, Snapshot, TargetChanged
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,18 @@ from unittest import mock
 
 import httpx
 import pytest
-from weir_contracts.workloads import WorkloadRef
 
-from cli.doctor import RIGHTS, WEIR, Finding, Kubectl, examine, rights_findings
-from engines.kubernetes.api import Access, KubernetesApi
-from engines.kubernetes.cluster import KubernetesWorkloads
-from services.executor.adapters.kubernetes_api import ApiWorkloads
 from testbed.kubernetes import KubernetesCluster, binary
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment
 from tests.unit.deploy.manifests import FOLDER, manifests, rights, role
 from tests.unit.engines.workloads_suite import until
+from weir_cli.doctor import RIGHTS, WEIR, Finding, Kubectl, examine, rights_findings
+from weir_contracts.workloads import WorkloadRef
+from weir_engines.kubernetes.api import Access, KubernetesApi
+from weir_engines.kubernetes.cluster import KubernetesWorkloads
+from weir_executor.adapters.kubernetes_api import ApiWorkloads
 
 DEADLINE_SECONDS = 300.0
 DEFINITION = FOLDER / "components" / "policy-resources" / "scalingpolicies.json"

@@ -7,12 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from weir_contracts import InvalidPolicy, example, policy_of
 
-from engines.kubernetes.api import ApiFailed, Call
-from engines.kubernetes.watches import Pauses
-from services.knowledge.adapters.kubernetes import KubernetesResources
-from services.knowledge.core import State
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.rigs import api
@@ -21,6 +16,11 @@ from tests.kubernetes.wrong_policies import WRONG
 from tests.unit.deploy.manifests import FOLDER, named
 from tests.unit.knowledge.builders import documents, outcome, plan
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
+from weir_contracts import InvalidPolicy, example, policy_of
+from weir_engines.kubernetes.api import ApiFailed, Call
+from weir_engines.kubernetes.watches import Pauses
+from weir_knowledge.adapters.kubernetes import KubernetesResources
+from weir_knowledge.core import State
 
 TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 QUICK = Pauses(first_seconds=0.05, max_seconds=0.5, denied_seconds=0.5)

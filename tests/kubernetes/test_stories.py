@@ -9,18 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from weir_contracts import Outcome, Plan
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 
-from runtime.addresses import TARGETS
-from runtime.clock import SystemClock
-from runtime.envelope import encode
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.reach import Reach
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.rules import Rules
-from services.executor.service import Executor
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access
 from tests.kubernetes.rigs import RULES as RIGHTS
@@ -28,6 +17,17 @@ from tests.kubernetes.rigs import ApiRig, Elsewhere
 from tests.kubernetes.workloads import deployment
 from tests.unit.executor.builders import plan
 from tests.unit.executor.kubernetes_rig import kubernetes_policy
+from weir_contracts import Outcome, Plan
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core.rules import Rules
+from weir_executor.service import Executor
+from weir_runtime.addresses import TARGETS
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import encode
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.reach import Reach
 
 APP = "shop/orders"
 RULES = Rules(

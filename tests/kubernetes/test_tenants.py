@@ -8,25 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from weir_contracts import Outcome, parse_policy
-from weir_contracts.resource import document_of
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 
-from runtime.addresses import TARGETS
-from runtime.clock import SystemClock
-from runtime.envelope import encode
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.reach import Reach
-from services.executor.adapters.kubernetes import KubernetesDriver
-from services.executor.adapters.kubernetes_api import ApiWorkloads
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.rules import Rules
-from services.executor.service import Executor
-from services.knowledge.adapters.kubernetes import KubernetesResources
-from services.knowledge.applications_api import summary_by_name
-from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.resource_policies import ResourcePolicies
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access
 from testbed.process import TestbedError
@@ -40,6 +22,24 @@ from tests.unit.executor.pod_groups import PodGroup, no_pods
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.resources_suite import accepted, condition
 from tests.unit.knowledge.test_api import Catalogue
+from weir_contracts import Outcome, parse_policy
+from weir_contracts.resource import document_of
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from weir_executor.adapters.kubernetes import KubernetesDriver
+from weir_executor.adapters.kubernetes_api import ApiWorkloads
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core.rules import Rules
+from weir_executor.service import Executor
+from weir_knowledge.adapters.kubernetes import KubernetesResources
+from weir_knowledge.applications_api import summary_by_name
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.resource_policies import ResourcePolicies
+from weir_runtime.addresses import TARGETS
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import encode
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.reach import Reach
 
 DEFINITION = FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 DEADLINE_SECONDS = 60.0

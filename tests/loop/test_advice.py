@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from services.knowledge.advice import advice_view
 from tests.loop.world import Load, World, job, policy
+from weir_knowledge.advice import advice_view
 
 INTERVAL = "15s"
 

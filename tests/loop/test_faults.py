@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from weir_contracts import Observation
 
-from simulator import Fault, Link, OperatorSpec
 from tests.loop.world import JOB_ID, WORK, World, job, settled
+from weir_contracts import Observation
+from weir_simulator import Fault, Link, OperatorSpec
 
 
 def partitions(**fields: None) -> Callable[[Observation], Observation]:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator import Application, Link, OperatorSpec, SourceSpec
-from simulator.spec import Cluster
 from tests.loop.world import SOURCE, World
+from weir_simulator import Application, Link, OperatorSpec, SourceSpec
+from weir_simulator.spec import Cluster
 
 
 @pytest.mark.thorough

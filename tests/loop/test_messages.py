@@ -4,14 +4,14 @@ or too many."""
 from itertools import chain, repeat
 
 import pytest
-from weir_contracts import Analysis, Observation, Plan, ScalingPolicy
-from weir_contracts.topics import ANALYSES, OBSERVATIONS, PLANS
 
-from runtime.records import Outgoing
-from services.executor.core import Rules
-from simulator import Fault
 from tests.effort import some
 from tests.loop.world import WORK, World, job, policy, settled
+from weir_contracts import Analysis, Observation, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, PLANS
+from weir_executor.core import Rules
+from weir_runtime.records import Outgoing
+from weir_simulator import Fault
 
 EDITED = policy(version=2, bounds={"min": 1, "max": 2})
 PAUSED = policy(version=2, mode="paused")

@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from weir_contracts import KafkaSignals, Observation
 
-from replay.streams import SimulatedBrokers
-from services.monitor.adapters.partitions import Isolation, Offsets, PartitionCollector, Place
-from services.monitor.adapters.positions import FirstRecord, FirstRecords
-from simulator import streams
 from tests.loop.streams_world import StreamsWorld
 from tests.loop.world import World, job
+from weir_contracts import KafkaSignals, Observation
+from weir_monitor.adapters.partitions import Isolation, Offsets, PartitionCollector, Place
+from weir_monitor.adapters.positions import FirstRecord, FirstRecords
+from weir_replay.streams import SimulatedBrokers
+from weir_simulator import streams
 
 
 class MarkedLogs:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Observation, PartitionReading
 
-from simulator import Application, Link, OperatorSpec, SourceSpec
 from tests.loop.world import SOURCE, WORK, World, job
+from weir_contracts import Observation, PartitionReading
+from weir_simulator import Application, Link, OperatorSpec, SourceSpec
 
 RULES = "Source: rules"
 

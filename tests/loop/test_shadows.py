@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
-from weir_contracts import Score
 
 from tests.loop.world import WORK, World, job, policy
+from weir_contracts import Score
 
 LAVISH = {"name": "rate", "label": "lavish", "parameters": {"target_utilization": 0.4}}
 LAZY = {"name": "static", "label": "lazy", "parameters": {"parallelism": 1}}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simulator import Application, Noise, chain, diamond, two_sources
-from simulator.capacity import OfflineOptimum
 from tests.effort import some, thorough
 from tests.loop.world import CALMING, WORK, Load, World, job, without
+from weir_simulator import Application, Noise, chain, diamond, two_sources
+from weir_simulator.capacity import OfflineOptimum
 
 NOISE = Noise(relative=0.02)
 

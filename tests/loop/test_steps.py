@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator import Application, Link, OperatorSpec, SourceSpec
 from tests.loop.world import SOURCE, World
+from weir_simulator import Application, Link, OperatorSpec, SourceSpec
 
 
 def reading(parallelism: int) -> Application:

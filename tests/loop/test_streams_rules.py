@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bench.compare.__main__ import excerpt
-from simulator import StreamsApplication, stateful, streams
 from testbed.trial.options import short_behavior
 from tests.loop.streams_world import Score, StreamsWorld, lag_rule, no_guards, scored
 from tests.loop.world import Load
+from weir_simulator import StreamsApplication, stateful, streams
 from workloads.loadgen.trace import LoadTrace, named
 
 pytestmark = pytest.mark.thorough

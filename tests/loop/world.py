@@ -10,14 +10,14 @@ from typing import Any, Self
 from uuid import UUID
 
 import pytest
-from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, parse_policy
 
-from replay.bus import Message
-from replay.loop import Loop
-from services.executor.core import PolicyReading
-from services.knowledge.core import HistoryLimits, State, remember
-from services.planner.core.guards import chain
-from simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
+from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, parse_policy
+from weir_executor.core import PolicyReading
+from weir_knowledge.core import HistoryLimits, State, remember
+from weir_planner.core.guards import chain
+from weir_replay.bus import Message
+from weir_replay.loop import Loop
+from weir_simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
 
 SOURCE, WORK = "Source: orders", "work"
 JOB_ID = "b" * 32

@@ -7,10 +7,10 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 import pytest
-from weir_contracts import MAX_SENTENCE, InstanceRef
 
-from services.executor.core import messages as of_actions
-from services.planner.core import messages as of_plans
+from weir_contracts import MAX_SENTENCE, InstanceRef
+from weir_executor.core import messages as of_actions
+from weir_planner.core import messages as of_plans
 
 NAME = "enrich-with-customer"
 OTHERS = {"orders": 120, "parse-json-payload": 1200, NAME: 400, "total-by-country-day": 12}

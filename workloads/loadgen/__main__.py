@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
-from runtime.origins import SameOrigin
+from weir_runtime.origins import SameOrigin
 
 from .control import WorkloadBoard, create_app
 from .generator import Generator, run

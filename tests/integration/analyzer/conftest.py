@@ -9,11 +9,11 @@ from typing import Protocol
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from weir_contracts import Analysis, DeadLetter, Observation
-from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, TOPICS
 
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
+from weir_contracts import Analysis, DeadLetter, Observation
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, TOPICS
 
 PARTITIONS = 4
 SLOW_MACHINE_SECONDS = 150.0

@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
-from weir_contracts import Analysis
 
-from services.analyzer.adapters.session import code_name
 from testbed.process import free_port, wait_until
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.spark_cluster import SparkCluster
 from tests.integration.analyzer.test_stream import observations
+from weir_analyzer.adapters.session import code_name
+from weir_contracts import Analysis
 
 APPLICATIONS = [f"shop/cluster-{n}" for n in range(12)]
 SPLIT = 4

@@ -12,15 +12,15 @@ from typing import Self
 
 import pytest
 
-from runtime.clock import SystemClock
-from runtime.kafka_lease import TOPIC, KafkaLease
-from runtime.lease import Lease
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
 from tests.unit.runtime import lease_suite
 from tests.unit.runtime.lease_suite import TERMS
+from weir_runtime.clock import SystemClock
+from weir_runtime.kafka_lease import TOPIC, KafkaLease
+from weir_runtime.lease import Lease
 
 
 class KafkaContest:
@@ -75,9 +75,9 @@ def test_kafkas_group_keeps_what_a_lease_promises(
 _CONTENDER = """
 import sys, time
 import structlog
-from runtime.clock import SystemClock
-from runtime.kafka_lease import KafkaLease
-from runtime.lease import Terms, judge
+from weir_runtime.clock import SystemClock
+from weir_runtime.kafka_lease import KafkaLease
+from weir_runtime.lease import Terms, judge
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 clock, terms = SystemClock(), Terms("analyzer", lease_seconds=6.0)
 lease = KafkaLease(sys.argv[1], clock, terms, sys.argv[2])

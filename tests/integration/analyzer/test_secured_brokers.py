@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weir_contracts.topics import OBSERVATIONS
 
-from runtime.bus import BusError
-from runtime.kafka_bus import KafkaBus
-from runtime.kafka_security import read_security
-from runtime.records import Outgoing
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.redis import RedisServer
 from testbed.service import WeirService, wait_all_ready
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
+from weir_contracts.topics import OBSERVATIONS
+from weir_runtime.bus import BusError
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.kafka_security import read_security
+from weir_runtime.records import Outgoing
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "own-cluster.md"
 SECONDS = 60
@@ -65,7 +65,7 @@ def test_the_stream_works_with_secured_brokers(broker: KafkaBroker, tmp_path: Pa
         "WEIR_KAFKA_CREDENTIALS_FILE": str(written(tmp_path, broker)),
     }
     environment = {**secured, "WEIR_PARTITIONS": str(PARTITIONS)}
-    command = [sys.executable, "-m", "runtime.topics"]
+    command = [sys.executable, "-m", "weir_runtime.topics"]
     made = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert made.returncode == 0, made.stderr
     assert f"{OBSERVATIONS.name}: made with {PARTITIONS} partitions" in made.stdout
@@ -80,13 +80,13 @@ def test_the_stream_works_with_secured_brokers(broker: KafkaBroker, tmp_path: Pa
 
 
 def test_every_service_is_ready_with_secured_brokers(broker: KafkaBroker, tmp_path: Path) -> None:
-    """With the documented rights, after `python -m runtime.topics`; the log of none has the password."""
+    """With the documented rights, after `python -m weir_runtime.topics`; the log of none has the password."""
     secured = {
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": broker.tls_servers,
         "WEIR_KAFKA_CREDENTIALS_FILE": str(written(tmp_path, broker)),
         "WEIR_PARTITIONS": str(PARTITIONS),
     }
-    topics = [sys.executable, "-m", "runtime.topics"]
+    topics = [sys.executable, "-m", "weir_runtime.topics"]
     subprocess.run(topics, env=secured, capture_output=True, timeout=SECONDS, check=True)
     with RedisServer(tmp_path / "redis") as redis:
         environment = {**secured, "WEIR_KNOWLEDGE_REDIS_URL": redis.url}

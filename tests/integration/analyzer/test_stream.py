@@ -14,15 +14,15 @@ import httpx
 import psutil
 import pytest
 from confluent_kafka import TopicPartition
-from weir_contracts import Observation, observation_id
-from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
-from runtime.records import partition_of
-from services.analyzer.core import STATE_VERSION
 from testbed.process import wait_until
 from testbed.service import WeirService
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.unit.analyzer.story import NOON, Job
+from weir_analyzer.core import STATE_VERSION
+from weir_contracts import Observation, observation_id
+from weir_contracts.topics import ANALYSES, OBSERVATIONS
+from weir_runtime.records import partition_of
 
 JUST_NOW = datetime.now(UTC) - timedelta(minutes=8)  # brokers stamp records with the real time
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bench.quality import around_the_peak, held
-from replay.options import ReplayOptions
+from weir_replay.options import ReplayOptions
 
 OPTIONS = ReplayOptions(trace="", duration_seconds=4 * 3600.0, noise=0.0)
 TRACE = "worldcup98_minutes"

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from weir_contracts import Bounds, Parallelism, ScalingPolicy, Subject
 
-from runtime.clock import SystemClock
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.core.observed import Snapshot
-from services.executor.driver import Unfenced
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from tests.unit.executor.builders import policy, subject
+from weir_contracts import Bounds, Parallelism, ScalingPolicy, Subject
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.core.observed import Snapshot
+from weir_executor.driver import Unfenced
+from weir_runtime.clock import SystemClock
 
 SLOTS = 4
 OPERATORS = ("Source: orders", "parse", "enrich", "aggregate", "sink: Writer")

@@ -12,20 +12,20 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from weir_contracts import KafkaSignals, policy_of
 
-from runtime.addresses import Allowed
-from runtime.broker_credentials import BrokerCredentials
-from runtime.clock import SystemClock
-from services.executor.adapters.endpoint import EndpointDriver
-from services.executor.adapters.group_state import GroupMember, GroupReading
-from services.executor.adapters.groups import GroupUnread
-from services.executor.adapters.kafka_groups import KafkaGroups, _remove
-from services.executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
-from services.monitor.adapters.application import Collectors
 from testbed.bootstrap import PROJECT
 from testbed.kafka import SASL_USER, KafkaBroker
 from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_policy
+from weir_contracts import KafkaSignals, policy_of
+from weir_executor.adapters.endpoint import EndpointDriver
+from weir_executor.adapters.group_state import GroupMember, GroupReading
+from weir_executor.adapters.groups import GroupUnread
+from weir_executor.adapters.kafka_groups import KafkaGroups, _remove
+from weir_executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
+from weir_monitor.adapters.application import Collectors
+from weir_runtime.addresses import Allowed
+from weir_runtime.broker_credentials import BrokerCredentials
+from weir_runtime.clock import SystemClock
 
 pytestmark = pytest.mark.integration
 

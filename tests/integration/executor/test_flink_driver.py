@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from weir_contracts import Subject
 
-from runtime.clock import SystemClock
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.core.observed import Accepted, Snapshot
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
+from weir_contracts import Subject
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.core.observed import Accepted, Snapshot
+from weir_runtime.clock import SystemClock
 
 
 class RealRig:

@@ -63,7 +63,7 @@ def test_it_waits_for_kafka(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_one_line(name: str, value: str) -> None:
     """It names the variable, and the process ends with code 2."""
     ended = subprocess.run(
-        [sys.executable, "-m", "services.executor"],
+        [sys.executable, "-m", "weir_executor"],
         env={**os.environ, name: value},
         capture_output=True,
         text=True,

@@ -6,25 +6,25 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
 
-from runtime.bus import Bus
-from runtime.clock import SystemClock
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import TopicSpec
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.rules import Rules
-from services.executor.driver import Unfenced
-from services.executor.service import Executor
 from testbed.kafka import KafkaBroker
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
 from tests.unit.executor.memory_cluster import MemoryDriver
+from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core.rules import Rules
+from weir_executor.driver import Unfenced
+from weir_executor.service import Executor
+from weir_runtime.bus import Bus
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import TopicSpec
 
 APP = "shop/orders"
 RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_seconds=3.0, capacity_watch_seconds=0)

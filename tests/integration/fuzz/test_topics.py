@@ -13,6 +13,15 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
+
+from testbed.kafka import KafkaBroker
+from testbed.process import free_port, stop_all
+from testbed.redis import RedisServer
+from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.simulated_flink import ManyJobs
+from tests.unit.fuzz.documents import example
+from tests.unit.knowledge.builders import plan
+from tests.unit.planner.build import policy
 from weir_contracts import DeadLetter, Outcome, Plan
 from weir_contracts.topics import (
     ANALYSES,
@@ -24,19 +33,10 @@ from weir_contracts.topics import (
     POLICIES,
     TOPICS,
 )
-
-from runtime.dead_letters import MAX_OF_KEY
-from runtime.envelope import decode, encode
-from runtime.kafka_bus import KafkaBus
-from runtime.service import topic_specs
-from testbed.kafka import KafkaBroker
-from testbed.process import free_port, stop_all
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
-from testbed.simulated_flink import ManyJobs
-from tests.unit.fuzz.documents import example
-from tests.unit.knowledge.builders import plan
-from tests.unit.planner.build import policy
+from weir_runtime.dead_letters import MAX_OF_KEY
+from weir_runtime.envelope import decode, encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.service import topic_specs
 
 APPLICATION = "fuzz/orders"
 DATABASE = 10

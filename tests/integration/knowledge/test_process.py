@@ -12,17 +12,17 @@ from uuid import uuid4
 import httpx
 import pytest
 import redis
-from weir_contracts import Observation, Outcome, Plan
-from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from runtime.records import Record
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
 from tests.unit.knowledge.builders import NOON, action, document, observation, outcome, plan
+from weir_contracts import Observation, Outcome, Plan
+from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.records import Record
 
 DATABASE = 8
 """Of these tests alone: an emptied one is theirs to empty."""

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import httpx
 import pytest
-from weir_contracts import Observation
-from weir_contracts.topics import OBSERVATIONS
 
-from runtime.envelope import decode
-from runtime.kafka_bus import KafkaBus
-from runtime.records import Record, version_of
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
 from tests.integration.knowledge.test_process import World
 from tests.unit.knowledge.builders import document
+from weir_contracts import Observation
+from weir_contracts.topics import OBSERVATIONS
+from weir_runtime.envelope import decode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.records import Record, version_of
 
 LEASE_SECONDS = 6
 SLEEPER = """
 import os, signal, sys
 from weir_contracts.topics import POLICIES
-from runtime import settings
-from runtime.kafka_bus import KafkaBus
-from services.knowledge import __main__ as knowledge
+from weir_runtime import settings
+from weir_runtime.kafka_bus import KafkaBus
+from weir_knowledge import __main__ as knowledge
 
 class SleepingBus(KafkaBus):
     slept = False

@@ -12,16 +12,16 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from services.knowledge.adapters.feed import EVENTS
-from services.knowledge.adapters.history import history_keys
-from services.knowledge.adapters.redis import STATE, RedisStore
-from services.knowledge.adapters.state_documents import changes
-from services.knowledge.core import End, HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
-from services.knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 from testbed.process import free_port
 from testbed.redis import RedisServer
 from tests.unit.knowledge.builders import APP, action, analysis, documents, observation, outcome, plan
 from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite, noise
+from weir_knowledge.adapters.feed import EVENTS
+from weir_knowledge.adapters.history import history_keys
+from weir_knowledge.adapters.redis import STATE, RedisStore
+from weir_knowledge.adapters.state_documents import changes
+from weir_knowledge.core import End, HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
+from weir_knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 
 DATABASE = 7
 """Of these tests alone."""

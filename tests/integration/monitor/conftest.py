@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 from confluent_kafka import Producer
-from weir_contracts import ScalingPolicy
 
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from tests.unit.monitor.builders import policy
 from tests.unit.monitor.flink_suite import PROCESSED
+from weir_contracts import ScalingPolicy
 
 PARTITIONS = 4
 

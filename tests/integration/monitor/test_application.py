@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from weir_contracts import Observation, OperatorReading, PartitionReading, ScalingPolicy
 
-from runtime.clock import SystemClock
-from services.monitor.adapters.application import ApplicationCollector, Collectors
-from services.monitor.core import observe
 from tests.integration.monitor.conftest import PARTITIONS, RealJob, Stage
 from tests.unit.monitor.flink_suite import PROCESSED
+from weir_contracts import Observation, OperatorReading, PartitionReading, ScalingPolicy
+from weir_monitor.adapters.application import ApplicationCollector, Collectors
+from weir_monitor.core import observe
+from weir_runtime.clock import SystemClock
 
 RECORDS = 6000
 """In each partition."""

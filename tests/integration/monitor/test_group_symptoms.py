@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from weir_contracts import Analysis, Observation, ScalingPolicy, Symptom, parse_policy
 
-from engines.scrape import Scrape
-from runtime.broker_credentials import NO_CREDENTIALS
-from runtime.clock import SystemClock
-from services.analyzer.core import AnalyzerState, advance
-from services.monitor.adapters.groups import GroupCollector
-from services.monitor.adapters.kafka import KafkaBrokers
-from services.monitor.core import Readings, observe
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.streams import StreamsInstance, StreamsSettings
 from tests.unit.monitor.group_suite import PARTITIONS, counted, of
 from tests.unit.monitor.test_groups import subject
+from weir_analyzer.core import AnalyzerState, advance
+from weir_contracts import Analysis, Observation, ScalingPolicy, Symptom, parse_policy
+from weir_engines.scrape import Scrape
+from weir_monitor.adapters.groups import GroupCollector
+from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_monitor.core import Readings, observe
+from weir_runtime.broker_credentials import NO_CREDENTIALS
+from weir_runtime.clock import SystemClock
 
 from .test_groups import RealRig
 
@@ -271,7 +271,7 @@ async def _join(servers: str, group: str, protocol_type: str) -> Callable[[], Aw
     """Join a group of a type as its only member, which sends no heartbeat; returns what ends the connection."""
     from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 
-    from runtime.kafka_python import close_admin, open_admin
+    from weir_runtime.kafka_python import close_admin, open_admin
 
     client = open_admin(servers.split(","), "other-type", 10.0, {})
     manager = client._manager

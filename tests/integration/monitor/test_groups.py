@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from weir_contracts import parse_policy
 
-from runtime.broker_credentials import BrokerCredentials
-from runtime.clock import SystemClock
-from services.monitor.adapters.application import Collectors
-from services.monitor.adapters.groups import GroupCollector
-from services.monitor.adapters.kafka import KafkaBrokers
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.process import free_port
 from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.test_groups import subject
+from weir_contracts import parse_policy
+from weir_monitor.adapters.application import Collectors
+from weir_monitor.adapters.groups import GroupCollector
+from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_runtime.broker_credentials import BrokerCredentials
+from weir_runtime.clock import SystemClock
 
 
 class Members:

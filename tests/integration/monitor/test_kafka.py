@@ -11,14 +11,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka import KafkaProducer
 
-from runtime.addresses import Allowed
-from runtime.clock import FakeClock, SystemClock
-from services.monitor.adapters.kafka import KafkaBrokers
-from services.monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from tests.integration.monitor.conftest import Log
 from tests.unit.monitor.brokers_suite import BrokersSuite
+from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
+from weir_runtime.addresses import Allowed
+from weir_runtime.clock import FakeClock, SystemClock
 
 
 class RealRig:

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from weir_contracts import KafkaSignals
 
-from runtime.broker_credentials import NO_CREDENTIALS
-from runtime.clock import SystemClock
-from services.monitor.adapters.kafka import KafkaBrokers
-from services.monitor.adapters.partitions import Brokers, KafkaReadings, PartitionCollector, Place
-from services.monitor.core import PartitionOffsets
 from testbed.kafka import SASL_USER, KafkaBroker
 from tests.integration.monitor.test_kafka import RealRig
+from weir_contracts import KafkaSignals
+from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_monitor.adapters.partitions import Brokers, KafkaReadings, PartitionCollector, Place
+from weir_monitor.core import PartitionOffsets
+from weir_runtime.broker_credentials import NO_CREDENTIALS
+from weir_runtime.clock import SystemClock
 
 DAY_MS = 86_400_000
 

@@ -10,22 +10,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from weir_contracts import Observation, ScalingPolicy
-from weir_contracts.topics import OBSERVATIONS, POLICIES
 
-from runtime.clock import SystemClock
-from runtime.envelope import decode
-from runtime.kafka_bus import KafkaBus
-from runtime.loop import Stop
-from runtime.records import partition_of
-from runtime.service import topic_specs
-from services.monitor.adapters.application import Collectors
-from services.monitor.service import Monitor
-from services.monitor.settings import MonitorSettings
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from tests.integration.monitor.conftest import Stage
 from tests.unit.monitor.builders import policy
+from weir_contracts import Observation, ScalingPolicy
+from weir_contracts.topics import OBSERVATIONS, POLICIES
+from weir_monitor.adapters.application import Collectors
+from weir_monitor.service import Monitor
+from weir_monitor.settings import MonitorSettings
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import decode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.loop import Stop
+from weir_runtime.records import partition_of
+from weir_runtime.service import topic_specs
 
 SETTINGS = MonitorSettings()
 INTERVAL_SECONDS = 2.0

@@ -11,22 +11,22 @@ from typing import Any
 from uuid import UUID
 
 from prometheus_client import REGISTRY, Metric
+
+from tests.loop.world import policy
+from weir_analyzer import service as _analyzer  # noqa: F401 - declares its metrics
 from weir_contracts import Analysis, DeadLetter, Observation, Outcome
 from weir_contracts.topics import DEAD_LETTERS
-
-from replay.loop import Loop
-from runtime.clock import FakeClock
-from runtime.envelope import encode
-from runtime.health import Health
-from runtime.records import Record
-from services.analyzer import service as _analyzer  # noqa: F401 - declares its metrics
-from services.knowledge.consumers import count_dead_letter
-from services.knowledge.gauges import ApplicationGauges
-from services.monitor import service as _monitor  # noqa: F401 - the same
-from services.planner import remote as _remote  # noqa: F401 - the same
-from services.planner.failures import no_reply
-from simulator import Noise, Simulation, chain
-from tests.loop.world import policy
+from weir_knowledge.consumers import count_dead_letter
+from weir_knowledge.gauges import ApplicationGauges
+from weir_monitor import service as _monitor  # noqa: F401 - the same
+from weir_planner import remote as _remote  # noqa: F401 - the same
+from weir_planner.failures import no_reply
+from weir_replay.loop import Loop
+from weir_runtime.clock import FakeClock
+from weir_runtime.envelope import encode
+from weir_runtime.health import Health
+from weir_runtime.records import Record
+from weir_simulator import Noise, Simulation, chain
 
 SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
 SCRAPE_SECONDS = 10.0

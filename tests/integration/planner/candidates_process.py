@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any
 
-from runtime.clock import SystemClock
-from services.planner.planners import plan_for
-from services.planner.workers import Workers
 from tests.unit.planner.build import analysis, policy, request
+from weir_planner.planners import plan_for
+from weir_planner.workers import Workers
+from weir_runtime.clock import SystemClock
 
 
 async def plans(timeout: str, cycles: int, **spec: Any) -> None:

@@ -12,7 +12,7 @@ from tests.installed import install
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = """
 import os, signal, time
-from weir_planner import planner
+from weir_sdk import planner
 
 @planner(name="spins", reads=[])
 def spins(request):

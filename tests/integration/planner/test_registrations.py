@@ -9,16 +9,16 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from weir_contracts import NO_REPLY, Contender, Plan, ScalingPolicy
-from weir_contracts.topics import ANALYSES, PLANS
 
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.integration.planner.test_service import until
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.plugin import Plugin, json_answer
+from weir_contracts import NO_REPLY, Contender, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, PLANS
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
 
 NAME, CHOSEN = "registered-once", "registered-and-chosen"
 MORE = {SOURCE: 2, WORK: 3}

@@ -8,16 +8,16 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from weir_contracts import Plan, PlanRequest
-from weir_contracts.topics import ANALYSES, PLANS
 
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from services.planner.core.decide import plan_offline
 from testbed.kafka import KafkaBroker
 from testbed.service import WeirService
 from tests.installed import GOOD, install
 from tests.unit.planner.build import WORK, analysis, policy, request
+from weir_contracts import Plan, PlanRequest
+from weir_contracts.topics import ANALYSES, PLANS
+from weir_planner.core.decide import plan_offline
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
 
 JSON = {"Content-Type": "application/json"}
 PATIENT = {"name": "rate", "timeout": "10s"}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from weir_contracts import PlanReply, PlanRequest
-from weir_planner.installed import ask
 
-from services.planner.workers import DEPTH, WorkerProcess, Workers
 from testbed.process import wait_until
 from tests.unit.planner.build import analysis, policy, request
+from weir_contracts import PlanReply, PlanRequest
+from weir_planner.workers import DEPTH, WorkerProcess, Workers
+from weir_sdk.installed import ask
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_process_that_died_is_noticed_by_the_next_question(process: WorkerProc
 
 _SERVICE = """
 import asyncio, psutil, sys
-from services.planner.workers import Workers
+from weir_planner.workers import Workers
 
 if __name__ == "__main__":
     workers = Workers(2)

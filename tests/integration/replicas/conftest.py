@@ -13,19 +13,19 @@ from uuid import UUID
 import httpx
 import pytest
 from pydantic import BaseModel
-from weir_contracts import Observation, Outcome, Plan
-from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
 
-from runtime.envelope import decode, encode
-from runtime.kafka_bus import KafkaBus
-from runtime.records import partition_of
-from runtime.service import topic_specs
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
 from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import ManyJobs
 from tests.unit.planner.build import WORK, analysis, policy
+from weir_contracts import Observation, Outcome, Plan
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
+from weir_runtime.envelope import decode, encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.records import partition_of
+from weir_runtime.service import topic_specs
 
 M = TypeVar("M", bound=BaseModel)
 DATABASE = 11

@@ -14,25 +14,25 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from weir_contracts import ActionState, Outcome
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, Topic
 
-from runtime.bus import Reader
-from runtime.clock import SystemClock
-from runtime.envelope import decode, encode
-from runtime.http import listen, serve
-from runtime.kafka_bus import KafkaBus
-from runtime.loop import Stop
-from runtime.service import topic_specs
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core import Conflict
 from testbed.kafka import KafkaBroker
 from testbed.process import stop_all
 from testbed.service import WeirService, wait_all_ready
 from testbed.simulated_flink import ManyJobs
 from tests.unit.executor.builders import SPACE, plan, policy
 from tests.unit.planner.build import SOURCE, WORK
+from weir_contracts import ActionState, Outcome
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, Topic
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core import Conflict
+from weir_runtime.bus import Reader
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import decode, encode
+from weir_runtime.http import listen, serve
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.loop import Stop
+from weir_runtime.service import topic_specs
 
 PARTITIONS = 4
 CLOCK = SystemClock()

@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
-from weir_contracts import Observation, Outcome, Plan
-
 from tests.unit.planner.build import SOURCE, WORK
+from weir_contracts import Observation, Outcome, Plan
 
 from .conftest import APPLICATIONS, INTERVAL_SECONDS, Fleet
 

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
-from weir_contracts import KafkaSignals
 
-from runtime.broker_credentials import BrokerCredentials, read_broker_credentials
-from runtime.clock import SystemClock
-from services.executor.adapters.groups import GroupUnread
-from services.executor.adapters.kafka_groups import KafkaGroups
-from services.monitor.adapters.kafka import KafkaBrokers
-from services.monitor.adapters.partitions import BrokersAway
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.kubernetes_access import Authority
+from weir_contracts import KafkaSignals
+from weir_executor.adapters.groups import GroupUnread
+from weir_executor.adapters.kafka_groups import KafkaGroups
+from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_monitor.adapters.partitions import BrokersAway
+from weir_runtime.broker_credentials import BrokerCredentials, read_broker_credentials
+from weir_runtime.clock import SystemClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
 """kafka-python leaves sockets whose connection was refused to the garbage collector."""

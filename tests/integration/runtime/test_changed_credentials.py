@@ -10,20 +10,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from weir_contracts import KafkaSignals, Observation, policy_of
-from weir_contracts.topics import OBSERVATIONS, POLICIES
 
-from runtime.broker_credentials import BrokerSettings
-from runtime.bus import Reader
-from runtime.clock import SystemClock
-from runtime.envelope import decode
-from runtime.kafka_bus import KafkaBus
-from runtime.service import topic_specs
-from services.executor.adapters.groups import GroupUnread
-from services.executor.adapters.kafka_groups import KafkaGroups
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.mount import Mount
 from testbed.service import WeirService
+from weir_contracts import KafkaSignals, Observation, policy_of
+from weir_contracts.topics import OBSERVATIONS, POLICIES
+from weir_executor.adapters.groups import GroupUnread
+from weir_executor.adapters.kafka_groups import KafkaGroups
+from weir_runtime.broker_credentials import BrokerSettings
+from weir_runtime.bus import Reader
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import decode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.service import topic_specs
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed <ssl:ResourceWarning", "ignore:unclosed <socket:ResourceWarning"

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weir_contracts import ScalingPolicy, parse_policy
 
-from runtime.clock import SystemClock
-from runtime.http_credentials import HttpCredential, read_credentials
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.core.observed import Accepted, Rejected
-from services.monitor.adapters.flink import FlinkCollector
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from testbed.kubernetes_access import Authority
 from tests.integration.monitor.conftest import RealJob
 from tests.unit.executor.driver_suite import OPEN
+from weir_contracts import ScalingPolicy, parse_policy
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.core.observed import Accepted, Rejected
+from weir_monitor.adapters.flink import FlinkCollector
+from weir_runtime.clock import SystemClock
+from weir_runtime.http_credentials import HttpCredential, read_credentials
 
 SECONDS = 60
 TIMEOUT_SECONDS = 5.0

@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from runtime.bus import Bus, BusError, Consumer
-from runtime.kafka_bus import KafkaBus
-from runtime.kafka_consumer import KafkaConsumer
-from runtime.records import Outgoing, TopicSpec
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end
+from weir_runtime.bus import Bus, BusError, Consumer
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.kafka_consumer import KafkaConsumer
+from weir_runtime.records import Outgoing, TopicSpec
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_a_commit_that_never_returns_costs_a_member_and_no_record(
         while not (records := await consumer.receive(timeout_seconds=1.0)):
             pass
     hangs, send = threading.Event(), KafkaConsumer._send
-    monkeypatch.setattr("runtime.kafka_consumer.MAX_POLL_SECONDS", 1.0)
+    monkeypatch.setattr("weir_runtime.kafka_consumer.MAX_POLL_SECONDS", 1.0)
     monkeypatch.setattr(KafkaConsumer, "_send", lambda *_: hangs.wait(60))
     waiting = asyncio.create_task(consumer.receive(timeout_seconds=0.1))
     with pytest.raises(BusError, match=r"no answer to its commit for 1 s and joins again"):

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import pytest
 
-from runtime.bus import BusError
-from runtime.kafka_bus import KafkaBus
-from runtime.records import TopicSpec
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, collect, read_to_end, until
+from weir_runtime.bus import BusError
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.records import TopicSpec
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ async def test_the_end_comes_soon_without_brokers(topic: str, own_broker: KafkaB
 
 _MEMBER = """
 import asyncio, sys
-from runtime.kafka_bus import KafkaBus
+from weir_runtime.kafka_bus import KafkaBus
 
 async def main(servers, topic, group):
     bus = KafkaBus(servers)
@@ -157,7 +157,7 @@ async def test_a_dead_members_partitions_are_taken_over(bus: KafkaBus, topic: st
 
 _SPEAKER = """
 import asyncio, sys, time
-from runtime.kafka_bus import KafkaBus
+from weir_runtime.kafka_bus import KafkaBus
 
 async def main(servers, topic, group):
     bus = KafkaBus(servers)

@@ -17,17 +17,17 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from weir_contracts import Outcome, Plan, ScalingPolicy, policy_of
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 
-from runtime.envelope import encode
-from runtime.kafka_bus import KafkaBus
-from runtime.service import topic_specs
 from testbed.kafka import KafkaBroker
 from testbed.process import wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
 from tests.unit.executor.builders import plan
+from weir_contracts import Outcome, Plan, ScalingPolicy, policy_of
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from weir_runtime.envelope import encode
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.service import topic_specs
 
 ROOT = Path(__file__).parents[3]
 DATABASE = 11

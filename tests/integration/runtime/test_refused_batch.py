@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 from uuid import uuid4
 
-from runtime.kafka_bus import KafkaBus
-from runtime.records import TopicSpec
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import read_to_end
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.records import TopicSpec
 
 from .refusing_broker import RefusingBroker
 

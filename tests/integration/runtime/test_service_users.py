@@ -12,12 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import KafkaError, Producer
-from weir_contracts import DeadLetter, Outcome
-from weir_contracts.base import VERSION
-from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
 
-from runtime.envelope import decode, encode
-from runtime.kafka_bus import KafkaBus
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
 from testbed.redis import RedisServer
@@ -26,6 +21,11 @@ from testbed.simulated_flink import ManyJobs
 from tests.unit.deploy.test_acls import NAMES, SERVICES, documented, granted
 from tests.unit.knowledge.builders import plan
 from tests.unit.planner.build import policy
+from weir_contracts import DeadLetter, Outcome
+from weir_contracts.base import VERSION
+from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
+from weir_runtime.envelope import decode, encode
+from weir_runtime.kafka_bus import KafkaBus
 
 APPLICATION = "users/orders"
 DATABASE = 13
@@ -82,7 +82,7 @@ class Loop:
 
     async def start(self) -> None:
         await self.bus.start()
-        command = [sys.executable, "-m", "runtime.topics"]
+        command = [sys.executable, "-m", "weir_runtime.topics"]
         made = await asyncio.to_thread(
             subprocess.run,
             command,

@@ -4,13 +4,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from runtime.bus import BusError
-from runtime.clock import SystemClock
-from runtime.kafka_bus import TooFewBrokers
-from runtime.records import TopicSpec
-from runtime.topics import ensure, ensure_within, main
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
+from weir_runtime.bus import BusError
+from weir_runtime.clock import SystemClock
+from weir_runtime.kafka_bus import TooFewBrokers
+from weir_runtime.records import TopicSpec
+from weir_runtime.topics import ensure, ensure_within, main
 
 
 @pytest.fixture

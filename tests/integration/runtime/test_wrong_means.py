@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from weir_contracts.topics import OBSERVATIONS
 
-from runtime.kafka_bus import KafkaBus
-from runtime.service import topic_specs
 from testbed.kafka import KafkaBroker
 from testbed.process import wait_until
 from testbed.redis import RedisServer
 from testbed.service import WeirService
+from weir_contracts.topics import OBSERVATIONS
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.service import topic_specs
 
 Start = Callable[..., WeirService]
 DATABASE = 9

@@ -1,8 +1,8 @@
 """Planners served by the SDK keep Weir's contract: checked, registered and called as Weir does it."""
 
-from weir_planner import Reply, Request
-from weir_planner.testing import running
-from weir_planner.testing.conformance import CHECKS, Finding, check_planner
+from weir_sdk import Reply, Request
+from weir_sdk.testing import running
+from weir_sdk.testing.conformance import CHECKS, Finding, check_planner
 
 
 def grows(request: Request) -> Reply:

@@ -4,9 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from weir_planner.testing.conformance import CHECKS
-
 from tests.unit.cli.test_planner_registry import planner_url
+from weir_sdk.testing.conformance import CHECKS
 
 __all__ = ["planner_url"]
 

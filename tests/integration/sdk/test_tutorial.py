@@ -17,30 +17,30 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
-from weir_contracts import Plan, PlannerRegistration, PlanReply, PlanRequest, parse_policy
-from weir_contracts.topics import PLANS
-from weir_planner.testing import running
 
-from replay.loop import Loop
-from runtime.clock import FakeClock, SystemClock
-from runtime.http import application
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
-from services.planner.adapters.http import PlannerClient
-from services.planner.api import planner_router
-from services.planner.planners import Planners
-from services.planner.registrations import Registrations
-from services.planner.remote import Remote
-from simulator import PRESETS, Simulation
 from testbed.process import free_port
 from tests.tutorial import ROOT, TUTORIAL, Reader, shell
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
 from tests.unit.planner.test_service import InProcess
+from weir_contracts import Plan, PlannerRegistration, PlanReply, PlanRequest, parse_policy
+from weir_contracts.topics import PLANS
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.api import planner_router
+from weir_planner.planners import Planners
+from weir_planner.registrations import Registrations
+from weir_planner.remote import Remote
+from weir_replay.loop import Loop
+from weir_runtime.clock import FakeClock, SystemClock
+from weir_runtime.http import application
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_sdk.testing import running
+from weir_simulator import PRESETS, Simulation
 
 pytestmark = pytest.mark.integration
 
@@ -134,11 +134,11 @@ def test_its_dockerfile_installs_weir_from_a_checkout(read: Reader, tmp_path: Pa
     (wheels,) = re.findall(r"^python (-m pip wheel .*)$", TUTORIAL.read_text(), re.MULTILINE)
     (install,) = re.findall(r"^RUN pip (install .*?) &&", (read.folder / "Dockerfile").read_text(), re.MULTILINE)
     offline = f"--no-index --no-deps --no-build-isolation --disable-pip-version-check --target {tmp_path}"
-    found = "import weir_planner; from importlib.metadata import entry_points as e; print(e(group='weir.planners')['my-planner'].load())"
+    found = "import weir_sdk; from importlib.metadata import entry_points as e; print(e(group='weir.planners')['my-planner'].load())"
     for command in (
         f'"$PYTHON" {wheels.replace("../", f"{ROOT}/")} --no-index --no-build-isolation',
         f'"$PYTHON" -m pip {install} {offline}',
-        f'PYTHONPATH={tmp_path} "$PYTHON" -P -c "{found}; print(weir_planner.__file__)"',
+        f'PYTHONPATH={tmp_path} "$PYTHON" -P -c "{found}; print(weir_sdk.__file__)"',
     ):
         ran = subprocess.run(
             ["bash", "-c", command],

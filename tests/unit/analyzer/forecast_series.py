@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
+from weir_analyzer.core.forecast.application import forecast_of
+from weir_analyzer.core.forecast.series import SeriesState, observed
 from weir_contracts import SourceForecast
-
-from services.analyzer.core.forecast.application import forecast_of
-from services.analyzer.core.forecast.series import SeriesState, observed
 
 MIDNIGHT = 1_893_456_000.0
 """A Tuesday, in seconds since the epoch."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from weir_analyzer.core import AnalyzerState, advance
 from weir_contracts import (
     Analysis,
     Deployment,
@@ -18,8 +19,6 @@ from weir_contracts import (
     Topology,
     observation_id,
 )
-
-from services.analyzer.core import AnalyzerState, advance
 
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
 NAME = "app"

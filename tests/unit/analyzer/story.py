@@ -6,6 +6,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from weir_analyzer.core import AnalysisSettings, AnalyzerState, advance
 from weir_contracts import (
     Analysis,
     Deployment,
@@ -19,9 +20,7 @@ from weir_contracts import (
     Topology,
     observation_id,
 )
-
-from engines.flink.health import health_of
-from services.analyzer.core import AnalysisSettings, AnalyzerState, advance
+from weir_engines.flink.health import health_of
 
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
 

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Estimate, OperatorAnalysis
 
-from services.analyzer.core import AnalysisSettings, capacity
-from services.analyzer.core.capacity import MAX_POINTS, Point
-from services.analyzer.core.run import Shares
-from services.analyzer.core.window import estimate
-from simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
-from simulator.capacity import capacity as sustained
 from tests.unit.analyzer.story import Job, Loop, Stage, policy
+from weir_analyzer.core import AnalysisSettings, capacity
+from weir_analyzer.core.capacity import MAX_POINTS, Point
+from weir_analyzer.core.run import Shares
+from weir_analyzer.core.window import estimate
+from weir_contracts import Analysis, Estimate, OperatorAnalysis
+from weir_simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
+from weir_simulator.capacity import capacity as sustained
 
 SETTINGS = AnalysisSettings()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from services.analyzer.adapters import session
-from services.analyzer.adapters.session import Look, View, code_name, judged, session_conf
-from services.analyzer.settings import AnalyzerSettings
+from weir_analyzer.adapters import session
+from weir_analyzer.adapters.session import Look, View, code_name, judged, session_conf
+from weir_analyzer.settings import AnalyzerSettings
 
 
 @pytest.fixture
@@ -43,22 +43,22 @@ def test_what_is_sent_is_all_that_a_worker_imports_of_ours() -> None:
         names = set(archive.namelist())
     assert {
         "weir_contracts/__init__.py",
-        "runtime/envelope.py",
-        "services/__init__.py",
-        "services/analyzer/adapters/daemon.py",
-        "services/analyzer/core/advance.py",
+        "weir_runtime/envelope.py",
+        "weir_analyzer/__init__.py",
+        "weir_analyzer/adapters/daemon.py",
+        "weir_analyzer/core/advance.py",
     } <= names
-    assert not any(name.startswith(("services/planner", "services/monitor")) for name in names)
+    assert not any(name.startswith(("weir_planner", "weir_monitor")) for name in names)
 
 
 def test_a_worker_that_does_not_share_the_state_is_named(tmp_path: Path) -> None:
     """Or one with other code; without a problem there is no message."""
-    code = f"/work/app-1/0/{code_name()}/services/__init__.py"
+    code = f"/work/app-1/0/{code_name()}/weir_analyzer/__init__.py"
     assert judged({View("a", True, code), View("b", True, code)}, "/state") is None
     assert "b cannot see what the driver wrote there" in str(
         judged({View("a", True, code), View("b", False, code)}, "/state")
     )
-    assert "a: /usr/lib/services" in str(judged({View("a", True, "/usr/lib/services/__init__.py")}, "/state"))
+    assert "a: /usr/lib/weir_analyzer" in str(judged({View("a", True, "/usr/lib/weir_analyzer/__init__.py")}, "/state"))
     (tmp_path / "marker").touch()
     assert Look(str(tmp_path / "marker"))(0).sees
     assert not Look(str(tmp_path / "gone"))(0).sees

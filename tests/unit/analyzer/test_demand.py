@@ -1,10 +1,10 @@
 """Demand from the brokers' offsets: steps, bursts, gaps."""
 
 import pytest
-from weir_contracts import PartitionReading
 
-from services.analyzer.core import AnalysisSettings, demand, offsets
-from services.analyzer.core.offsets import LogHistory
+from weir_analyzer.core import AnalysisSettings, demand, offsets
+from weir_analyzer.core.offsets import LogHistory
+from weir_contracts import PartitionReading
 
 SETTINGS = AnalysisSettings()
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
-from weir_contracts import MAX_NUMBER, SourceForecast
 
-from services.analyzer.core.forecast.application import forecast_of
-from services.analyzer.core.forecast.series import SeriesState
 from tests.effort import examples, some, thorough
 from tests.unit.analyzer.forecast_series import DAY, Source, days
+from weir_analyzer.core.forecast.application import forecast_of
+from weir_analyzer.core.forecast.series import SeriesState
+from weir_contracts import MAX_NUMBER, SourceForecast
 
 _RATES = st.floats(0, 1e9) | st.just(0.0) | st.sampled_from([1e-18, 1e9, MAX_NUMBER])
 _INTERVALS = st.sampled_from([2.0, 7.3, 30.0, 60.0, 61.7, 600.0])

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import MAX_NUMBER, Analysis, observation_id
 
-from services.analyzer.core import seed
-from services.analyzer.core.forecast.application import ForecastState, own_horizon_seconds
 from tests.effort import examples
 from tests.unit.analyzer.story import NOON, Job, Loop
+from weir_analyzer.core import seed
+from weir_analyzer.core.forecast.application import ForecastState, own_horizon_seconds
+from weir_contracts import MAX_NUMBER, Analysis, observation_id
 
 SOURCE = "Source: orders"
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from weir_contracts import PeakForecast
 
-from services.analyzer.core.forecast.application import forecast_of
-from services.analyzer.core.forecast.band import Band
-from services.analyzer.core.forecast.methods import (
+from tests.unit.analyzer.forecast_series import DAY, MIDNIGHT, Source
+from weir_analyzer.core.forecast.application import forecast_of
+from weir_analyzer.core.forecast.band import Band
+from weir_analyzer.core.forecast.methods import (
     DAILY,
     LATEST,
     METHODS,
@@ -24,8 +24,8 @@ from services.analyzer.core.forecast.methods import (
     rates_at,
     updated,
 )
-from services.analyzer.core.forecast.series import SeriesState
-from tests.unit.analyzer.forecast_series import DAY, MIDNIGHT, Source
+from weir_analyzer.core.forecast.series import SeriesState
+from weir_contracts import PeakForecast
 
 MONDAY = MIDNIGHT + 6 * 86_400
 LOW, PEAK = 300.0, 2700.0

@@ -4,13 +4,13 @@ from dataclasses import replace
 from graphlib import TopologicalSorter
 
 import pytest
-from weir_contracts import Edge, Estimate, Operator, OperatorReading, Run, Topology, unknown
 
-from services.analyzer.core import AnalysisSettings, graph, run
-from services.analyzer.core.graph import graph_of
-from services.analyzer.core.run import Shares
-from services.analyzer.core.window import estimate
 from tests.unit.analyzer.story import NOON, Job, Loop, Stage
+from weir_analyzer.core import AnalysisSettings, graph, run
+from weir_analyzer.core.graph import graph_of
+from weir_analyzer.core.run import Shares
+from weir_analyzer.core.window import estimate
+from weir_contracts import Edge, Estimate, Operator, OperatorReading, Run, Topology, unknown
 
 SETTINGS = AnalysisSettings()
 

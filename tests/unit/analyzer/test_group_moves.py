@@ -3,14 +3,14 @@
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Deployment, Estimate, Group, Instance
 
-from services.analyzer.core.lag import waiting_since
-from services.analyzer.core.restarts import RestartState, observed_group
-from services.analyzer.core.run import SourceState
-from services.analyzer.core.state import AnalyzerState, learned_of, seed
-from services.analyzer.core.window import AnalysisSettings
 from tests.unit.planner.build import NOON, analysis, deployment
+from weir_analyzer.core.lag import waiting_since
+from weir_analyzer.core.restarts import RestartState, observed_group
+from weir_analyzer.core.run import SourceState
+from weir_analyzer.core.state import AnalyzerState, learned_of, seed
+from weir_analyzer.core.window import AnalysisSettings
+from weir_contracts import Deployment, Estimate, Group, Instance
 
 
 def seen(restores: int | None = 0, *, probing: bool = False, state: str = "Stable") -> Deployment:

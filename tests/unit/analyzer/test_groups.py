@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Instance, Symptom
 
 from tests.unit.analyzer.group_story import NAME, NOON, PARTITIONS, App, policy
+from weir_contracts import Analysis, Instance, Symptom
 
 
 def found(analysis: Analysis, code: str) -> Symptom:

@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Checkpoints, Observation, PartitionReading
 
 from tests.unit.analyzer.story import NOON, Job, Loop
+from weir_contracts import Analysis, Checkpoints, Observation, PartitionReading
 
 
 def _with_partitions(observation: Observation, **changes: Any) -> Observation:

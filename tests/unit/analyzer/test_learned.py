@@ -1,10 +1,10 @@
 """Values that outlive runs: restart times, and the seed of a lost state."""
 
 import pytest
-from weir_contracts import Analysis
 
-from services.analyzer.core import AnalyzerState, seed
 from tests.unit.analyzer.story import Job, Loop
+from weir_analyzer.core import AnalyzerState, seed
+from weir_contracts import Analysis
 
 
 def _rescaled(loop: Loop, p: int, down_seconds: float) -> Analysis:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.clock import FakeClock
-from runtime.loop import Stop
-from services.analyzer.service import Analyzer, Batch
 from tests.unit.runtime.lease_suite import TERMS
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
 from tests.unit.runtime.test_lease import MemoryContest
+from weir_analyzer.service import Analyzer, Batch
+from weir_runtime.clock import FakeClock
+from weir_runtime.loop import Stop
 
 
 class Stream:
@@ -59,8 +59,8 @@ class Shell:
 
 @pytest.fixture
 def contest(monkeypatch: pytest.MonkeyPatch) -> MemoryContest:
-    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("services.analyzer.service._GUARD_SECONDS", 0.01)
+    monkeypatch.setattr("weir_analyzer.service._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("weir_analyzer.service._GUARD_SECONDS", 0.01)
     return MemoryContest()
 
 

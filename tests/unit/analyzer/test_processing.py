@@ -4,16 +4,16 @@ import base64
 from datetime import timedelta
 
 import pytest
+
+from tests.unit.analyzer.story import Job
+from weir_analyzer.adapters import processing
+from weir_analyzer.adapters.processing import Lost, StoredState, process, seeded
+from weir_analyzer.core import AnalysisSettings
 from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
-
-from runtime.clock import FakeClock
-from runtime.dead_letters import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
-from runtime.records import Outgoing, Record
-from services.analyzer.adapters import processing
-from services.analyzer.adapters.processing import Lost, StoredState, process, seeded
-from services.analyzer.core import AnalysisSettings
-from tests.unit.analyzer.story import Job
+from weir_runtime.clock import FakeClock
+from weir_runtime.dead_letters import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
+from weir_runtime.records import Outgoing, Record
 
 SETTINGS = AnalysisSettings()
 TRACE = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"

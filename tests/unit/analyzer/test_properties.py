@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Analysis, Estimate, Observation
 
-from services.analyzer.core import AnalyzerState, advance
 from tests.effort import examples
 from tests.unit.analyzer.story import Job
+from weir_analyzer.core import AnalyzerState, advance
+from weir_contracts import Analysis, Estimate, Observation
 
 _FEW = examples(15)
 

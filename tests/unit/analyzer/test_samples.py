@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Observation, Run
 
-from services.analyzer.core import AnalyzerState, advance
 from tests.unit.analyzer.story import NOON, Job, Loop
+from weir_analyzer.core import AnalyzerState, advance
+from weir_contracts import Observation, Run
 
 
 def test_what_is_not_newer_is_ignored_and_counted() -> None:

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, get_args
 
-from weir_contracts import MAX_SENTENCE, Instance, Pod, Symptom, SymptomCode, WorkloadStatus
-
-from services.analyzer.core import advance
 from tests.unit.analyzer.group_story import NOON, PARTITIONS, App
 from tests.unit.analyzer.story import Job, Loop, Stage
+from weir_analyzer.core import advance
+from weir_contracts import MAX_SENTENCE, Instance, Pod, Symptom, SymptomCode, WorkloadStatus
 
 NAME = "enrich-with-customer"
 KUBERNETES = "Unschedulable: 0/3 nodes are available: insufficient cpu"

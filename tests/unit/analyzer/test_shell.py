@@ -8,24 +8,24 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from weir_contracts import Analysis
-from weir_contracts.topics import ANALYSES, OBSERVATIONS
 
-from runtime.clock import SystemClock
-from runtime.lease import Terms
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.service import topic_specs
-from runtime.settings import load
-from services.analyzer.adapters.checkpoint import checkpoint_of, is_damaged, lost_between, parse_offsets
-from services.analyzer.adapters.processing import Lost
-from services.analyzer.adapters.session import SparkUnusable, connector_jars, session_conf
-from services.analyzer.core import STATE_VERSION
-from services.analyzer.service import Analyzer, Batch, NotRunning, NotYet, StateUnusable, StreamDied
-from services.analyzer.settings import AnalyzerSettings
 from tests.unit.analyzer.memory_analyzer import MemoryAnalyzer
 from tests.unit.analyzer.story import Job
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
+from weir_analyzer.adapters.checkpoint import checkpoint_of, is_damaged, lost_between, parse_offsets
+from weir_analyzer.adapters.processing import Lost
+from weir_analyzer.adapters.session import SparkUnusable, connector_jars, session_conf
+from weir_analyzer.core import STATE_VERSION
+from weir_analyzer.service import Analyzer, Batch, NotRunning, NotYet, StateUnusable, StreamDied
+from weir_analyzer.settings import AnalyzerSettings
+from weir_contracts import Analysis
+from weir_contracts.topics import ANALYSES, OBSERVATIONS
+from weir_runtime.clock import SystemClock
+from weir_runtime.lease import Terms
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.service import topic_specs
+from weir_runtime.settings import load
 
 
 class FakeStream:
@@ -105,8 +105,8 @@ async def test_a_dead_stream_is_started_again(monkeypatch: pytest.MonkeyPatch) -
     """It dies once, waits a little, and works; readiness follows it."""
     stream = FakeStream(["dies", "works"])
     analyzer, stop = _analyzer(stream), Stop()
-    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service._MIN_BACKOFF_SECONDS", 0.02)
+    monkeypatch.setattr("weir_analyzer.service._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("weir_analyzer.service._MIN_BACKOFF_SECONDS", 0.02)
     assert await _reason(analyzer)
     running = asyncio.create_task(analyzer.run(stop))
     await _until(lambda: stream.starts == 2)
@@ -121,9 +121,9 @@ async def test_a_state_that_cannot_be_used_is_set_aside(monkeypatch: pytest.Monk
     """Three deaths of it without a finished batch: the next start is a new one; brokers that are away do not count."""
     stream = FakeStream(["not-yet", "damaged", "damaged", "damaged", "works"])
     analyzer, stop = _analyzer(stream), Stop()
-    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service._MIN_BACKOFF_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("weir_analyzer.service._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("weir_analyzer.service._MIN_BACKOFF_SECONDS", 0.02)
+    monkeypatch.setattr("weir_analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))
     await _until(lambda: stream.starts == 5)
     assert stream.set_asides == 1
@@ -136,9 +136,9 @@ async def test_a_good_state_is_kept_whatever_else_ends_the_stream(monkeypatch: p
     attributed to the state."""
     stream = FakeStream(["damaged", *["dies", "cannot"] * 4, "damaged", "dies", "works"])
     analyzer, stop = _analyzer(stream), Stop()
-    monkeypatch.setattr("services.analyzer.service._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service._MIN_BACKOFF_SECONDS", 0.02)
-    monkeypatch.setattr("services.analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("weir_analyzer.service._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("weir_analyzer.service._MIN_BACKOFF_SECONDS", 0.02)
+    monkeypatch.setattr("weir_analyzer.service.MAX_BACKOFF_SECONDS", 0.05)
     running = asyncio.create_task(analyzer.run(stop))
     await _becomes(analyzer, r"the stream died: (No space left on device|no such class)")
     await _becomes(analyzer, "")

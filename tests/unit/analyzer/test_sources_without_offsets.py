@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Edge, Observation, Operator, OperatorReading, Topology
 
 from tests.unit.analyzer.story import Job, Loop
+from weir_contracts import Analysis, Edge, Observation, Operator, OperatorReading, Topology
 
 ORDERS, RULES = "Source: orders", "Source: rules"
 

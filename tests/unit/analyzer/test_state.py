@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from services.analyzer.core import STATE_VERSION, AnalyzerState, UnreadableState
 from tests.unit.analyzer.story import Loop
+from weir_analyzer.core import STATE_VERSION, AnalyzerState, UnreadableState
 
 
 def test_a_state_survives_its_bytes() -> None:

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Observation, Symptom, Topology, derive_id
 
 from tests.unit.analyzer.story import Job, Loop, Stage, policy
+from weir_contracts import Analysis, Observation, Symptom, Topology, derive_id
 
 
 def _symptom(analysis: Analysis, code: str) -> Symptom:

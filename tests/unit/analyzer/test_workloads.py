@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Deployment, Pod, Symptom, WorkloadStatus
 
-from services.analyzer.core.symptoms import workload_symptoms
+from weir_analyzer.core.symptoms import workload_symptoms
+from weir_contracts import Deployment, Pod, Symptom, WorkloadStatus
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

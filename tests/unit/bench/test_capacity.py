@@ -6,7 +6,7 @@ import pytest
 
 from bench.capacity.__main__ import MAX_POINTS, fit, floor_of, learned, misses_of, serial_share, summary, thinned
 from bench.capacity.curves import CURVES
-from predictor.fit import PRIOR
+from weir_predictor.fit import PRIOR
 
 
 def amdahl(share: float) -> list[tuple[int, float]]:

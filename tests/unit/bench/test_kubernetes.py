@@ -13,7 +13,7 @@ from bench.kubernetes.load import (
     summary,
 )
 from bench.kubernetes.metric_servers import prometheus
-from services.monitor.adapters.prometheus import value_of
+from weir_monitor.adapters.prometheus import value_of
 
 
 @pytest.mark.parametrize(

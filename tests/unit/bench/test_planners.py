@@ -2,14 +2,14 @@
 same way."""
 
 import pytest
-from weir_planner.installed import built_in
 
 from bench.planners import contest, cost
 from bench.planners.__main__ import figure_panels, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from bench.sizes import SIZES
-from replay.score import Point
 from tests.effort import some
+from weir_replay.score import Point
+from weir_sdk.installed import built_in
 
 pytestmark = pytest.mark.thorough
 

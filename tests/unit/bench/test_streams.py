@@ -4,7 +4,7 @@ import pytest
 
 from bench.contest import Contestant, Sample
 from bench.streams.rules import LagRule
-from planners.keda_kafka import KedaKafkaParameters, Partition
+from weir_planners.keda_kafka import KedaKafkaParameters, Partition
 
 
 def partitions(*lags: int) -> list[Partition]:

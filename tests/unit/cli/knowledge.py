@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from cli.client import Client
+from weir_cli.client import Client
 
 
 class Server:
@@ -19,5 +19,5 @@ class Server:
         return httpx.Response(self._status, json=self._document)
 
     def client(self, *_: Any) -> Client:
-        """In the place of `cli.client.connect`."""
+        """In the place of `weir_cli.client.connect`."""
         return Client("http://knowledge", None, httpx.MockTransport(self))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import typer.main
 
-from cli.__main__ import app, main
+from weir_cli.__main__ import app, main
 
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -13,16 +13,16 @@ import pytest
 import structlog.testing
 import yaml
 
-from cli.client import Client
-from runtime.clock import FakeClock
-from runtime.problems import Problem
-from services.knowledge.__main__ import api
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.knowledge.builders import NOON, document
 from tests.unit.knowledge.memory_store import MemoryStore
+from weir_cli.client import Client
+from weir_knowledge.__main__ import api
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_runtime.clock import FakeClock
+from weir_runtime.problems import Problem
 
 ORDERS, PAYMENTS = "shop/orders", "shop/payments"
 
@@ -71,9 +71,9 @@ def knowledge() -> Iterator[Knowledge]:
     made = Client("http://knowledge", None, httpx.MockTransport(server))
     with (
         structlog.testing.capture_logs(),  # the service's, which would go to the command's output
-        mock.patch("cli.apply.connect", lambda *_: made),
-        mock.patch("cli.__main__.connect", lambda *_: made),
-        mock.patch("cli.apply.POLL_SECONDS", 0.001),
+        mock.patch("weir_cli.apply.connect", lambda *_: made),
+        mock.patch("weir_cli.__main__.connect", lambda *_: made),
+        mock.patch("weir_cli.apply.POLL_SECONDS", 0.001),
     ):
         yield server
 
@@ -218,7 +218,7 @@ def test_waiting_ends_when_the_application_is_read_under_its_policy(knowledge: K
     assert lines(done)[1:] == ["shop/orders observed (running)"]
     assert next(knowledge.observations) == seen(0)
     knowledge.observations = iter([seen(version, "flink: no job orders", status="not-running")] * 100_000)
-    with mock.patch("cli.apply.duration", lambda *_: mock.Mock(total_seconds=lambda: 0.02)):
+    with mock.patch("weir_cli.apply.duration", lambda *_: mock.Mock(total_seconds=lambda: 0.02)):
         done = weir("apply", "-f", file, "--wait", "--timeout", "5s")
     assert done.returncode == 1
     assert (

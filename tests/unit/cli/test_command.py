@@ -20,12 +20,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from cli.__main__ import main
-from cli.client import Client, application_id
-from cli.client import seconds as parse_seconds
-from cli.errors import InvalidInput, Refused
-from cli.output import applications_table
-from runtime.event_feed import Event
+from weir_cli.__main__ import main
+from weir_cli.client import Client, application_id
+from weir_cli.client import seconds as parse_seconds
+from weir_cli.errors import InvalidInput, Refused
+from weir_cli.output import applications_table
+from weir_runtime.event_feed import Event
 
 PROJECT = Path(__file__).resolve().parents[3]
 REQUEST = PROJECT / "contracts" / "examples" / "v1alpha1" / "plan-request" / "full.json"
@@ -421,8 +421,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> int:
         raise AssertionError("a trial was about to start")
 
-    monkeypatch.setattr("cli.trial.run._run_in", never)
-    monkeypatch.setattr("cli.trial.run._run_folder", never)
+    monkeypatch.setattr("weir_cli.trial.run._run_in", never)
+    monkeypatch.setattr("weir_cli.trial.run._run_folder", never)
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -521,7 +521,7 @@ def test_an_application_without_a_namespace_is_in_default() -> None:
 
 def test_a_command_that_only_speaks_http_starts_without_the_loop() -> None:
     """Contracts, planners and the simulator are a second of imports."""
-    code = "import sys, cli.__main__; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    code = "import sys, weir_cli.__main__; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT)
-    heavy = {"weir_contracts", "numpy", "simulator", "services", "testbed", "fastapi", "confluent_kafka"}
+    heavy = {"weir_contracts", "numpy", "weir_simulator", "weir_knowledge", "testbed", "fastapi", "confluent_kafka"}
     assert not heavy & set(loaded.stdout.split())

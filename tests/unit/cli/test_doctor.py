@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cli import doctor
-from cli.doctor import Finding, addresses, deployment_findings, documents, job_finding, reviews, right_findings
 from tests.unit.deploy.answers import Answers
 from tests.unit.deploy.manifests import rights
+from weir_cli import doctor
+from weir_cli.doctor import Finding, addresses, deployment_findings, documents, job_finding, reviews, right_findings
 
 from .test_command import weir
 

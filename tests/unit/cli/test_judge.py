@@ -9,18 +9,18 @@ import httpx
 import pytest
 import yaml
 
-from cli.client import Client
-from runtime.clock import FakeClock
-from runtime.http import application
-from services.planner.adapters.http import PlannerClient
-from services.planner.api import planner_router
-from services.planner.planners import Planners
-from services.planner.remote import Remote
-from services.planner.workers import Workers
 from tests.unit.cli.test_command import PROJECT, weir
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
 from tests.unit.planner.shelf import FixedRegistrations
+from weir_cli.client import Client
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.api import planner_router
+from weir_planner.planners import Planners
+from weir_planner.remote import Remote
+from weir_planner.workers import Workers
+from weir_runtime.clock import FakeClock
+from weir_runtime.http import application
 
 EXAMPLES = PROJECT / "contracts" / "examples" / "v1alpha1"
 ANALYSIS = json.loads((EXAMPLES / "analysis" / "full.json").read_text())
@@ -58,11 +58,11 @@ class Servers:
         return httpx.Response(answer.status_code, json=answer.json())
 
     def client(self, server: str, _token_file: Any, option: str = "--server") -> Client:
-        """In the place of `cli.client.connect`."""
+        """In the place of `weir_cli.client.connect`."""
         return Client(server, None, httpx.MockTransport(self), option=option)
 
     def run(self, *arguments: str) -> Any:
-        with mock.patch("cli.judge.connect", self.client):
+        with mock.patch("weir_cli.judge.connect", self.client):
             return weir("judge", "shop/orders", *arguments)
 
 

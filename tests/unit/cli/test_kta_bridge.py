@@ -15,24 +15,24 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import MEMORY_LIMIT_BYTES, PlanReply
-from weir_planner import Request
-from weir_planner.server import application
-from weir_planner.testing import request as recorded
-from weir_planner.testing import running
-from weir_planner.testing.conformance import CHECKS, check_planner
 
-from cli.kta_bridge import KtaBridge, KtaFailed, read_plan, read_result, vertices
-from runtime.addresses import AddressRefused, Allowed
-from runtime.clock import FakeClock
-from services.planner.adapters.http import PlannerClient
-from services.planner.failures import PlannerFailed
-from services.planner.remote import Remote
-from services.planner.settings import PLUGIN, PlannerSettings
 from tests.effort import examples
 from tests.unit.cli.test_command import weir
 from tests.unit.planner.build import NOON, after, request, topology
 from tests.unit.planner.plugin import LOOPBACK, Plugin
+from weir_cli.kta_bridge import KtaBridge, KtaFailed, read_plan, read_result, vertices
+from weir_contracts import MEMORY_LIMIT_BYTES, PlanReply
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.failures import PlannerFailed
+from weir_planner.remote import Remote
+from weir_planner.settings import PLUGIN, PlannerSettings
+from weir_runtime.addresses import AddressRefused, Allowed
+from weir_runtime.clock import FakeClock
+from weir_sdk import Request
+from weir_sdk.server import application
+from weir_sdk.testing import request as recorded
+from weir_sdk.testing import running
+from weir_sdk.testing.conformance import CHECKS, check_planner
 
 URL = "http://127.0.0.1:8096/api/v1alpha1"
 
@@ -243,7 +243,7 @@ async def test_all_steps_share_one_deadline() -> None:
 
     clock, container = FakeClock(NOON), Slow(plan=plan(v0=1, v1=1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cli.kta_bridge.monotonic", clock.monotonic)
+        patch.setattr("weir_cli.kta_bridge.monotonic", clock.monotonic)
         with pytest.raises(KtaFailed, match="plan was not called: no time was left within the policy's timeout"):
             await container.bridge().plan(question())
     assert container.timeouts == [1.8, 0.6]

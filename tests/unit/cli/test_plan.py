@@ -7,19 +7,19 @@ from unittest import mock
 
 import pytest
 
-from runtime.clock import FakeClock
-from runtime.event_feed import Event
 from tests.unit.cli.test_command import REQUEST, Done, weir
 from tests.unit.cli.test_replay_recorded import NOW, Knowledge
 from tests.unit.replay.test_recorded import APP, recorded
+from weir_runtime.clock import FakeClock
+from weir_runtime.event_feed import Event
 
 SINCE = f"{int((NOW - timedelta(minutes=30)).timestamp() * 1000)}-0"
 
 
 def run(events: tuple[Event, ...], *arguments: str) -> Done:
     with (
-        mock.patch("cli.plan.connect", Knowledge(events, after=SINCE).client),
-        mock.patch("cli.plan.SystemClock", lambda: FakeClock(NOW)),
+        mock.patch("weir_cli.plan.connect", Knowledge(events, after=SINCE).client),
+        mock.patch("weir_cli.plan.SystemClock", lambda: FakeClock(NOW)),
     ):
         return weir("plan", APP, *arguments)
 

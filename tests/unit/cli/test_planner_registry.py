@@ -7,11 +7,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from weir_planner.testing.conformance import CHECKS
 
 from tests.unit.cli.test_command import _Server as Server
 from tests.unit.cli.test_command import server, weir
 from tests.unit.planner.plugin import Received, good
+from weir_sdk.testing.conformance import CHECKS
 
 __all__ = ["server"]
 VIEW = {

@@ -11,26 +11,26 @@ from unittest import mock
 
 import pytest
 from rich.console import Console
-from weir_contracts import Objective, PlanReply, PlanRequest, Subject
-from weir_contracts.topics import PLANS
-from weir_planner.installed import built_in
 
-from cli.replay.chart import LABEL, check_place
-from cli.replay.command import _table
-from replay.driver import SimulatedDriver
-from replay.figure import short
-from replay.loop import Loop
-from replay.options import InvalidReplay, ReplayOptions, prepare
-from replay.run import Result, replay_own, run
-from replay.score import BoundedOptimum, Meter, Point, Score
-from runtime.clock import FakeClock
-from services.executor.core import Accepted, Snapshot, Unanswered
-from simulator import PRESETS, Noise, Simulation, chain
-from simulator.capacity import OfflineOptimum
-from simulator.observe import START
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.executor.builders import subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
+from weir_cli.replay.chart import LABEL, check_place
+from weir_cli.replay.command import _table
+from weir_contracts import Objective, PlanReply, PlanRequest, Subject
+from weir_contracts.topics import PLANS
+from weir_executor.core import Accepted, Snapshot, Unanswered
+from weir_replay.driver import SimulatedDriver
+from weir_replay.figure import short
+from weir_replay.loop import Loop
+from weir_replay.options import InvalidReplay, ReplayOptions, prepare
+from weir_replay.run import Result, replay_own, run
+from weir_replay.score import BoundedOptimum, Meter, Point, Score
+from weir_runtime.clock import FakeClock
+from weir_sdk.installed import built_in
+from weir_simulator import PRESETS, Noise, Simulation, chain
+from weir_simulator.capacity import OfflineOptimum
+from weir_simulator.observe import START
 
 END = Point(28_800.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -531,7 +531,7 @@ def test_a_place_for_the_picture_is_tried_before_the_run(tmp_path: Path) -> None
     folder.mkdir()
     link.symlink_to(tmp_path / "later.svg")
     there.write_text("<svg/>")
-    with mock.patch("replay.run.run") as ran:
+    with mock.patch("weir_replay.run.run") as ran:
         done = replayed("--plot", str(folder))
     assert (done.returncode, done.stderr, ran.called) == (2, f"weir: --plot: {folder}: is a folder\n", False)
     for path in (tmp_path / "new.svg", link, there):

@@ -9,11 +9,11 @@ from unittest import mock
 import httpx
 import pytest
 
-from cli.client import Client
-from runtime.clock import FakeClock
-from runtime.event_feed import Event
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.replay.test_recorded import APP, SECONDS, recorded, second_half
+from weir_cli.client import Client
+from weir_runtime.clock import FakeClock
+from weir_runtime.event_feed import Event
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 """Of simulated time."""
@@ -54,8 +54,8 @@ class Knowledge:
 
 def run(knowledge: Knowledge, *arguments: str) -> Done:
     with (
-        mock.patch("cli.replay.command.connect", knowledge.client),
-        mock.patch("cli.replay.command.SystemClock", lambda: FakeClock(NOW)),
+        mock.patch("weir_cli.replay.command.connect", knowledge.client),
+        mock.patch("weir_cli.replay.command.SystemClock", lambda: FakeClock(NOW)),
     ):
         return weir("replay", "--recorded", APP, *arguments)
 

@@ -196,7 +196,7 @@ def test_texts_from_outside_do_not_control_the_terminal(server: _Server, argumen
 
 def _run(*arguments: str, to: Any = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "cli", *arguments],
+        [sys.executable, "-m", "weir_cli", *arguments],
         stdout=to,
         stderr=subprocess.PIPE,
         check=False,
@@ -252,7 +252,7 @@ def test_a_closed_pipe_is_quiet(fleet: str) -> None:
 
 def test_a_long_replay_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal's standard error, written over and removed at the end; none of it into a pipe."""
-    monkeypatch.setattr("cli.terminal.FIRST_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("weir_cli.terminal.FIRST_PROGRESS_SECONDS", 0.0)
     replayed = ("replay", "--trace", "step", "--duration", "5m")
     shown = on_terminal(120, *replayed)
     assert shown.code == 0, shown.raw

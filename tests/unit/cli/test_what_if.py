@@ -12,18 +12,18 @@ import pytest
 import yaml
 from rich.console import Console
 
-from cli.errors import InvalidInput
-from cli.what_if import what_if_panel
-from predictor.question import InvalidQuestion, parse_load
 from tests.unit.cli.knowledge import Server
 from tests.unit.cli.test_command import PROJECT, weir
+from weir_cli.errors import InvalidInput
+from weir_cli.what_if import what_if_panel
+from weir_predictor.question import InvalidQuestion, parse_load
 
 EXAMPLE = PROJECT / "contracts" / "examples" / "v1alpha1" / "what-if" / "full.json"
 ANSWER: dict[str, Any] = json.loads(EXAMPLE.read_text())
 
 
 def run(server: Server, *arguments: str) -> Any:
-    with mock.patch("cli.__main__.connect", server.client):
+    with mock.patch("weir_cli.__main__.connect", server.client):
         return weir("what-if", "shop/orders", *arguments)
 
 
@@ -101,7 +101,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_request(tmp_path: Pa
     done = run(server, "--plot", "/nonexist/a.svg")
     assert (done.returncode, server.requests, done.stdout) == (2, [], "")
     assert done.stderr == "weir: --plot: /nonexist/a.svg: there is no folder /nonexist\n"
-    with mock.patch("cli.__main__.save", side_effect=InvalidInput("--plot: the disk is full")):
+    with mock.patch("weir_cli.__main__.save", side_effect=InvalidInput("--plot: the disk is full")):
         done = run(Server(ANSWER), "--plot", str(tmp_path / "a.svg"))
     assert (done.returncode, done.stderr) == (2, "weir: --plot: the disk is full\n")
     assert "It breaks beyond" in done.stdout

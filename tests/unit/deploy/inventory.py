@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.knowledge.gauges import ApplicationGauges
+from weir_knowledge.gauges import ApplicationGauges
 
 ROOT = Path(__file__).parents[3]
 _KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from weir_contracts.base import VERSION
 from weir_contracts.topics import TOPICS
-
-from runtime.kafka_lease import TOPIC as LEASES
+from weir_runtime.kafka_lease import TOPIC as LEASES
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "deploy" / "kafka" / "acls.sh"
@@ -76,7 +75,7 @@ def test_the_table_is_what_the_script_grants(tmp_path: Path) -> None:
 
 
 def test_rights_by_prefix_neither_read_nor_write_topics(tmp_path: Path) -> None:
-    """Only the user that runs `python -m runtime.topics` creates and changes topics; every topic that is named exists."""
+    """Only the user that runs `python -m weir_runtime.topics` creates and changes topics; every topic that is named exists."""
     rights = granted(tmp_path)
     by_prefix = {(r.user, r.operation) for r in rights if r.kind == "topic" and r.prefixed}
     assert {operation for user, operation in by_prefix if user != "weir-topics"} == {"Describe", "DescribeConfigs"}

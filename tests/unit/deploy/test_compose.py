@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import yaml
 from pydantic_settings import BaseSettings
-from weir_contracts import parse_policy
 
-from runtime.settings import variable
-from runtime.topics import TopicsSettings
-from services.analyzer.settings import AnalyzerSettings
-from services.executor.settings import Settings as ExecutorSettings
-from services.knowledge.settings import KnowledgeSettings
-from services.monitor.settings import MonitorSettings
-from services.planner.settings import PlannerSettings
 from testbed.supervisor.__main__ import main as supervisor
+from weir_analyzer.settings import AnalyzerSettings
+from weir_contracts import parse_policy
+from weir_executor.settings import Settings as ExecutorSettings
+from weir_knowledge.settings import KnowledgeSettings
+from weir_monitor.settings import MonitorSettings
+from weir_planner.settings import PlannerSettings
+from weir_runtime.settings import variable
+from weir_runtime.topics import TopicsSettings
 
 PROJECT = Path(__file__).resolve().parents[3]
 FOLDER = PROJECT / "deploy" / "compose"

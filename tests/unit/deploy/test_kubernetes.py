@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import yaml
 from pydantic_settings import BaseSettings
+
+from testbed.mount import Mount
+from weir_analyzer.settings import AnalyzerSettings
+from weir_cli.doctor import RIGHTS, namespaces_of
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.resource import document_of
-
-from cli.doctor import RIGHTS, namespaces_of
-from runtime.settings import variable
-from runtime.topics import TopicsSettings
-from services.analyzer.settings import AnalyzerSettings
-from services.executor.settings import Settings as ExecutorSettings
-from services.knowledge.settings import KnowledgeSettings
-from services.monitor.settings import MonitorSettings
-from services.planner.settings import PlannerSettings
-from testbed.mount import Mount
+from weir_executor.settings import Settings as ExecutorSettings
+from weir_knowledge.settings import KnowledgeSettings
+from weir_monitor.settings import MonitorSettings
+from weir_planner.settings import PlannerSettings
+from weir_runtime.settings import variable
+from weir_runtime.topics import TopicsSettings
 from workloads.sample_job import arguments as sample_costs
 
 from .manifests import (

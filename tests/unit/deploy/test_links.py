@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from weir_contracts import parse_policy
 
 ROOT = Path(__file__).parents[3]
@@ -67,10 +68,10 @@ def test_every_page_is_in_the_index() -> None:
 @pytest.mark.parametrize(
     ("page", "modules"),
     [
-        ("runtime/README.md", "runtime/*.py"),
-        ("predictor/README.md", "predictor/*.py"),
-        ("simulator/README.md", "simulator/*.py"),
-        ("services/analyzer/README.md", "services/analyzer/core/*.py"),
+        ("runtime/README.md", "runtime/weir_runtime/*.py"),
+        ("predictor/README.md", "predictor/weir_predictor/*.py"),
+        ("simulator/README.md", "simulator/weir_simulator/*.py"),
+        ("services/analyzer/README.md", "services/analyzer/weir_analyzer/core/*.py"),
     ],
 )
 def test_every_module_has_its_line(page: str, modules: str) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
 from weir_contracts import NO_REPLY
 from weir_contracts.analysis import SymptomCode
-
-from services.planner.core.guards import GUARDS
+from weir_planner.core.guards import GUARDS
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
@@ -23,12 +23,14 @@ def _codes(folder: str, pattern: str) -> set[str]:
 
 CODES = {
     "symptoms": set(get_args(SymptomCode)),
-    "checks before the planner": _codes("services/planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_REPLY,
-    "guards": {*GUARDS, *_codes("services/planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
-    "rate": _codes("planners/rate", r'_reply\(situation, \w+, "([a-z-]+)"'),
-    "infeasible": _codes("services/planner/core", r'\.noting\(\s*"([a-z-]+)"'),
+    "checks before the planner": _codes("services/planner/weir_planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_REPLY,
+    "guards": {*GUARDS, *_codes("services/planner/weir_planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
+    "rate": _codes("planners/weir_planners/rate", r'_reply\(situation, \w+, "([a-z-]+)"'),
+    "infeasible": _codes("services/planner/weir_planner/core", r'\.noting\(\s*"([a-z-]+)"'),
     "refusals": _codes("services/executor", r'Refusal\(\s*"([a-z-]+)"'),
-    "actions": _codes("services/executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'),
+    "actions": _codes(
+        "services/executor/weir_executor/core", r'code="([a-z]+-[a-z-]+)"|code = "([a-z-]+)" if .* else "([a-z-]+)"'
+    ),
 }
 
 

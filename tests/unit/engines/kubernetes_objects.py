@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from weir_contracts.workloads import KubernetesTarget, Workload
-
-from engines.kubernetes.discovery import Kind
 from tests.unit.engines.memory_cluster import MemoryCluster
+from weir_contracts.workloads import KubernetesTarget, Workload
+from weir_engines.kubernetes.discovery import Kind
 
 CREW = Kind("example.org", "v1", "Crew", "crews")
 NAMESPACE = "shop"

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weir_contracts.workloads import WorkloadRef
-
-from engines.kubernetes.api import ApiFailed, Call
-from engines.kubernetes.cluster import WorkloadsReading, join
-from engines.kubernetes.discovery import Kind, chosen
-from engines.kubernetes.pods import pod_of
-from engines.kubernetes.usage import PodUsage, Usage
-from engines.kubernetes.values import mapping
-from engines.kubernetes.workloads import has_own_replicas, workload_of
+from weir_engines.kubernetes.api import ApiFailed, Call
+from weir_engines.kubernetes.cluster import WorkloadsReading, join
+from weir_engines.kubernetes.discovery import Kind, chosen
+from weir_engines.kubernetes.pods import pod_of
+from weir_engines.kubernetes.usage import PodUsage, Usage
+from weir_engines.kubernetes.values import mapping
+from weir_engines.kubernetes.workloads import has_own_replicas, workload_of
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 STATEFUL_SET = Kind("apps", "v1", "StatefulSet", "statefulsets")

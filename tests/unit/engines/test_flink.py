@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.flink import metrics, rescale, topology
-from engines.flink.health import health_of
-from engines.flink.readings import FlinkReadings, scrape_of
-from engines.flink.rest import reason
-from engines.flink.values import Unreadable, flink_seconds
 from tests.unit.monitor.builders import recorded
+from weir_engines.flink import metrics, rescale, topology
+from weir_engines.flink.health import health_of
+from weir_engines.flink.readings import FlinkReadings, scrape_of
+from weir_engines.flink.rest import reason
+from weir_engines.flink.values import Unreadable, flink_seconds
 
 SOURCE, PARSE, ENRICH, AGGREGATE, SINK = (vertex["id"] for vertex in recorded("job")["vertices"])
 

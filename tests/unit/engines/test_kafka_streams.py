@@ -9,15 +9,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from weir_contracts import PartitionReading
 
-from engines.kafka_streams.assignment import Task, assigned, process_of, subscribed, tasks_of
-from engines.kafka_streams.group import DescribedGroup, DescribedMember, Membership, membership
-from engines.kafka_streams.meter import GroupMeter
-from engines.kafka_streams.readings import STREAMS, GroupReadings, scrape_of
-from engines.kafka_streams.wire import MAX_BYTES, Undecodable
 from tests.effort import some
 from tests.unit.engines import streams_bytes as written
+from weir_contracts import PartitionReading
+from weir_engines.kafka_streams.assignment import Task, assigned, process_of, subscribed, tasks_of
+from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember, Membership, membership
+from weir_engines.kafka_streams.meter import GroupMeter
+from weir_engines.kafka_streams.readings import STREAMS, GroupReadings, scrape_of
+from weir_engines.kafka_streams.wire import MAX_BYTES, Undecodable
 
 RECORDED: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parent / "recorded" / "streams_user_data.json").read_text()

@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from engines.kafka_streams.busy import BusyMeter, merged
-from engines.kafka_streams.group import Member, Membership
-from engines.kafka_streams.meter import GroupMeter
-from engines.kafka_streams.metrics import (
+from tests.effort import some
+from weir_engines.kafka_streams.busy import BusyMeter, merged
+from weir_engines.kafka_streams.group import Member, Membership
+from weir_engines.kafka_streams.meter import GroupMeter
+from weir_engines.kafka_streams.metrics import (
     MAX_BYTES,
     MAX_SAMPLES,
     InstanceMetrics,
@@ -15,7 +16,6 @@ from engines.kafka_streams.metrics import (
     Unreadable,
     instance_metrics,
 )
-from tests.effort import some
 
 PAGE = """\
 # HELP jvm_memory_used_bytes Used bytes of a given JVM memory area.

@@ -11,15 +11,15 @@ from unittest import mock
 
 import pytest
 from aiohttp import web
-from weir_contracts.workloads import WorkloadRef
 
-from engines.kubernetes import api as module
-from engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi
-from engines.kubernetes.cluster import Kinds
-from engines.kubernetes.discovery import PODS, Kind
-from engines.kubernetes.pods import PodReading, pod_of
-from engines.kubernetes.watches import Pauses, Watch
 from tests.unit.engines.kubernetes_objects import pod
+from weir_contracts.workloads import WorkloadRef
+from weir_engines.kubernetes import api as module
+from weir_engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi
+from weir_engines.kubernetes.cluster import Kinds
+from weir_engines.kubernetes.discovery import PODS, Kind
+from weir_engines.kubernetes.pods import PodReading, pod_of
+from weir_engines.kubernetes.watches import Pauses, Watch
 
 LIST = Call("list", "pods", "shop")
 PATH = PODS.path("shop")

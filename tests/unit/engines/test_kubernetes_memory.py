@@ -2,10 +2,10 @@
 
 import pytest
 
-from engines.kubernetes.cluster import WorkloadReader
 from tests.unit.engines.kubernetes_objects import CREW, NAMESPACE, pod, workload
 from tests.unit.engines.memory_cluster import MemoryCluster
 from tests.unit.engines.workloads_suite import WorkloadsSuite, World
+from weir_engines.kubernetes.cluster import WorkloadReader
 
 
 class _Memory:

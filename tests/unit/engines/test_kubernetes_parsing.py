@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.kubernetes.discovery import (
+from weir_engines.kubernetes.discovery import (
     Kind,
     KindUnknown,
     chosen,
@@ -12,10 +12,10 @@ from engines.kubernetes.discovery import (
     kinds_of_groups,
     kinds_of_version,
 )
-from engines.kubernetes.pods import pod_of
-from engines.kubernetes.usage import PodUsage, usage_of
-from engines.kubernetes.values import duration, instant, label_selector, parse_selector, quantity, selects, text
-from engines.kubernetes.workloads import WorkloadReading, Writer, workload_of
+from weir_engines.kubernetes.pods import pod_of
+from weir_engines.kubernetes.usage import PodUsage, usage_of
+from weir_engines.kubernetes.values import duration, instant, label_selector, parse_selector, quantity, selects, text
+from weir_engines.kubernetes.workloads import WorkloadReading, Writer, workload_of
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 STATEFUL_SET = Kind("apps", "v1", "StatefulSet", "statefulsets")

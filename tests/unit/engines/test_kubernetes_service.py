@@ -3,16 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import MAX_COUNT
-from weir_contracts.workloads import KubernetesTarget, ServiceApplication, ServiceSignals
 
-from engines.kubernetes.cluster import WorkloadsReading
-from engines.kubernetes.service import merged, scrape_of
-from engines.kubernetes.signals import ServiceMeter
-from engines.kubernetes.usage import PodUsage
-from engines.scrape import Scrape
 from tests.unit.engines.kubernetes_objects import CREW, NAMESPACE, cluster, controlled, pod, target, workload
 from tests.unit.engines.memory_cluster import MemoryCluster
+from weir_contracts import MAX_COUNT
+from weir_contracts.workloads import KubernetesTarget, ServiceApplication, ServiceSignals
+from weir_engines.kubernetes.cluster import WorkloadsReading
+from weir_engines.kubernetes.service import merged, scrape_of
+from weir_engines.kubernetes.signals import ServiceMeter
+from weir_engines.kubernetes.usage import PodUsage
+from weir_engines.scrape import Scrape
 
 SIGNALS = ServiceApplication(processed="done", waiting="queued")
 

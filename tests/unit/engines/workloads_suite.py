@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import pytest
-from weir_contracts.workloads import WorkloadRef
 
-from engines.kubernetes.api import ApiFailed
-from engines.kubernetes.cluster import Replicas, WorkloadReader, WorkloadsReading
-from engines.kubernetes.discovery import KindUnknown
+from weir_contracts.workloads import WorkloadRef
+from weir_engines.kubernetes.api import ApiFailed
+from weir_engines.kubernetes.cluster import Replicas, WorkloadReader, WorkloadsReading
+from weir_engines.kubernetes.discovery import KindUnknown
 
 DEADLINE_SECONDS = 40.0
 KINDS = ("Deployment", "StatefulSet", "Crew")

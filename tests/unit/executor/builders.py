@@ -31,10 +31,9 @@ from weir_contracts import (
     parse_policy,
     unknown,
 )
-
-from engines.flink.health import health_of
-from services.executor.core.observed import Observed, PolicyReading, Snapshot
-from services.executor.core.rules import Rules
+from weir_engines.flink.health import health_of
+from weir_executor.core.observed import Observed, PolicyReading, Snapshot
+from weir_executor.core.rules import Rules
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULES = Rules()

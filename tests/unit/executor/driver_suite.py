@@ -5,10 +5,10 @@ from datetime import timedelta
 from typing import Protocol
 
 import pytest
-from weir_contracts import Parallelism, Subject
 
-from services.executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
-from services.executor.driver import Driver, Unfenced
+from weir_contracts import Parallelism, Subject
+from weir_executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from weir_executor.driver import Driver, Unfenced
 
 OPEN = Unfenced()
 SKEW = timedelta(seconds=1.5)

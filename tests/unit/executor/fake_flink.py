@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import httpx
-from weir_contracts import Subject
 
-from services.executor.core.observed import Rejected, Snapshot
-from services.executor.driver import Unfenced
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
+from weir_contracts import Subject
+from weir_executor.core.observed import Rejected, Snapshot
+from weir_executor.driver import Unfenced
 
 Answer = tuple[int, Any]
 

@@ -3,14 +3,13 @@
 from datetime import timedelta
 from typing import Any, Protocol
 
-from weir_contracts import Parallelism
-
-from services.executor.adapters.kubernetes import Answer
-from services.executor.core.deadlines import rescale_limit
-from services.executor.core.observed import Accepted, Evicted, TargetChanged, Unanswered
-from services.executor.core.rules import Rules
 from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
 from tests.unit.executor.pod_groups import GROUP, PodGroup
+from weir_contracts import Parallelism
+from weir_executor.adapters.kubernetes import Answer
+from weir_executor.core.deadlines import rescale_limit
+from weir_executor.core.observed import Accepted, Evicted, TargetChanged, Unanswered
+from weir_executor.core.rules import Rules
 
 
 class GroupPodsRig(Rig, Protocol):

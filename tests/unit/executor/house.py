@@ -7,22 +7,22 @@ from typing import Any, cast
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel
-from weir_contracts import Analysis, Outcome, Parallelism, Plan
-from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
 
-from runtime.bus import Bus
-from runtime.clock import FakeClock
-from runtime.envelope import encode
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus, MemoryConsumer
-from runtime.records import Record, partition_of
-from services.executor.action_runner import Pace
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.rules import Rules
-from services.executor.driver import Driver, Knowledge
-from services.executor.service import Executor
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
+from weir_contracts import Analysis, Outcome, Parallelism, Plan
+from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
+from weir_executor.action_runner import Pace
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core.rules import Rules
+from weir_executor.driver import Driver, Knowledge
+from weir_executor.service import Executor
+from weir_runtime.bus import Bus
+from weir_runtime.clock import FakeClock
+from weir_runtime.envelope import encode
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus, MemoryConsumer
+from weir_runtime.records import Record, partition_of
 
 APP = "shop/orders"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

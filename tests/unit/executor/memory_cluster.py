@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, Topology, changes
-
-from engines.flink.health import health_of
-from runtime.clock import Clock
-from services.executor.core.observed import (
+from weir_engines.flink.health import health_of
+from weir_executor.core.observed import (
     Accepted,
     Refusal,
     Rejected,
@@ -16,7 +14,8 @@ from services.executor.core.observed import (
     Unanswered,
     contested,
 )
-from services.executor.driver import Fence, WithoutGroups
+from weir_executor.driver import Fence, WithoutGroups
+from weir_runtime.clock import Clock
 
 _CRASHES_AFTER_SECONDS = 1.0
 """Time until a crashing job crashes."""

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 from pydantic import ValidationError
+
 from weir_contracts import KafkaSignals, ScalingPolicy, Subject, parse_policy
 from weir_contracts.endpoint import EndpointRequest, EndpointRestart
-
-from runtime.clock import Clock
-from services.executor.adapters.group_state import GroupMember, GroupReading
-from services.executor.adapters.groups import GroupUnread
-from services.executor.core.observed import DepartedMember
+from weir_executor.adapters.group_state import GroupMember, GroupReading
+from weir_executor.adapters.groups import GroupUnread
+from weir_executor.core.observed import DepartedMember
+from weir_runtime.clock import Clock
 
 GROUP = "orders"
 PATH = "/scale/orders"

@@ -5,16 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir_contracts import Subject
-from weir_contracts.workloads import WorkloadRef
-
-from engines.kubernetes.api import ApiFailed, Call
-from engines.kubernetes.discovery import Kind
-from runtime.clock import Clock
-from services.executor.adapters.kubernetes_state import MANAGER, Found
 from tests.unit.engines.memory_cluster import MemoryCluster
 from tests.unit.executor.memory_cluster import MemoryDriver
 from tests.unit.executor.pod_groups import PodProcess
+from weir_contracts import Subject
+from weir_contracts.workloads import WorkloadRef
+from weir_engines.kubernetes.api import ApiFailed, Call
+from weir_engines.kubernetes.discovery import Kind
+from weir_executor.adapters.kubernetes_state import MANAGER, Found
+from weir_runtime.clock import Clock
 
 WORKER = Kind("shop.example", "v1", "Worker", "workers")
 NAMESPACE = "shop"

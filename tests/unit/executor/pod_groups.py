@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from weir_contracts import KafkaSignals
-
-from runtime.clock import Clock
-from services.executor.adapters.group_state import GroupMember, GroupReading
-from services.executor.adapters.groups import GroupUnread
-from services.executor.core.observed import DepartedMember
+from weir_executor.adapters.group_state import GroupMember, GroupReading
+from weir_executor.adapters.groups import GroupUnread
+from weir_executor.core.observed import DepartedMember
+from weir_runtime.clock import Clock
 
 GROUP = "orders-app"
 

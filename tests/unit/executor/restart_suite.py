@@ -5,10 +5,10 @@ from typing import Protocol
 from uuid import UUID, uuid4
 
 import pytest
-from weir_contracts import InstanceRef, Subject
 
-from services.executor.core.observed import Accepted, Refusal, RunningInstance, Snapshot, Unanswered
 from tests.unit.executor.driver_suite import OPEN, Closed, Rig
+from weir_contracts import InstanceRef, Subject
+from weir_executor.core.observed import Accepted, Refusal, RunningInstance, Snapshot, Unanswered
 
 
 class RestartRig(Rig, Protocol):

@@ -5,24 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import TERMINAL, Outcome
 
-from engines.flink.health import health_of
-from services.executor.core.history import ActionHistory, recall, record_transition
-from services.executor.core.observed import (
-    Accepted,
-    Conflict,
-    Observed,
-    PolicyReading,
-    Recorded,
-    Rejected,
-    Request,
-    Snapshot,
-    Step,
-    Unanswered,
-)
-from services.executor.core.steps import next_step, resume, supersede
-from services.executor.core.table import Event
 from tests.effort import examples
 from tests.unit.executor.builders import (
     BEFORE,
@@ -38,6 +21,23 @@ from tests.unit.executor.builders import (
     reading,
     snapshot,
 )
+from weir_contracts import TERMINAL, Outcome
+from weir_engines.flink.health import health_of
+from weir_executor.core.history import ActionHistory, recall, record_transition
+from weir_executor.core.observed import (
+    Accepted,
+    Conflict,
+    Observed,
+    PolicyReading,
+    Recorded,
+    Rejected,
+    Request,
+    Snapshot,
+    Step,
+    Unanswered,
+)
+from weir_executor.core.steps import next_step, resume, supersede
+from weir_executor.core.table import Event
 
 FOREIGN = {"orders": 1, "enrich": 7, "sink": 7}
 

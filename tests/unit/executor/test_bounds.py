@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import ActionState, Parallelism, PolicySpec, Topology
 
-from services.executor.core.bounds import out_of_bounds
-from services.executor.core.gate import admit
-from services.executor.core.observed import PolicyReading, Refusal, Snapshot
-from services.planner.core.guards import Context as Guarded
-from services.planner.core.guards import amend
 from tests.effort import examples
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, deployment, plan, policy, snapshot
 from tests.unit.executor.test_gate import context
 from tests.unit.planner.build import scale
 from tests.unit.planner.test_guards import situations, vectors
+from weir_contracts import ActionState, Parallelism, PolicySpec, Topology
+from weir_executor.core.bounds import out_of_bounds
+from weir_executor.core.gate import admit
+from weir_executor.core.observed import PolicyReading, Refusal, Snapshot
+from weir_planner.core.guards import Context as Guarded
+from weir_planner.core.guards import amend
 
 
 def spec(**changes: Any) -> PolicySpec:

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from runtime.clock import FakeClock
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.core.observed import Accepted, Snapshot, TargetChanged
-from services.executor.driver import Driver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.fake_flink import FakeFlink
 from tests.unit.executor.memory_cluster import MemoryDriver
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.core.observed import Accepted, Snapshot, TargetChanged
+from weir_executor.driver import Driver
+from weir_runtime.clock import FakeClock
 
 
 class FakeRig:

@@ -12,21 +12,21 @@ from uuid import uuid4
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
-from weir_contracts import Parallelism
-from weir_contracts.export import endpoint_openapi
 
-from runtime.addresses import Allowed
-from runtime.clock import Clock, FakeClock, SystemClock
-from runtime.http_credentials import read_credentials
-from services.executor.adapters.endpoint import EndpointDriver
-from services.executor.adapters.group_state import GroupMember, GroupReading, InstanceMemory, owner_of
-from services.executor.core.deadlines import rescale_limit
-from services.executor.core.observed import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
-from services.executor.core.rules import Rules
 from tests.unit.executor.builders import NOON
 from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
 from tests.unit.executor.memory_endpoint import GROUP, PATH, MemoryGroups, Supervisor, endpoint_subject
 from tests.unit.executor.restart_suite import RestartSuite, letting, ref
+from weir_contracts import Parallelism
+from weir_contracts.export import endpoint_openapi
+from weir_executor.adapters.endpoint import EndpointDriver
+from weir_executor.adapters.group_state import GroupMember, GroupReading, InstanceMemory, owner_of
+from weir_executor.core.deadlines import rescale_limit
+from weir_executor.core.observed import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
+from weir_executor.core.rules import Rules
+from weir_runtime.addresses import Allowed
+from weir_runtime.clock import Clock, FakeClock, SystemClock
+from weir_runtime.http_credentials import read_credentials
 
 TOKEN = "a-token-of-32-visible-characters"  # noqa: S105 - only tests know it
 

@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts.topics import PLANS, POLICIES
 
-from services.executor.adapters.endpoint import EndpointDriver
 from tests.unit.executor.builders import plan
 from tests.unit.executor.house import APP, House
 from tests.unit.executor.memory_endpoint import GROUP, MemoryGroups, Supervisor, endpoint_policy
+from weir_contracts.topics import PLANS, POLICIES
+from weir_executor.adapters.endpoint import EndpointDriver
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-from weir_contracts import Phase
 
-from services.executor.core.observed import Accepted, DepartedMember, Evict, Evicted, Snapshot, Step
-from services.executor.core.steps import next_step
 from tests.unit.executor.builders import RULES, WANTED, action, after, observed, restarting, snapshot
+from weir_contracts import Phase
+from weir_executor.core.observed import Accepted, DepartedMember, Evict, Evicted, Snapshot, Step
+from weir_executor.core.steps import next_step
 
 GONE = (DepartedMember("orders-3-1#1", "orders-3"), DepartedMember("orders-3-2#1", "orders-3"))
 

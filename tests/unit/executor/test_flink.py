@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from runtime.clock import FakeClock
-from services.executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
-from services.executor.core.observed import Rejected, Unanswered
-from services.executor.driver import Unfenced
 from tests.unit.engines.test_flink import DEFAULT_SCHEDULER, NO_SUCH_JOB, refusal
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink
 from tests.unit.executor.memory_cluster import MemoryDriver
+from weir_executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
+from weir_executor.core.observed import Rejected, Unanswered
+from weir_executor.driver import Unfenced
+from weir_runtime.clock import FakeClock
 
 RECORDED = Path(__file__).parent / "recorded"
 REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"

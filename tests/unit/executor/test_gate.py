@@ -5,13 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 
-from services.executor.core.fleet import Fleet, Recommendation, recommendation_after
-from services.executor.core.gate import Context, admit, still_wanted
-from services.executor.core.history import ActionHistory
-from services.executor.core.observed import PolicyReading, Refusal
-from services.executor.core.rules import Rules
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -30,6 +24,12 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from tests.unit.executor.kubernetes_rig import reactive_policy
+from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
+from weir_executor.core.fleet import Fleet, Recommendation, recommendation_after
+from weir_executor.core.gate import Context, admit, still_wanted
+from weir_executor.core.history import ActionHistory
+from weir_executor.core.observed import PolicyReading, Refusal
+from weir_executor.core.rules import Rules
 
 
 def context(**changes: Any) -> Context:

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from services.executor.adapters.group_pods import ordinals
-from services.executor.adapters.group_state import GroupMember, GroupReading
-from services.executor.core.observed import Rejected, Snapshot, Unanswered
 from tests.unit.executor.driver_suite import OPEN
 from tests.unit.executor.kubernetes_rig import GroupRig
 from tests.unit.executor.pod_groups import GROUP, PodProcess
 from tests.unit.executor.test_kubernetes_stories import KubernetesHouse
+from weir_executor.adapters.group_pods import ordinals
+from weir_executor.adapters.group_state import GroupMember, GroupReading
+from weir_executor.core.observed import Rejected, Snapshot, Unanswered
 
 pytestmark = pytest.mark.virtual_time
 

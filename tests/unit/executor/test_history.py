@@ -4,21 +4,7 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Outcome, QuarantinedVector
 
-from services.executor.core.history import (
-    ActionHistory,
-    CompareAndSwap,
-    recall,
-    record_refusal,
-    record_transition,
-    resolve_conflict,
-    strike,
-)
-from services.executor.core.observed import Accepted, Conflict, Recorded, Refusal, Request, Step
-from services.executor.core.rules import Rules
-from services.executor.core.steps import next_step
-from services.executor.core.table import Event
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -33,6 +19,20 @@ from tests.unit.executor.builders import (
     restarting,
     snapshot,
 )
+from weir_contracts import Outcome, QuarantinedVector
+from weir_executor.core.history import (
+    ActionHistory,
+    CompareAndSwap,
+    recall,
+    record_refusal,
+    record_transition,
+    resolve_conflict,
+    strike,
+)
+from weir_executor.core.observed import Accepted, Conflict, Recorded, Refusal, Request, Step
+from weir_executor.core.rules import Rules
+from weir_executor.core.steps import next_step
+from weir_executor.core.table import Event
 
 ROUND_TRIP_FIELDS = ("action", "last_written", "quarantine", "restarts_seconds")
 

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from weir_contracts import Outcome
 
-from services.executor.core.observed import Accepted, Refusal, Rejected, Unanswered
 from tests.effort import some
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
 from tests.unit.executor.memory_cluster import MemoryDriver
+from weir_contracts import Outcome
+from weir_executor.core.observed import Accepted, Refusal, Rejected, Unanswered
 
 pytestmark = pytest.mark.virtual_time
 

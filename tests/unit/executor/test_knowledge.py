@@ -7,27 +7,27 @@ from typing import Any
 import httpx
 import pytest
 from structlog.testing import capture_logs
-from weir_contracts import ScalingPolicy
 
-from runtime.auth import Caller, Tokens
-from runtime.clock import FakeClock
-from runtime.http import application
-from runtime.loop import Stop
-from runtime.settings import variable
-from services.executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
-from services.executor.adapters.memory import MemoryKnowledge
-from services.executor.core.history import ActionHistory, record_transition
-from services.executor.core.observed import Conflict, Recorded, Step, Unanswered
-from services.executor.core.table import Event
-from services.executor.driver import Knowledge
-from services.executor.settings import Settings
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router
-from services.knowledge.core import State
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
 from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, after, policy
 from tests.unit.knowledge.memory_store import MemoryStore
+from weir_contracts import ScalingPolicy
+from weir_executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
+from weir_executor.adapters.memory import MemoryKnowledge
+from weir_executor.core.history import ActionHistory, record_transition
+from weir_executor.core.observed import Conflict, Recorded, Step, Unanswered
+from weir_executor.core.table import Event
+from weir_executor.driver import Knowledge
+from weir_executor.settings import Settings
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.core import State
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_runtime.auth import Caller, Tokens
+from weir_runtime.clock import FakeClock
+from weir_runtime.http import application
+from weir_runtime.loop import Stop
+from weir_runtime.settings import variable
 
 APP = "shop/orders"
 

@@ -6,17 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from weir_contracts import Pod, WorkloadStatus
 
-from engines.kubernetes.cluster import Replicas
-from engines.kubernetes.discovery import Kind
-from engines.kubernetes.pods import PodReading
-from engines.kubernetes.workloads import WorkloadReading
-from services.executor.adapters.kubernetes import KubernetesDriver
-from services.executor.adapters.kubernetes_state import Found, Restarts, progress, victims
-from services.executor.core.deadlines import rescale_limit, successive_starts
-from services.executor.core.observed import Accepted, Evicted, Refusal, Rejected
-from services.executor.core.rules import Rules
 from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, controlled, pod, target, workload
 from tests.unit.executor.builders import NOON, TOPOLOGY
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
@@ -24,6 +14,16 @@ from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import FlinkRig, GroupRig, MemoryRig
 from tests.unit.executor.restart_suite import RestartSuite, letting
 from tests.unit.executor.workload_suite import ServiceSuite
+from weir_contracts import Pod, WorkloadStatus
+from weir_engines.kubernetes.cluster import Replicas
+from weir_engines.kubernetes.discovery import Kind
+from weir_engines.kubernetes.pods import PodReading
+from weir_engines.kubernetes.workloads import WorkloadReading
+from weir_executor.adapters.kubernetes import KubernetesDriver
+from weir_executor.adapters.kubernetes_state import Found, Restarts, progress, victims
+from weir_executor.core.deadlines import rescale_limit, successive_starts
+from weir_executor.core.observed import Accepted, Evicted, Refusal, Rejected
+from weir_executor.core.rules import Rules
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 STATUS = WorkloadStatus(kind="Deployment", name="orders", namespace="shop", uid="u", wanted=1, current=1, ready=0)

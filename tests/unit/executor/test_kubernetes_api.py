@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from weir_contracts.workloads import WorkloadRef
 
-from engines.kubernetes.api import ApiFailed, Call
-from services.executor.adapters.kubernetes_api import ApiWorkloads
+from weir_contracts.workloads import WorkloadRef
+from weir_engines.kubernetes.api import ApiFailed, Call
+from weir_executor.adapters.kubernetes_api import ApiWorkloads
 
 DEPLOYMENT = WorkloadRef(kind="Deployment", name="orders")
 KINDS = {

@@ -6,15 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from weir_contracts import Parallelism
-from weir_contracts.topics import PLANS, POLICIES
 
-from services.executor.adapters.kubernetes import KubernetesDriver
 from tests.unit.executor.builders import JOB, TOPOLOGY, plan
 from tests.unit.executor.house import APP, House
 from tests.unit.executor.kubernetes_rig import kubernetes_policy
 from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
 from tests.unit.executor.pod_groups import PodGroup, PodProcess
+from weir_contracts import Parallelism
+from weir_contracts.topics import PLANS, POLICIES
+from weir_executor.adapters.kubernetes import KubernetesDriver
 
 pytestmark = pytest.mark.virtual_time
 

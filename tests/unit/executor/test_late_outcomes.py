@@ -5,15 +5,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from weir_contracts import Outcome
-from weir_contracts.topics import OUTCOMES
 
-from services.executor.core.history import ActionHistory, recall, record_refusal, record_transition, taken_over
-from services.executor.core.observed import Recorded, Refusal, Step
-from services.executor.core.steps import next_step
-from services.executor.core.table import Event
-from services.knowledge.core import Cycle, HistoryLimits, State, remember
-from services.planner.request_cache import RequestCache
 from tests.effort import some
 from tests.unit.executor.builders import (
     BEFORE,
@@ -29,6 +21,14 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from tests.unit.executor.house import APP, House
+from weir_contracts import Outcome
+from weir_contracts.topics import OUTCOMES
+from weir_executor.core.history import ActionHistory, recall, record_refusal, record_transition, taken_over
+from weir_executor.core.observed import Recorded, Refusal, Step
+from weir_executor.core.steps import next_step
+from weir_executor.core.table import Event
+from weir_knowledge.core import Cycle, HistoryLimits, State, remember
+from weir_planner.request_cache import RequestCache
 
 pytestmark = [pytest.mark.thorough, pytest.mark.virtual_time]
 

@@ -3,16 +3,16 @@
 import json
 
 import pytest
-from weir_contracts import Outcome, changes, sizes
 
-from runtime.records import Record
-from runtime.settings import load
-from services.executor.analyses import LatestAnalyses
-from services.executor.core.history import ActionHistory, record_refusal
-from services.executor.core.observed import Refusal
-from services.executor.core.rules import Rules
-from services.executor.settings import Settings
 from tests.unit.executor.builders import NOON, after, analysis, plan
+from weir_contracts import Outcome, changes, sizes
+from weir_executor.analyses import LatestAnalyses
+from weir_executor.core.history import ActionHistory, record_refusal
+from weir_executor.core.observed import Refusal
+from weir_executor.core.rules import Rules
+from weir_executor.settings import Settings
+from weir_runtime.records import Record
+from weir_runtime.settings import load
 
 APP = "shop/orders"
 

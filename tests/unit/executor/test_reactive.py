@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from weir_contracts import Operator, Parallelism, RescaleSettings, Topology, Unit
 
-from services.executor.adapters.reactive import unfit
-from services.executor.core.deadlines import checkpoint_is_due, rescale_limit
-from services.executor.core.observed import Rejected
-from services.executor.core.rules import Rules
 from tests.unit.executor.builders import TOPOLOGY, after, analysis, deployment, policy, snapshot
 from tests.unit.executor.kubernetes_rig import FlinkRig, reactive_policy
+from weir_contracts import Operator, Parallelism, RescaleSettings, Topology, Unit
+from weir_executor.adapters.reactive import unfit
+from weir_executor.core.deadlines import checkpoint_is_due, rescale_limit
+from weir_executor.core.observed import Rejected
+from weir_executor.core.rules import Rules
 
 
 @pytest.mark.parametrize(

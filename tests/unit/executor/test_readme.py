@@ -4,16 +4,15 @@ from pathlib import Path
 from typing import get_args
 
 from weir_contracts import Phase
-
-from runtime.settings import table
-from services.executor.core.table import ROLLBACK_EVENTS
-from services.executor.settings import Settings
+from weir_executor.core.table import ROLLBACK_EVENTS
+from weir_executor.settings import Settings
+from weir_runtime.settings import table
 
 README = (Path(__file__).parents[3] / "services" / "executor" / "README.md").read_text()
 
 
 def test_the_settings_are_the_ones_there_are() -> None:
-    """The table is generated; print it again after a change with runtime.settings.table(Settings, own_only=True)."""
+    """The table is generated; print it again after a change with weir_runtime.settings.table(Settings, own_only=True)."""
     assert table(Settings, own_only=True) in README
 
 

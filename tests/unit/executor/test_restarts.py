@@ -6,28 +6,7 @@ from itertools import product
 from typing import Any, get_args
 
 import pytest
-from weir_contracts import ActionState, InstanceRef, Phase, Plan, RestartInstanceAction
 
-from services.executor.core.gate import Context, admit, is_for_us, precheck
-from services.executor.core.history import ActionHistory, recall, record_refusal, record_transition
-from services.executor.core.observed import (
-    Accepted,
-    DepartedMember,
-    Evict,
-    Evicted,
-    Progress,
-    Recorded,
-    Refusal,
-    Rejected,
-    Request,
-    Restart,
-    RunningInstance,
-    Snapshot,
-    Step,
-    Unanswered,
-)
-from services.executor.core.steps import is_watched, next_step, resume
-from services.executor.core.table import ROLLBACK_EVENTS, Event
 from tests.effort import some
 from tests.unit.executor.builders import (
     ATTEMPT,
@@ -44,6 +23,27 @@ from tests.unit.executor.builders import (
     restarting,
     snapshot,
 )
+from weir_contracts import ActionState, InstanceRef, Phase, Plan, RestartInstanceAction
+from weir_executor.core.gate import Context, admit, is_for_us, precheck
+from weir_executor.core.history import ActionHistory, recall, record_refusal, record_transition
+from weir_executor.core.observed import (
+    Accepted,
+    DepartedMember,
+    Evict,
+    Evicted,
+    Progress,
+    Recorded,
+    Refusal,
+    Rejected,
+    Request,
+    Restart,
+    RunningInstance,
+    Snapshot,
+    Step,
+    Unanswered,
+)
+from weir_executor.core.steps import is_watched, next_step, resume
+from weir_executor.core.table import ROLLBACK_EVENTS, Event
 
 STUCK = InstanceRef(id="orders-2", members=["orders-2-StreamThread-1-consumer-a"], uid="u2")
 OLD = (

@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
+
+from tests.unit.executor.builders import BEFORE, NOON, TOPOLOGY, WANTED, action, analysis, operator_analysis
+from tests.unit.executor.house import APP, TRACE, House
 from weir_contracts import Analysis, DeadLetter, DeploymentRef, Outcome, Parallelism, Plan, example
 from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
-
-from runtime.envelope import new_traceparent
-from services.executor.core.observed import Snapshot
-from tests.unit.executor.builders import BEFORE, NOON, TOPOLOGY, WANTED, action, analysis, operator_analysis
-from tests.unit.executor.house import APP, TRACE, House
+from weir_executor.core.observed import Snapshot
+from weir_runtime.envelope import new_traceparent
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,19 +5,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import ActionState, Outcome, precedes
-from weir_contracts.outcome import FORGOTTEN_AFTER
-from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 
-from runtime.memory_bus import MemoryBus
-from services.executor.applications import Application, Applications, NewestOutcomes
-from services.executor.core.history import ActionHistory, record_transition
-from services.executor.core.observed import Step
-from services.executor.core.rules import Rules
-from services.executor.core.table import Event
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
 from tests.unit.executor.memory_cluster import MemoryDriver
+from weir_contracts import ActionState, Outcome, precedes
+from weir_contracts.outcome import FORGOTTEN_AFTER
+from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
+from weir_executor.applications import Application, Applications, NewestOutcomes
+from weir_executor.core.history import ActionHistory, record_transition
+from weir_executor.core.observed import Step
+from weir_executor.core.rules import Rules
+from weir_executor.core.table import Event
+from weir_runtime.memory_bus import MemoryBus
 
 pytestmark = pytest.mark.virtual_time
 

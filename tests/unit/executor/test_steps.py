@@ -4,23 +4,7 @@ from datetime import timedelta
 from typing import Any, get_args
 
 import pytest
-from weir_contracts import Checkpoints, Phase, RescaleSettings, RestartTimes, Slots
 
-from services.executor.core.observed import (
-    Accepted,
-    Conflict,
-    PolicyReading,
-    Record,
-    Recorded,
-    Rejected,
-    Request,
-    Step,
-    TriggerCheckpoint,
-    Unanswered,
-)
-from services.executor.core.rules import Rules
-from services.executor.core.steps import late_rollback, next_step, resume, supersede
-from services.executor.core.table import Lost
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -39,6 +23,22 @@ from tests.unit.executor.builders import (
     restarting,
     snapshot,
 )
+from weir_contracts import Checkpoints, Phase, RescaleSettings, RestartTimes, Slots
+from weir_executor.core.observed import (
+    Accepted,
+    Conflict,
+    PolicyReading,
+    Record,
+    Recorded,
+    Rejected,
+    Request,
+    Step,
+    TriggerCheckpoint,
+    Unanswered,
+)
+from weir_executor.core.rules import Rules
+from weir_executor.core.steps import late_rollback, next_step, resume, supersede
+from weir_executor.core.table import Lost
 
 FOREIGN = {"orders": 1, "enrich": 7, "sink": 7}
 

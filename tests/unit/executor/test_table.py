@@ -3,9 +3,10 @@
 from typing import Any, get_args
 
 import pytest
-from weir_contracts import TERMINAL, Phase
 
-from services.executor.core.table import (
+from tests.unit.executor.builders import OTHER_ATTEMPT, action, after
+from weir_contracts import TERMINAL, Phase
+from weir_executor.core.table import (
     LEGAL,
     ROLLBACK_EVENTS,
     Event,
@@ -18,7 +19,6 @@ from services.executor.core.table import (
     Timed,
     move,
 )
-from tests.unit.executor.builders import OTHER_ATTEMPT, action, after
 
 PHASES = get_args(Phase)
 EVENTS = get_args(EventName)

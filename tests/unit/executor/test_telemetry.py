@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from prometheus_client import REGISTRY
 
-from services.executor import telemetry
 from tests.unit.knowledge.builders import NOON, action, at, plan
+from weir_executor import telemetry
 
 
 def timed(name: str) -> tuple[float, float]:

@@ -2,11 +2,10 @@
 
 from typing import Protocol
 
-from weir_contracts import Parallelism
-
-from services.executor.adapters.kubernetes import Answer
-from services.executor.core.observed import Accepted, TargetChanged, Unanswered
 from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
+from weir_contracts import Parallelism
+from weir_executor.adapters.kubernetes import Answer
+from weir_executor.core.observed import Accepted, TargetChanged, Unanswered
 
 
 class ServiceRig(Rig, Protocol):

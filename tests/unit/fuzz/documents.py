@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+
 from weir_contracts.base import VERSION
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "contracts" / "examples" / VERSION

@@ -3,30 +3,30 @@
 import asyncio
 
 from fastapi import FastAPI
-from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, example
-from weir_planner.installed import ask
 
-from runtime.addresses import Allowed
-from runtime.clock import FakeClock
-from runtime.health import Health, router
-from runtime.http import application
-from services.knowledge.__main__ import api
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router
-from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
-from services.knowledge.events_api import events_router
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.store import FeedEvent, StoreUnavailable
-from services.planner.adapters.http import PlannerClient
-from services.planner.api import planner_router
-from services.planner.planners import Planners
-from services.planner.remote import Remote
-from services.planner.workers import Workers
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, outcome, plan, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import FixedRegistrations
+from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, example
+from weir_knowledge.__main__ import api
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from weir_knowledge.events_api import events_router
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.store import FeedEvent, StoreUnavailable
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.api import planner_router
+from weir_planner.planners import Planners
+from weir_planner.remote import Remote
+from weir_planner.workers import Workers
+from weir_runtime.addresses import Allowed
+from weir_runtime.clock import FakeClock
+from weir_runtime.health import Health, router
+from weir_runtime.http import application
+from weir_sdk.installed import ask
 
 NAME = APP.split("/")[1]
 """Also the name of the registered planner, so that requests find it."""

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from weir_planner.testing import request, running
 
-from runtime.http import application, listen, serve
-from runtime.loop import Stop
-from runtime.origins import SameOrigin
-from runtime.service import run_service
-from runtime.settings import ServiceSettings
 from tests.unit.knowledge.builders import APP, document
 from tests.unit.workloads.memory_output import MemoryOutput
+from weir_runtime.http import application, listen, serve
+from weir_runtime.loop import Stop
+from weir_runtime.origins import SameOrigin
+from weir_runtime.service import run_service
+from weir_runtime.settings import ServiceSettings
+from weir_sdk.testing import request, running
 from workloads.loadgen.__main__ import control_server
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load

@@ -12,20 +12,20 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Observation, Subject
 
-from engines.flink.readings import FlinkReadings, scrape_of
-from runtime.addresses import Allowed
-from runtime.clock import FakeClock, SystemClock
-from services.executor.adapters.flink import FlinkDriver
-from services.executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
-from services.executor.driver import Unfenced
-from services.monitor.adapters import flink as flink_adapter
-from services.monitor.adapters.flink import FlinkCollector
-from services.monitor.core import Readings, observe
 from tests.effort import examples, some
 from tests.unit.executor.builders import subject
 from tests.unit.monitor.builders import policy
+from weir_contracts import Observation, Subject
+from weir_engines.flink.readings import FlinkReadings, scrape_of
+from weir_executor.adapters.flink import FlinkDriver
+from weir_executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
+from weir_executor.driver import Unfenced
+from weir_monitor.adapters import flink as flink_adapter
+from weir_monitor.adapters.flink import FlinkCollector
+from weir_monitor.core import Readings, observe
+from weir_runtime.addresses import Allowed
+from weir_runtime.clock import FakeClock, SystemClock
 
 from .documents import JSON
 from .hostile_flink import JOB, MANNERS, PATHS, bomb, compressed_twice, drip, honest, listening, silence, spoil, well

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from runtime.http import listen, serve
-from runtime.loop import Stop
 from tests.effort import some, thorough
 from tests.unit.knowledge.builders import APP
+from weir_runtime.http import listen, serve
+from weir_runtime.loop import Stop
 
 from .http_apis import knowledge, planner
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
-from weir_contracts.export import CONTRACTS
 
-from runtime.envelope import MAX_MESSAGE_BYTES, Decoded, Undecodable, child_traceparent, decode, new_traceparent
-from runtime.records import Record
 from tests.effort import examples, some
+from weir_contracts.export import CONTRACTS
+from weir_runtime.envelope import MAX_MESSAGE_BYTES, Decoded, Undecodable, child_traceparent, decode, new_traceparent
+from weir_runtime.records import Record
 
 from .documents import BROKEN, JSON, Place, broken, example, places
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from weir_planner import Reply, Request, planner, server
 
 from tests.effort import some
 from tests.unit.workloads.memory_output import MemoryOutput
+from weir_sdk import Reply, Request, planner, server
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load

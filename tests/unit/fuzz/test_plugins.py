@@ -7,15 +7,15 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Plan
 
-from runtime.clock import FakeClock
-from services.planner.adapters.http import Answer, PlannerClient
-from services.planner.core.decide import make_plan
-from services.planner.remote import Remote
 from tests.effort import examples
 from tests.unit.planner.build import NOON, SOURCE, WORK, request
 from tests.unit.planner.plugin import LOOPBACK, Plugin, Received
+from weir_contracts import Plan
+from weir_planner.adapters.http import Answer, PlannerClient
+from weir_planner.core.decide import make_plan
+from weir_planner.remote import Remote
+from weir_runtime.clock import FakeClock
 
 QUESTION = request(of={"arrivals": 2400})
 REPLY: dict[str, Any] = {

@@ -19,11 +19,10 @@ from weir_contracts import (
     unknown,
 )
 from weir_contracts.base import Estimate
-
-from runtime.bus import Bus
-from runtime.clock import Clock
-from runtime.dead_letters import DeadLetters
-from services.knowledge.core import KINDS, Event, Kind
+from weir_knowledge.core import KINDS, Event, Kind
+from weir_runtime.bus import Bus
+from weir_runtime.clock import Clock
+from weir_runtime.dead_letters import DeadLetters
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 APP = "shop/orders"

@@ -6,8 +6,8 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from engines.kubernetes.api import ApiFailed, Call
-from services.knowledge.resource_status import ResourceEvent
+from weir_engines.kubernetes.api import ApiFailed, Call
+from weir_knowledge.resource_status import ResourceEvent
 
 
 class MemoryResources:

@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy
-
-from services.knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
-from services.knowledge.messages import incomplete
-from services.knowledge.store import (
+from weir_knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
+from weir_knowledge.messages import incomplete
+from weir_knowledge.store import (
     NOTHING_NEW,
     FeedEvent,
     OutboxEntry,
@@ -18,7 +17,7 @@ from services.knowledge.store import (
     TargetTaken,
     VersionConflict,
 )
-from services.knowledge.targets import claims, rival
+from weir_knowledge.targets import claims, rival
 
 
 class MemoryStore:

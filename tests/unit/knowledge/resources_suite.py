@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
+from testbed.mount import Mount
+from tests.unit.knowledge.builders import NOON, document
+from tests.unit.knowledge.memory_store import MemoryStore
+from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.resource import RELEASE
-
-from runtime.auth import Caller
-from runtime.clock import FakeClock
-from runtime.problems import Problem
-from services.knowledge.applications_api import summary_by_name
-from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.resource_policies import (
+from weir_knowledge.applications_api import summary_by_name
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.resource_policies import (
     COMPARE_SECONDS,
     STATUS_SECONDS,
     ResourcePolicies,
     Resources,
     resource_exists,
 )
-from services.knowledge.settings import KnowledgeSettings
-from testbed.mount import Mount
-from tests.unit.knowledge.builders import NOON, document
-from tests.unit.knowledge.memory_store import MemoryStore
-from tests.unit.knowledge.test_api import Catalogue
+from weir_knowledge.settings import KnowledgeSettings
+from weir_runtime.auth import Caller
+from weir_runtime.clock import FakeClock
+from weir_runtime.problems import Problem
 
 DEADLINE_SECONDS = 30.0
 WRITER = Caller("ada", frozenset({"write"}))

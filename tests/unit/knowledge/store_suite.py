@@ -7,10 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import ScalingPolicy
 
-from services.knowledge.core import HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
-from services.knowledge.store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
 from tests.unit.knowledge.builders import (
     APP,
     ATTEMPT,
@@ -25,6 +22,9 @@ from tests.unit.knowledge.builders import (
     plan,
     policy,
 )
+from weir_contracts import ScalingPolicy
+from weir_knowledge.core import HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
+from weir_knowledge.store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
 
 OTHER = "shop/payments"
 TWIN = {"flink": {"url": "http://JM:8081/", "job": "a"}}

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Plan, PlanReply, PlanState
 
-from services.knowledge.advice import Advice, advice_view, advised
-from services.planner.core.decide import make_plan
 from tests.unit.knowledge.builders import at
 from tests.unit.planner.build import analysis, point, policy, request
+from weir_contracts import Analysis, Plan, PlanReply, PlanState
+from weir_knowledge.advice import Advice, advice_view, advised
+from weir_planner.core.decide import make_plan
 
 KEPT: dict[str, Any] = {"code": "objective-held", "sentence": "lag stays at 0.0 s or less"}
 CURVE = [point(n, 500.0 * n) for n in (1, 2, 4)]

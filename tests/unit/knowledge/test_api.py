@@ -10,20 +10,20 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
-from weir_contracts import Deployment, PolicySpec
 
-from runtime.auth import Caller, Tokens
-from runtime.clock import FakeClock
-from services.knowledge.__main__ import api
-from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
-from services.knowledge.applications_api import applications_router
-from services.knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
-from services.knowledge.events_api import events_router
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.store import FeedEvent, StoreUnavailable
 from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
 from tests.unit.knowledge.memory_store import MemoryStore
+from weir_contracts import Deployment, PolicySpec
+from weir_knowledge.__main__ import api
+from weir_knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from weir_knowledge.events_api import events_router
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.store import FeedEvent, StoreUnavailable
+from weir_runtime.auth import Caller, Tokens
+from weir_runtime.clock import FakeClock
 
 NOON_MS = int(NOON.timestamp() * 1000)
 POLICY = f"/v1/policies/{APP}"

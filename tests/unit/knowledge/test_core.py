@@ -4,6 +4,8 @@ import itertools
 from datetime import timedelta
 
 import pytest
+
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, documents, observation, outcome, plan, policy
 from weir_contracts import (
     Application,
     Deployment,
@@ -17,8 +19,7 @@ from weir_contracts import (
     Subject,
     Target,
 )
-
-from services.knowledge.core import (
+from weir_knowledge.core import (
     MAX_OPEN_CYCLES,
     End,
     Event,
@@ -31,8 +32,7 @@ from services.knowledge.core import (
     summarise,
     with_ends,
 )
-from services.knowledge.targets import claims, rival
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, at, documents, observation, outcome, plan, policy
+from weir_knowledge.targets import claims, rival
 
 LIMITS = HistoryLimits()
 

@@ -3,13 +3,13 @@
 from uuid import UUID
 
 from prometheus_client import REGISTRY
+
+from tests.unit.knowledge.builders import NOON
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
-
-from runtime.envelope import encode
-from runtime.records import Record
-from services.knowledge.consumers import count_dead_letter
-from tests.unit.knowledge.builders import NOON
+from weir_knowledge.consumers import count_dead_letter
+from weir_runtime.envelope import encode
+from weir_runtime.records import Record
 
 LETTER = DeadLetter(
     id=UUID(int=1),

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from runtime.clock import FakeClock
-from runtime.http import listen, serve
-from runtime.loop import Stop
-from services.knowledge import events_api
-from services.knowledge.__main__ import api
-from services.knowledge.applications_api import applications_router
-from services.knowledge.events_api import EventStreams, events_router
 from tests.unit.knowledge.builders import APP, NOON
 from tests.unit.knowledge.memory_store import MemoryStore
+from weir_knowledge import events_api
+from weir_knowledge.__main__ import api
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.events_api import EventStreams, events_router
+from weir_runtime.clock import FakeClock
+from weir_runtime.http import listen, serve
+from weir_runtime.loop import Stop
 
 MAX_OPEN = 3
 PATHS = ("/v1/events", f"/v1/applications/{APP}/events")

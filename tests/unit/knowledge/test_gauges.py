@@ -4,17 +4,17 @@ from datetime import timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from weir_contracts import Deployment, Operator, Topology, unknown
-from weir_contracts.analysis import OperatorAnalysis, Symptom
-from weir_contracts.base import Estimate
 
-from runtime.memory_bus import MemoryBus
-from services.knowledge.core import HistoryLimits
-from services.knowledge.gauges import LEFT_OUT, SHOWN, ApplicationGauges
-from services.knowledge.service import Knowledge
 from tests.unit.knowledge.builders import APP, NOON, analysis, at, letters, observation, outcome, plan, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_service import World
+from weir_contracts import Deployment, Operator, Topology, unknown
+from weir_contracts.analysis import OperatorAnalysis, Symptom
+from weir_contracts.base import Estimate
+from weir_knowledge.core import HistoryLimits
+from weir_knowledge.gauges import LEFT_OUT, SHOWN, ApplicationGauges
+from weir_knowledge.service import Knowledge
+from weir_runtime.memory_bus import MemoryBus
 
 OTHER = "shop/payments"
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.knowledge.core import HistoryLimits, State, remember
-from services.knowledge.leftovers import DELETIONS_KEPT, Leftovers
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, plan, policy
 from tests.unit.knowledge.test_publisher import House, Process
+from weir_knowledge.core import HistoryLimits, State, remember
+from weir_knowledge.leftovers import DELETIONS_KEPT, Leftovers
 
 FORGET_SECONDS = 3600.0
 

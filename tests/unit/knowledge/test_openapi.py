@@ -8,16 +8,16 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from runtime.clock import FakeClock
-from runtime.health import Health, router
-from services.knowledge import documents
-from services.knowledge.__main__ import api
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router
-from services.knowledge.events_api import events_router
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
 from tests.unit.knowledge.memory_store import MemoryStore
+from weir_knowledge import documents
+from weir_knowledge.__main__ import api
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.events_api import events_router
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_runtime.clock import FakeClock
+from weir_runtime.health import Health, router
 
 pytestmark = pytest.mark.thorough
 

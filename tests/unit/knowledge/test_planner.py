@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
-from weir_contracts import PolicySpec
 
-from services.knowledge.adapters.planner import PlannerAway, PlannerCatalogue
 from tests.unit.knowledge.builders import document
 from tests.unit.planner.test_registrations import Cluster, cluster
+from weir_contracts import PolicySpec
+from weir_knowledge.adapters.planner import PlannerAway, PlannerCatalogue
 
 __all__ = ["cluster"]
 TOKEN = SecretStr("may-read")

@@ -9,32 +9,32 @@ from uuid import uuid4
 import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
-from weir_contracts import Observation, ScalingPolicy
-from weir_contracts.base import MAX_ORDER
-from weir_contracts.topics import OBSERVATIONS, POLICIES
 
-from runtime.auth import Caller
-from runtime.bus import Bus
-from runtime.clock import FakeClock
-from runtime.envelope import decode, encode
-from runtime.lease import Terms
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.problems import Problem
-from runtime.records import MAX_VERSION, Record, version_of
-from runtime.signed_bus import SignedBus
-from runtime.table import GlobalTable
-from services.analyzer.core import advance
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.core import HistoryLimits, State, remember
-from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.publisher import _OUTBOX as OUTBOX
-from services.knowledge.publisher import PolicyPublisher
-from services.knowledge.service import Knowledge
-from services.knowledge.store import StoreUnavailable, VersionConflict
 from tests.unit.knowledge.builders import APP, NOON, at, letters, observation, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
+from weir_analyzer.core import advance
+from weir_contracts import Observation, ScalingPolicy
+from weir_contracts.base import MAX_ORDER
+from weir_contracts.topics import OBSERVATIONS, POLICIES
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.core import HistoryLimits, State, remember
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.publisher import _OUTBOX as OUTBOX
+from weir_knowledge.publisher import PolicyPublisher
+from weir_knowledge.service import Knowledge
+from weir_knowledge.store import StoreUnavailable, VersionConflict
+from weir_runtime.auth import Caller
+from weir_runtime.bus import Bus
+from weir_runtime.clock import FakeClock
+from weir_runtime.envelope import decode, encode
+from weir_runtime.lease import Terms
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.problems import Problem
+from weir_runtime.records import MAX_VERSION, Record, version_of
+from weir_runtime.signed_bus import SignedBus
+from weir_runtime.table import GlobalTable
 
 TERMS = Terms("publisher", lease_seconds=10.0, standby_seconds=float("inf"))
 WRITER = Caller("somebody", frozenset({"write"}))

@@ -4,22 +4,22 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from runtime.clock import FakeClock
-from runtime.settings import table
-from services.knowledge.adapters.planner import PlannerCatalogue
-from services.knowledge.applications_api import applications_router
-from services.knowledge.events_api import events_router
-from services.knowledge.policies_api import policies_router
-from services.knowledge.policy_changes import PolicyChanges
-from services.knowledge.service import READ
-from services.knowledge.settings import KnowledgeSettings
 from tests.unit.knowledge.memory_store import MemoryStore
+from weir_knowledge.adapters.planner import PlannerCatalogue
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.events_api import events_router
+from weir_knowledge.policies_api import policies_router
+from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.service import READ
+from weir_knowledge.settings import KnowledgeSettings
+from weir_runtime.clock import FakeClock
+from weir_runtime.settings import table
 
 README = (Path(__file__).parents[3] / "services" / "knowledge" / "README.md").read_text()
 
 
 def test_the_settings_are_the_ones_there_are() -> None:
-    """The table is generated; print it again with runtime.settings.table(KnowledgeSettings, own_only=True)."""
+    """The table is generated; print it again with weir_runtime.settings.table(KnowledgeSettings, own_only=True)."""
     assert table(KnowledgeSettings, own_only=True) in README
 
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import structlog
-from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
-from weir_contracts.base import Estimate
 
-from runtime.problems import Problem as Refused
-from services.knowledge.core import HistoryLimits, State, remember
-from services.knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
 from tests.unit.knowledge.builders import analysis, documents, observation, outcome, plan
 from tests.unit.knowledge.memory_resources import MemoryResources
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
+from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
+from weir_contracts.base import Estimate
+from weir_knowledge.core import HistoryLimits, State, remember
+from weir_knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
+from weir_runtime.problems import Problem as Refused
 
 
 class MemoryWorld:

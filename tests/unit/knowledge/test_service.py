@@ -9,19 +9,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
-from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 
-from runtime.bus import BusError
-from runtime.clock import FakeClock
-from runtime.envelope import encode
-from runtime.lease import Terms
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from services.knowledge.core import HistoryLimits, Newest, State, remember
-from services.knowledge.publisher import PolicyPublisher
-from services.knowledge.service import GROUP, READ, Knowledge
-from services.knowledge.store import StoreUnavailable
 from tests.unit.knowledge.builders import (
     APP,
     NOON,
@@ -36,6 +24,18 @@ from tests.unit.knowledge.builders import (
 )
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
+from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
+from weir_knowledge.core import HistoryLimits, Newest, State, remember
+from weir_knowledge.publisher import PolicyPublisher
+from weir_knowledge.service import GROUP, READ, Knowledge
+from weir_knowledge.store import StoreUnavailable
+from weir_runtime.bus import BusError
+from weir_runtime.clock import FakeClock
+from weir_runtime.envelope import encode
+from weir_runtime.lease import Terms
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
 
 OTHER = "shop/payments"
 TERMS = Terms("publisher", standby_seconds=float("inf"))

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Deployment, Observation, Topology
 
-from services.knowledge.spend import Spend, spend_view, spent
 from tests.unit.knowledge.builders import APP, INTERVAL_SECONDS, at, observation, policy
 from tests.unit.planner.build import deployment, topology
+from weir_contracts import Deployment, Observation, Topology
+from weir_knowledge.spend import Spend, spend_view, spent
 
 GRAPH = topology()
 

@@ -7,16 +7,16 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from weir_contracts import WhatIf
 
-from runtime.clock import FakeClock
-from services.knowledge.__main__ import api
-from services.knowledge.applications_api import applications_router
-from services.knowledge.core import HistoryLimits, State, remember
 from tests.unit.knowledge.builders import documents, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, analysis, operator
 from tests.unit.predictor.test_what_if_ahead import WAVE
+from weir_contracts import WhatIf
+from weir_knowledge.__main__ import api
+from weir_knowledge.applications_api import applications_router
+from weir_knowledge.core import HistoryLimits, State, remember
+from weir_runtime.clock import FakeClock
 
 PATH = f"/v1/applications/{APP}/what-if"
 

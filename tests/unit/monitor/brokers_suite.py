@@ -6,8 +6,8 @@ from typing import Protocol
 
 import pytest
 
-from services.monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
-from services.monitor.adapters.positions import FirstRecord
+from weir_monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
+from weir_monitor.adapters.positions import FirstRecord
 
 ODD_TIMESTAMPS = {
     "none": -1,

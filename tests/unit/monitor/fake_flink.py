@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
-from engines.flink.metrics import SourceOffsets
-from engines.flink.topology import Job
 from tests.unit.monitor.builders import recorded
 from tests.unit.monitor.memory_sources import JOB_ID, SOURCE, MemoryFlink
+from weir_engines.flink.metrics import SourceOffsets
+from weir_engines.flink.topology import Job
 
 Broken = tuple[int, bytes] | Callable[[httpx.Request], httpx.Response]
 

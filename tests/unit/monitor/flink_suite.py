@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from engines.flink.readings import FlinkReadings
-from services.monitor.adapters.workloads import Engine
+from weir_engines.flink.readings import FlinkReadings
+from weir_monitor.adapters.workloads import Engine
 
 PROCESSED = 40
 

@@ -5,16 +5,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from weir_contracts import Pod, Problem
-
-from engines.flink.metrics import SourceOffsets
-from engines.flink.readings import FlinkReadings, Shares, scrape_of
-from engines.flink.rescale import CheckpointStatistics
-from engines.flink.topology import Job, Link, VertexReading
-from engines.kafka_streams.group import DescribedGroup
-from engines.scrape import Scrape
-from runtime.clock import Clock
-from services.monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
-from services.monitor.adapters.positions import FirstRecord, FirstRecords
+from weir_engines.flink.metrics import SourceOffsets
+from weir_engines.flink.readings import FlinkReadings, Shares, scrape_of
+from weir_engines.flink.rescale import CheckpointStatistics
+from weir_engines.flink.topology import Job, Link, VertexReading
+from weir_engines.kafka_streams.group import DescribedGroup
+from weir_engines.scrape import Scrape
+from weir_monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
+from weir_monitor.adapters.positions import FirstRecord, FirstRecords
+from weir_runtime.clock import Clock
 
 SOURCE, MAP = "bc4197a480c92c793190a9f8c0afc54c", "a0bcbe636c3291fd3f45c25deb2b0823"
 JOB_ID = "5ccd81b6e34f5a1a600a6ab743d937c8"

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Observation, Problem, ended_observation, parse_policy
 
-from engines.flink.metrics import SourceOffsets
-from engines.flink.readings import FlinkReadings, scrape_of
-from engines.flink.rescale import CheckpointStatistics
-from runtime.clock import FakeClock
-from services.monitor.core import PartitionOffsets, Readings, next_due, observe
 from tests.unit.monitor.builders import kafka_signals, policy
 from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
+from weir_contracts import Observation, Problem, ended_observation, parse_policy
+from weir_engines.flink.metrics import SourceOffsets
+from weir_engines.flink.readings import FlinkReadings, scrape_of
+from weir_engines.flink.rescale import CheckpointStatistics
+from weir_monitor.core import PartitionOffsets, Readings, next_due, observe
+from weir_runtime.clock import FakeClock
 
 NAME = "Source: orders"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,18 +10,18 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from weir_contracts import Problem
 
-from engines.flink import metrics
-from engines.flink.readings import FlinkReadings
-from runtime.clock import FakeClock
-from services.monitor.adapters import flink as flink_adapter
-from services.monitor.adapters.flink import FlinkCollector, _shares
 from tests.effort import examples
 from tests.unit.monitor.builders import policy, recorded
 from tests.unit.monitor.fake_flink import TASK_MANAGER, FakeFlink
 from tests.unit.monitor.flink_suite import PROCESSED, FlinkSuite
 from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
+from weir_contracts import Problem
+from weir_engines.flink import metrics
+from weir_engines.flink.readings import FlinkReadings
+from weir_monitor.adapters import flink as flink_adapter
+from weir_monitor.adapters.flink import FlinkCollector, _shares
+from weir_runtime.clock import FakeClock
 
 PATH = f"/jobs/{JOB_ID}"
 

@@ -5,14 +5,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from weir_contracts import Subject, parse_policy
 
-from engines.kafka_streams.group import DescribedGroup, DescribedMember
-from runtime.clock import FakeClock
-from services.monitor.adapters.groups import GroupCollector
 from tests.unit.engines import streams_bytes as written
 from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.memory_sources import MemoryBrokers
+from weir_contracts import Subject, parse_policy
+from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
+from weir_monitor.adapters.groups import GroupCollector
+from weir_runtime.clock import FakeClock
 
 
 def subject(application: dict[str, Any], servers: str = "127.0.0.1:9092", **kafka: Any) -> Subject:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
-from weir_contracts import EndpointTarget
-from weir_contracts.application import InstanceMetrics as Endpoint
 
-from engines.kafka_streams.group import DescribedGroup, DescribedMember
-from runtime.clock import FakeClock
-from services.monitor.adapters.groups import GroupCollector
-from services.monitor.adapters.instance_metrics import InstanceMetricsCollector
 from tests.unit.engines import streams_bytes as written
 from tests.unit.engines.test_kafka_streams_metrics import PAGE
 from tests.unit.monitor.memory_sources import MemoryBrokers
 from tests.unit.monitor.test_groups import subject
+from weir_contracts import EndpointTarget
+from weir_contracts.application import InstanceMetrics as Endpoint
+from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
+from weir_monitor.adapters.groups import GroupCollector
+from weir_monitor.adapters.instance_metrics import InstanceMetricsCollector
+from weir_runtime.clock import FakeClock
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.addresses import Allowed
-from runtime.clock import FakeClock
-from services.monitor.adapters.kafka import KafkaBrokers
-from services.monitor.adapters.partitions import BrokersAway
 from tests.effort import thorough
+from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_monitor.adapters.partitions import BrokersAway
+from weir_runtime.addresses import Allowed
+from weir_runtime.clock import FakeClock
 
 PRIVATE = Allowed.of("http,https", "*", "private", prefix="WEIR_TARGET")
 USUAL = Allowed.of("http,https", "*", "private,loopback", prefix="WEIR_TARGET")

@@ -3,13 +3,13 @@
 from datetime import datetime, timedelta
 
 import pytest
-from weir_contracts import KafkaSignals
 
-from runtime.clock import FakeClock
-from services.monitor.adapters.partitions import KafkaReadings, PartitionCollector, Place, resolve
-from services.monitor.core import PartitionOffsets
 from tests.unit.monitor.brokers_suite import BrokersSuite
 from tests.unit.monitor.memory_sources import MemoryBrokers
+from weir_contracts import KafkaSignals
+from weir_monitor.adapters.partitions import KafkaReadings, PartitionCollector, Place, resolve
+from weir_monitor.core import PartitionOffsets
+from weir_runtime.clock import FakeClock
 
 
 class MemoryRig:

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Analysis, Observation, PartitionReading
 
-from runtime.clock import FakeClock
-from services.analyzer.core import AnalyzerState, advance
-from services.monitor.adapters.application import ApplicationCollector
-from services.monitor.adapters.partitions import PartitionCollector, Place
-from services.monitor.adapters.positions import FirstRecord, PartitionHistory
-from services.monitor.core import observe
 from tests.unit.monitor.brokers_suite import ODD_TIMESTAMPS
 from tests.unit.monitor.builders import kafka_signals, policy
 from tests.unit.monitor.memory_sources import MemoryBrokers, MemoryFlink
+from weir_analyzer.core import AnalyzerState, advance
+from weir_contracts import Analysis, Observation, PartitionReading
+from weir_monitor.adapters.application import ApplicationCollector
+from weir_monitor.adapters.partitions import PartitionCollector, Place
+from weir_monitor.adapters.positions import FirstRecord, PartitionHistory
+from weir_monitor.core import observe
+from weir_runtime.clock import FakeClock
 
 PLACES: list[Place] = [("orders", n) for n in range(4)]
 FIRST = PLACES[0]

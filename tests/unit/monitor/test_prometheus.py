@@ -8,15 +8,15 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import PrometheusSignals
 
-from runtime.addresses import Allowed
-from services.monitor.adapters.prometheus import (
+from weir_contracts import PrometheusSignals
+from weir_monitor.adapters.prometheus import (
     MAX_RESPONSE_BYTES,
     PrometheusCollector,
     QueryFailed,
     value_of,
 )
+from weir_runtime.addresses import Allowed
 
 
 def _answer(*values: str, kind: str = "vector") -> bytes:

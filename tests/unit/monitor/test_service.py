@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from weir_contracts import DeadLetter, Observation, ScalingPolicy
-from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, POLICIES
 
-from runtime import envelope
-from runtime.bus import BusError
-from runtime.clock import SystemClock
-from runtime.envelope import decode
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import RecordVersion, partition_of
-from services.monitor.core import Readings
-from services.monitor.service import Monitor
 from tests.unit.monitor.builders import policy
 from tests.unit.monitor.memory_sources import MemoryFlink
+from weir_contracts import DeadLetter, Observation, ScalingPolicy
+from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, POLICIES
+from weir_monitor.core import Readings
+from weir_monitor.service import Monitor
+from weir_runtime import envelope
+from weir_runtime.bus import BusError
+from weir_runtime.clock import SystemClock
+from weir_runtime.envelope import decode
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import RecordVersion, partition_of
 
 PARTITIONS = 4
 WAIT_SECONDS = 5.0

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
-from weir_contracts import Observation, ScalingPolicy
 
-from services.monitor.core import PartitionOffsets, Readings
-from services.monitor.watch import Watch
 from tests.unit.monitor.builders import policy
 from tests.unit.monitor.memory_sources import MemoryFlink
 from tests.unit.monitor.virtual_time import VirtualTime
+from weir_contracts import Observation, ScalingPolicy
+from weir_monitor.core import PartitionOffsets, Readings
+from weir_monitor.watch import Watch
 
 
 class Cluster:

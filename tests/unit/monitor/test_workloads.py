@@ -5,17 +5,17 @@ from typing import Any
 
 import httpx
 import pytest
-from weir_contracts import Observation, ScalingPolicy, parse_policy
 
-from engines.kubernetes.usage import PodUsage
-from runtime.clock import FakeClock
-from services.analyzer.core import advance
-from services.monitor.adapters.application import ApplicationCollector, Collectors
-from services.monitor.adapters.prometheus import PrometheusCollector
-from services.monitor.adapters.workloads import ServiceCollector
-from services.monitor.core import observe
 from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, pod, workload
 from tests.unit.engines.memory_cluster import MemoryCluster
+from weir_analyzer.core import advance
+from weir_contracts import Observation, ScalingPolicy, parse_policy
+from weir_engines.kubernetes.usage import PodUsage
+from weir_monitor.adapters.application import ApplicationCollector, Collectors
+from weir_monitor.adapters.prometheus import PrometheusCollector
+from weir_monitor.adapters.workloads import ServiceCollector
+from weir_monitor.core import observe
+from weir_runtime.clock import FakeClock
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from runtime.clock import FakeClock
+from weir_runtime.clock import FakeClock
 
 
 async def settle(rounds: int = 40) -> None:

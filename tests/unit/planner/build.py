@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid5
 
+from bench.planners import contest
 from weir_contracts import (
     ActionState,
     Analysis,
@@ -32,11 +33,9 @@ from weir_contracts import (
     unknown,
     within,
 )
-from weir_planner.request import Request
-
-from bench.planners import contest
-from engines.flink.health import health_of
-from services.planner.core.guards import Context
+from weir_engines.flink.health import health_of
+from weir_planner.core.guards import Context
+from weir_sdk.request import Request
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 REQUIRED_PARAMETERS: dict[str, dict[str, Any]] = {

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weir_contracts import ForecastPoint, PeakForecast, SourceForecast
-
 from tests.unit.planner.build import SOURCE
+from weir_contracts import ForecastPoint, PeakForecast, SourceForecast
 
 HORIZONS = (60.0, 300.0, 600.0, 1800.0)
 POINTS = 31

@@ -8,10 +8,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from weir_contracts import PlannerRegistration, PlanReply
-
-from runtime.addresses import Allowed
 from tests.unit.planner.build import NOON
+from weir_contracts import PlannerRegistration, PlanReply
+from weir_runtime.addresses import Allowed
 
 LOOPBACK = Allowed.of("http,https", "*", "127.0.0.0/8,::1/128", prefix="WEIR_PLANNER_PLUGIN")
 DESCRIPTION: dict[str, Any] = {

@@ -4,6 +4,19 @@ from datetime import timedelta
 from typing import Any
 
 from hypothesis import strategies as st
+
+from tests.unit.planner.build import (
+    NOON,
+    action,
+    after,
+    analysis,
+    deployment,
+    known,
+    operator,
+    outcome,
+    policy,
+    request,
+)
 from weir_contracts import (
     MAX_NUMBER,
     MAX_SECONDS,
@@ -18,19 +31,6 @@ from weir_contracts import (
     SourceAnalysis,
     Symptom,
     Topology,
-)
-
-from tests.unit.planner.build import (
-    NOON,
-    action,
-    after,
-    analysis,
-    deployment,
-    known,
-    operator,
-    outcome,
-    policy,
-    request,
 )
 
 NUMBERS = st.one_of(

@@ -1,10 +1,9 @@
 """Registered planners without a bus."""
 
 from weir_contracts import PlannerRegistration
-
-from runtime.clock import FakeClock
-from runtime.memory_bus import MemoryBus
-from services.planner.registrations import Registrations
+from weir_planner.registrations import Registrations
+from weir_runtime.clock import FakeClock
+from weir_runtime.memory_bus import MemoryBus
 
 
 class FixedRegistrations(Registrations):

@@ -5,6 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
+
+from tests.unit.planner.build import (
+    REQUIRED_PARAMETERS,
+    after,
+    analysis,
+    deployment,
+    known,
+    operator,
+    point,
+    policy,
+    request,
+)
 from weir_contracts import (
     CapacityPoint,
     Edge,
@@ -19,19 +31,7 @@ from weir_contracts import (
     SourceAnalysis,
     Topology,
 )
-
-from predictor.flow import flow_of, loads_of
-from tests.unit.planner.build import (
-    REQUIRED_PARAMETERS,
-    after,
-    analysis,
-    deployment,
-    known,
-    operator,
-    point,
-    policy,
-    request,
-)
+from weir_predictor.flow import flow_of, loads_of
 
 MAXIMA = (8, 12, 64, 200, 500)
 

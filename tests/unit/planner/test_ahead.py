@@ -7,14 +7,14 @@ from uuid import uuid5
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Outcome, PlanReply, SourceForecast
-from weir_planner.installed import ask
 
-from predictor import coming
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, request
 from tests.unit.planner.forecasts import forecast, rising
 from tests.unit.planner.requests import requests
+from weir_contracts import Outcome, PlanReply, SourceForecast
+from weir_predictor import coming
+from weir_sdk.installed import ask
 
 INTERVAL_SECONDS = 10.0
 

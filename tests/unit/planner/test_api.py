@@ -4,19 +4,19 @@ import json
 
 import httpx
 import pytest
-from weir_planner import installed
 
-from runtime.clock import FakeClock
-from runtime.http import application
-from services.planner.adapters.http import PlannerClient
-from services.planner.api import planner_router
-from services.planner.core.breaker import FAILURES_TO_OPEN
-from services.planner.planners import Planners
-from services.planner.remote import Remote
-from services.planner.workers import Workers
 from tests.unit.planner.build import NOON, analysis, policy, request
 from tests.unit.planner.plugin import LOOPBACK, Plugin, good, json_answer
 from tests.unit.planner.shelf import FixedRegistrations
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.api import planner_router
+from weir_planner.core.breaker import FAILURES_TO_OPEN
+from weir_planner.planners import Planners
+from weir_planner.remote import Remote
+from weir_planner.workers import Workers
+from weir_runtime.clock import FakeClock
+from weir_runtime.http import application
+from weir_sdk import installed
 
 
 async def test_trial_requests_do_not_open_the_loops_circuit() -> None:

@@ -4,11 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weir_contracts import Edge, Operator, Parallelism, PlanReply, PlanRequest, Slots, Topology
-from weir_planner.installed import ask
 
-from services.planner.core.decide import plan_offline
-from services.planner.core.guards import Proposal, amend
 from tests.unit.planner.build import (
     SOURCE,
     Context,
@@ -21,6 +17,10 @@ from tests.unit.planner.build import (
     request,
     scale,
 )
+from weir_contracts import Edge, Operator, Parallelism, PlanReply, PlanRequest, Slots, Topology
+from weir_planner.core.decide import plan_offline
+from weir_planner.core.guards import Proposal, amend
+from weir_sdk.installed import ask
 
 REQUEST = Path(__file__).parents[2] / "golden" / "plans" / "backlog_behind_6_key_groups.json"
 NAMES = (SOURCE, "a", "b")

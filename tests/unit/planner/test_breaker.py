@@ -1,6 +1,6 @@
 """The circuit breaker of a planner; time is an argument."""
 
-from services.planner.core.breaker import (
+from weir_planner.core.breaker import (
     FAILURES_TO_OPEN,
     FIRST_PAUSE_SECONDS,
     MAX_PAUSE_SECONDS,

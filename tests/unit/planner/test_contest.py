@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from weir_contracts import Contender, Plan, PlanReply, PlanRequest
-from weir_planner.installed import ask, reads
 
-from runtime.clock import FakeClock
-from services.planner.core.contest import MAX_MEMORIES_BYTES, ContenderRequest
-from services.planner.core.decide import FAILED, TIMEOUT
-from services.planner.planners import plan_for
-from services.planner.request_cache import RequestCache
 from tests.loop.world import without
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, known, operator, policy, request, scale
+from weir_contracts import Contender, Plan, PlanReply, PlanRequest
+from weir_planner.core.contest import MAX_MEMORIES_BYTES, ContenderRequest
+from weir_planner.core.decide import FAILED, TIMEOUT
+from weir_planner.planners import plan_for
+from weir_planner.request_cache import RequestCache
+from weir_runtime.clock import FakeClock
+from weir_sdk.installed import ask, reads
 
 RATE = {"name": "rate"}
 FIVE = {SOURCE: 1, WORK: 5}

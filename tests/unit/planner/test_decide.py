@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
-from weir_planner.installed import UnknownPlanner, ask
 
-from services.planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, plan_offline, precheck
-from services.planner.core.guards import amend
-from services.planner.core.recommendations import MIN_KEPT, condensed, max_kept
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -31,6 +26,11 @@ from tests.unit.planner.build import (
     request,
     scale,
 )
+from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
+from weir_planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, plan_offline, precheck
+from weir_planner.core.guards import amend
+from weir_planner.core.recommendations import MIN_KEPT, condensed, max_kept
+from weir_sdk.installed import UnknownPlanner, ask
 
 
 def plan_of(plan_request: PlanRequest) -> PlanReply:

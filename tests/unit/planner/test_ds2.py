@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
-from planners.ds2 import MAX_PARALLELISM, Graph, Rates, corrected, optimal
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, deployment, known, operator, policy, request, topology
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import Analysis, EdgeAnalysis, PlanReply, PlanRequest
+from weir_planners.ds2 import MAX_PARALLELISM, Graph, Rates, corrected, optimal
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 
 def chain(source: float, op1: tuple[float, float], op2: float, *, sources: int = 1) -> dict[str, int]:

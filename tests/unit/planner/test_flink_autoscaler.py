@@ -13,35 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from weir_contracts import (
-    MEMORY_LIMIT_BYTES,
-    Analysis,
-    Edge,
-    EdgeAnalysis,
-    Operator,
-    PlanReply,
-    PlanRequest,
-    Run,
-    SourceAnalysis,
-    Topology,
-)
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
-from planners.flink_autoscaler import FlinkAutoscalerParameters
-from planners.flink_autoscaler.decision import (
-    Limits,
-    Recommendation,
-    Rescaled,
-    Waiting,
-    decide_vertex,
-    scalability,
-    scale,
-)
-from planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
-from planners.flink_autoscaler.ieee import divide, metric, rounded, whole
-from planners.flink_autoscaler.loop import State
-from planners.flink_autoscaler.memory import read
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -56,6 +28,34 @@ from tests.unit.planner.build import (
     request,
     topology,
 )
+from weir_contracts import (
+    MEMORY_LIMIT_BYTES,
+    Analysis,
+    Edge,
+    EdgeAnalysis,
+    Operator,
+    PlanReply,
+    PlanRequest,
+    Run,
+    SourceAnalysis,
+    Topology,
+)
+from weir_planners.flink_autoscaler import FlinkAutoscalerParameters
+from weir_planners.flink_autoscaler.decision import (
+    Limits,
+    Recommendation,
+    Rescaled,
+    Waiting,
+    decide_vertex,
+    scalability,
+    scale,
+)
+from weir_planners.flink_autoscaler.evaluation import Evaluated, with_thresholds
+from weir_planners.flink_autoscaler.ieee import divide, metric, rounded, whole
+from weir_planners.flink_autoscaler.loop import State
+from weir_planners.flink_autoscaler.memory import read
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 INFINITY = float("inf")
 NAN = float("nan")
@@ -292,7 +292,7 @@ def test_a_large_job_is_decided(count: int) -> None:
 
 def test_a_window_that_does_not_fit_is_a_hold_that_names_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few samples it has, as of about 400 operators."""
-    monkeypatch.setattr("planners.flink_autoscaler.memory.MAX_BYTES", 300)
+    monkeypatch.setattr("weir_planners.flink_autoscaler.memory.MAX_BYTES", 300)
     reply = large_job(20, 10, Random(1).random)
     assert (reply.kind, reply.code) == ("hold", "too-many-operators")
     assert "choose another planner, such as rate" in reply.sentence

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weir_contracts import Edge, Operator, Topology
 
-from planners.flink_autoscaler import FlinkAutoscalerParameters
-from planners.flink_autoscaler.decision import (
+from weir_contracts import Edge, Operator, Topology
+from weir_planners.flink_autoscaler import FlinkAutoscalerParameters
+from weir_planners.flink_autoscaler.decision import (
     Limits,
     Rescaled,
     Waiting,
@@ -21,7 +21,7 @@ from planners.flink_autoscaler.decision import (
     decide_vertex,
     scale,
 )
-from planners.flink_autoscaler.evaluation import (
+from weir_planners.flink_autoscaler.evaluation import (
     Evaluated,
     Graph,
     Reading,
@@ -30,7 +30,7 @@ from planners.flink_autoscaler.evaluation import (
     evaluate,
     with_thresholds,
 )
-from planners.flink_autoscaler.loop import (
+from weir_planners.flink_autoscaler.loop import (
     Raw,
     State,
     collected,

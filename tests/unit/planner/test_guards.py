@@ -7,22 +7,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import (
-    Group,
-    Parallelism,
-    PastAction,
-    PlanReply,
-    QuarantinedVector,
-    RescaleSettings,
-    Run,
-    ScalingPolicy,
-    Slots,
-    Symptom,
-)
 
-from services.planner.core.guards import GUARDS, Context, Proposal, amend
-from services.planner.core.guards.effects import scale_down_gate
-from services.planner.core.guards.sizes import saturated_stays, sustained_rate
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
@@ -40,6 +25,21 @@ from tests.unit.planner.build import (
     scale,
     topology,
 )
+from weir_contracts import (
+    Group,
+    Parallelism,
+    PastAction,
+    PlanReply,
+    QuarantinedVector,
+    RescaleSettings,
+    Run,
+    ScalingPolicy,
+    Slots,
+    Symptom,
+)
+from weir_planner.core.guards import GUARDS, Context, Proposal, amend
+from weir_planner.core.guards.effects import scale_down_gate
+from weir_planner.core.guards.sizes import saturated_stays, sustained_rate
 
 NOW: Parallelism = {SOURCE: 1, WORK: 4}
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, OperatorAnalysis, Parallelism, Run, Symptom
 
-from services.planner.core.guards import Proposal, effects
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, context, known, operator, point, topology
 from tests.unit.planner.test_guards import NOW, behavior, guards, passed, seen_busy
+from weir_contracts import Analysis, OperatorAnalysis, Parallelism, Run, Symptom
+from weir_planner.core.guards import Proposal, effects
 
 SINK = "sink"
 CHAIN = (SOURCE, WORK, SINK)

@@ -5,10 +5,7 @@ from typing import Any
 from uuid import uuid5
 
 import pytest
-from weir_contracts import CapacityPoint, Parallelism, PastAction, PlanState
 
-from services.planner.core.decide import make_plan
-from services.planner.core.guards.history import MAX_ACTIONS, MAX_ENTRIES, past_actions
 from tests.unit.planner.build import (
     NOON,
     SOURCE,
@@ -24,6 +21,9 @@ from tests.unit.planner.build import (
     scale,
 )
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
+from weir_contracts import CapacityPoint, Parallelism, PastAction, PlanState
+from weir_planner.core.decide import make_plan
+from weir_planner.core.guards.history import MAX_ACTIONS, MAX_ENTRIES, past_actions
 
 
 def past_action(at: float, now: int, wanted: int, /, **changes: Any) -> PastAction:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from services.planner.core.guards import Context, Proposal
-from services.planner.core.guards.peaks import will_be_needed
 from tests.unit.planner.build import SOURCE, WORK, analysis, context, point, policy, scale
 from tests.unit.planner.forecasts import forecast, rising
 from tests.unit.planner.test_guards import behavior
+from weir_planner.core.guards import Context, Proposal
+from weir_planner.core.guards.peaks import will_be_needed
 
 NOW = {SOURCE: 1, WORK: 4}
 LESS = {SOURCE: 1, WORK: 2}

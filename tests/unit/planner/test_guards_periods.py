@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from weir_contracts import ExcludedPeriod
 
-from services.planner.core.guards.times import ends_at
 from tests.unit.planner.build import SOURCE, WORK, context
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
+from weir_contracts import ExcludedPeriod
+from weir_planner.core.guards.times import ends_at
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

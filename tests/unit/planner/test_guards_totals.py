@@ -4,15 +4,15 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Parallelism, PlanReply, PlanState, Slots
 
-from services.planner.core.decide import make_plan
-from services.planner.core.guards import Proposal, amend
-from services.planner.core.guards.allowed import cut, raised, subtasks
-from services.planner.core.guards.totals import total_bounds
 from tests.effort import examples
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, context, deployment, policy, request, scale, topology
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
+from weir_contracts import Parallelism, PlanReply, PlanState, Slots
+from weir_planner.core.decide import make_plan
+from weir_planner.core.guards import Proposal, amend
+from weir_planner.core.guards.allowed import cut, raised, subtasks
+from weir_planner.core.guards.totals import total_bounds
 
 PER_SLOT = {"cpu": 0.5, "memory": "2Gi"}
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Parallelism, Slots
 
-from services.planner.core.guards import Proposal, amend
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, context, scale, topology
+from weir_contracts import Parallelism, Slots
+from weir_planner.core.guards import Proposal, amend
 
 NOW: Parallelism = {SOURCE: 4, WORK: 4}
 

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import PlanReply
-from weir_contracts.deployment import Pod
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
-from planners.autoscaling import records, v2
-from planners.autoscaling.records import Ask, TooManyWorkloads, Workloads
-from planners.hpa import HpaParameters
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -30,6 +23,13 @@ from tests.unit.planner.build import (
     request,
 )
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import PlanReply
+from weir_contracts.deployment import Pod
+from weir_planners.autoscaling import records, v2
+from weir_planners.autoscaling.records import Ask, TooManyWorkloads, Workloads
+from weir_planners.hpa import HpaParameters
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 OFF = v2.Tolerance()
 OLD = v2.Tolerance(version="1.32")

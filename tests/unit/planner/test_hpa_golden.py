@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planners.autoscaling import v2
+from weir_planners.autoscaling import v2
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "hpa"
 FILES = sorted(GOLDEN.glob("vectors-*.json"))

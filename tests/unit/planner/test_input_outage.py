@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from weir_contracts import Analysis, Behavior, UsualArrivals
 
-from services.planner.core.input_outage import HALF_LIFE_SECONDS, prevents_scale_down, usual_arrivals
 from tests.unit.planner.build import NOON, after, analysis
+from weir_contracts import Analysis, Behavior, UsualArrivals
+from weir_planner.core.input_outage import HALF_LIFE_SECONDS, prevents_scale_down, usual_arrivals
 
 
 def arriving(rate: float | None) -> Analysis:

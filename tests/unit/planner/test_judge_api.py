@@ -5,19 +5,19 @@ from typing import Any
 
 import httpx
 import pytest
-from weir_contracts import Judgement
 
-from predictor import judged
-from runtime.clock import FakeClock
-from runtime.http import application
-from services.planner.adapters.http import PlannerClient
-from services.planner.api import planner_router
-from services.planner.planners import Planners
-from services.planner.remote import Remote
-from services.planner.workers import Workers
 from tests.unit.planner.build import NOON, WORK, action, after, analysis, outcome
 from tests.unit.planner.plugin import LOOPBACK
 from tests.unit.planner.shelf import FixedRegistrations
+from weir_contracts import Judgement
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.api import planner_router
+from weir_planner.planners import Planners
+from weir_planner.remote import Remote
+from weir_planner.workers import Workers
+from weir_predictor import judged
+from weir_runtime.clock import FakeClock
+from weir_runtime.http import application
 
 PATH = "/v1/judge"
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Observation, PlanReply, Problem
-from weir_contracts.observation import PartitionReading
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
-from planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, after, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import Observation, PlanReply, Problem
+from weir_contracts.observation import PartitionReading
+from weir_planners.keda_kafka import KedaKafkaParameters, Partition, lag_of, total_of
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 TOPIC = {"topic": "orders"}
 KAFKA = {"kafka": {"bootstrapServers": "127.0.0.1:9092", "groupId": "shop"}}

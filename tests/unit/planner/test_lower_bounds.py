@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from weir_contracts import Estimate, Plan
-from weir_planner import Request
 
-from services.planner.core.decide import plan_offline
 from tests.unit.planner.build import analysis, known, policy, request
+from weir_contracts import Estimate, Plan
+from weir_planner.core.decide import plan_offline
+from weir_sdk import Request
 
 
 def _at_least(bound: float) -> Estimate:

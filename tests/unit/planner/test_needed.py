@@ -1,10 +1,9 @@
 """The parts of a request that are sent to another process."""
 
-from weir_contracts import PlanState
-from weir_planner.installed import LARGE, ask, installed, needed
-
 from bench.advance import observation
 from tests.unit.planner.build import REQUIRED_PARAMETERS, policy, request
+from weir_contracts import PlanState
+from weir_sdk.installed import LARGE, ask, installed, needed
 
 
 def test_a_reduced_request_gets_the_same_reply() -> None:

@@ -5,13 +5,13 @@ from datetime import date
 from typing import Any
 
 import pytest
-from weir_contracts import PlanReply, PlanRequest
-from weir_planner import InvalidParameters
-from weir_planner.installed import parse_parameters
 
-from services.planner.core.decide import make_plan
-from services.planner.planners import decide
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
+from weir_contracts import PlanReply, PlanRequest
+from weir_planner.core.decide import make_plan
+from weir_planner.planners import decide
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import parse_parameters
 
 SLOW = PlanReply(kind="hold", code="planner-timeout", sentence="planner mine gave no answer within 2 s")
 

@@ -5,21 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
-from weir_contracts import (
-    Edge,
-    OperatorAnalysis,
-    PlanReply,
-    PlanRequest,
-    Run,
-    Slots,
-    SourceAnalysis,
-    Symptom,
-    Topology,
-)
-from weir_contracts.analysis import SymptomCode
-from weir_planner.installed import ask
 
-from services.planner.core.decide import precheck
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
@@ -37,6 +23,20 @@ from tests.unit.planner.build import (
     topology,
 )
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import (
+    Edge,
+    OperatorAnalysis,
+    PlanReply,
+    PlanRequest,
+    Run,
+    Slots,
+    SourceAnalysis,
+    Symptom,
+    Topology,
+)
+from weir_contracts.analysis import SymptomCode
+from weir_planner.core.decide import precheck
+from weir_sdk.installed import ask
 
 
 def answer(parameters: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **of: Any) -> PlanReply:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Edge, Operator, Parallelism, Plan, Topology
-from weir_planner.installed import built_in
 
-from services.planner.core.decide import plan_offline
 from tests.effort import examples
 from tests.unit.planner.build import point, topology
 from tests.unit.planner.situations import Situation, situations
+from weir_contracts import Edge, Operator, Parallelism, Plan, Topology
+from weir_planner.core.decide import plan_offline
+from weir_sdk.installed import built_in
 
 MAX_OVER_LINEAR = 3.0
 """Subtasks over those that would do if each did what one does now, from which nobody would believe a plan."""

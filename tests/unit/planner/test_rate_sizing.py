@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.rate.sizing import Demand
-from predictor import CapacityCurve
 from tests.effort import examples
+from weir_planners.rate.sizing import Demand
+from weir_predictor import CapacityCurve
 
 
 @given(

@@ -6,14 +6,14 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 import pytest
-from weir_contracts import PlanReply
-from weir_planner import Request
-from weir_planner.installed import ask
 
-from planners.rate.rising import MIN_RISE, Memory
-from planners.rate.room import max_rise, shared
-from planners.rate.swings import MAX_LOOKS, MAX_SECONDS, looked
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, known, policy, request
+from weir_contracts import PlanReply
+from weir_planners.rate.rising import MIN_RISE, Memory
+from weir_planners.rate.room import max_rise, shared
+from weir_planners.rate.swings import MAX_LOOKS, MAX_SECONDS, looked
+from weir_sdk import Request
+from weir_sdk.installed import ask
 
 INTERVAL_SECONDS = 15.0
 QUIET, BURST = 700.0, 1700.0

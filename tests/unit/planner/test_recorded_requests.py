@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weir_contracts import Parallelism, Plan, PlanRequest
 
-from services.planner.core.decide import plan_offline
+from weir_contracts import Parallelism, Plan, PlanRequest
+from weir_planner.core.decide import plan_offline
 
 REQUESTS = Path(__file__).parents[2] / "golden" / "plans"
 

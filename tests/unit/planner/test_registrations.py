@@ -6,24 +6,24 @@ from typing import Any
 
 import httpx
 import pytest
-from weir_contracts import NewPlanner, Plan
-from weir_contracts.topics import PLANNERS
 
-from runtime.addresses import Allowed
-from runtime.auth import Caller, Tokens
-from runtime.clock import FakeClock
-from runtime.http import application
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from services.planner.adapters.http import PlannerClient
-from services.planner.api import planner_router
-from services.planner.core.breaker import FAILURES_TO_OPEN
-from services.planner.planners import Planners
-from services.planner.registrations import Registrations
-from services.planner.remote import Remote
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
 from tests.unit.planner.plugin import DESCRIPTION, LOOPBACK, Plugin, Received, Respond, answer, good, json_answer
 from tests.unit.planner.test_service import InProcess
+from weir_contracts import NewPlanner, Plan
+from weir_contracts.topics import PLANNERS
+from weir_planner.adapters.http import PlannerClient
+from weir_planner.api import planner_router
+from weir_planner.core.breaker import FAILURES_TO_OPEN
+from weir_planner.planners import Planners
+from weir_planner.registrations import Registrations
+from weir_planner.remote import Remote
+from weir_runtime.addresses import Allowed
+from weir_runtime.auth import Caller, Tokens
+from weir_runtime.clock import FakeClock
+from weir_runtime.http import application
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
 
 JSON = {"Content-Type": "application/json"}
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
-from weir_contracts import Observation, PlanReply
 
-from runtime.addresses import Allowed
-from runtime.clock import FakeClock
-from services.planner.adapters.http import Credentials, PlannerClient
-from services.planner.core.breaker import FAILURES_TO_OPEN, FIRST_PAUSE_SECONDS
-from services.planner.failures import PlannerFailed
-from services.planner.remote import Remote
 from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, policy, request, scale
 from tests.unit.planner.plugin import LOOPBACK, Plugin, Received, answer, good, json_answer
+from weir_contracts import Observation, PlanReply
+from weir_planner.adapters.http import Credentials, PlannerClient
+from weir_planner.core.breaker import FAILURES_TO_OPEN, FIRST_PAUSE_SECONDS
+from weir_planner.failures import PlannerFailed
+from weir_planner.remote import Remote
+from weir_runtime.addresses import Allowed
+from weir_runtime.clock import FakeClock
 
 WHOLE = {SOURCE: 1, WORK: 3}
 

@@ -4,8 +4,8 @@ import pickle
 from datetime import timedelta
 
 from bench.advance import observation
-from services.planner.request_cache import RequestCache, Samples
 from tests.unit.planner.build import NOON, analysis
+from weir_planner.request_cache import RequestCache, Samples
 
 APP = "fleet/app"
 

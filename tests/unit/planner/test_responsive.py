@@ -5,9 +5,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from weir_contracts import PlanReply, PlanRequest, Run, SourceAnalysis, Symptom
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import (
@@ -25,6 +22,9 @@ from tests.unit.planner.build import (
     request,
 )
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import PlanReply, PlanRequest, Run, SourceAnalysis, Symptom
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 PROCESSING_UP = {"type": "PROCESSING_RATE_SCALE_UP", "rate": 300, "window_seconds": 15}
 PROCESSING_DOWN = {"type": "PROCESSING_RATE_SCALE_DOWN", "rate": 100, "window_seconds": 15}

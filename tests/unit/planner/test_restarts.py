@@ -4,6 +4,8 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+
+from tests.unit.planner.build import NOON, SPACE, action, after, analysis, deployment, outcome, policy, request, scale
 from weir_contracts import (
     Deployment,
     Group,
@@ -20,12 +22,10 @@ from weir_contracts import (
     Symptom,
     Topology,
 )
-
-from runtime.clock import FakeClock
-from services.planner.core.decide import make_plan
-from services.planner.core.restarts import with_restart
-from services.planner.planners import plan_for
-from tests.unit.planner.build import NOON, SPACE, action, after, analysis, deployment, outcome, policy, request, scale
+from weir_planner.core.decide import make_plan
+from weir_planner.core.restarts import with_restart
+from weir_planner.planners import plan_for
+from weir_runtime.clock import FakeClock
 
 GROUP = "orders"
 MEMBERS = ["orders-2-StreamThread-1-consumer-a"]

@@ -7,14 +7,14 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import PlanReply, PlanRequest
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
-from planners.schedule import last_time
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import PlanReply, PlanRequest
+from weir_planners.schedule import last_time
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 BERLIN = "Europe/Berlin"
 DAY_AND_NIGHT = {

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Plan, PlanReply, Score
 
-from services.planner.core.decide import TIMEOUT
-from services.planner.request_cache import RequestCache
 from tests.unit.planner.build import SOURCE, WORK, action, after, analysis, outcome, policy, scale
 from tests.unit.planner.test_contest import Asks, hold, planned
+from weir_contracts import Analysis, Plan, PlanReply, Score
+from weir_planner.core.decide import TIMEOUT
+from weir_planner.request_cache import RequestCache
 
 EIGHT = {SOURCE: 1, WORK: 8}
 SPEC: dict[str, Any] = {

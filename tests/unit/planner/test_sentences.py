@@ -6,24 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import (
-    MAX_SENTENCE,
-    Edge,
-    EdgeAnalysis,
-    Operator,
-    PastAction,
-    Plan,
-    PlanRequest,
-    PlanState,
-    QuarantinedVector,
-    Slots,
-    SourceAnalysis,
-    Symptom,
-    Topology,
-)
-from weir_planner.installed import installed
 
-from services.planner.core.decide import plan_offline
 from tests.effort import examples
 from tests.unit.planner.build import (
     NOON,
@@ -41,6 +24,23 @@ from tests.unit.planner.build import (
     request,
 )
 from tests.unit.planner.requests import requests
+from weir_contracts import (
+    MAX_SENTENCE,
+    Edge,
+    EdgeAnalysis,
+    Operator,
+    PastAction,
+    Plan,
+    PlanRequest,
+    PlanState,
+    QuarantinedVector,
+    Slots,
+    SourceAnalysis,
+    Symptom,
+    Topology,
+)
+from weir_planner.core.decide import plan_offline
+from weir_sdk.installed import installed
 
 NAMES = ("orders", "parse-json-payload", "enrich-with-customer", "join-with-shipments", "total-by-country-day", "sink")
 """Names of operators, of at most 20 characters."""

@@ -8,19 +8,19 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 from structlog.testing import capture_logs
+
+from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, scale
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS, Topic
-from weir_planner.installed import ask
-
-from runtime.clock import FakeClock
-from runtime.envelope import encode
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import partition_of
-from services.planner.request_cache import RequestCache
-from services.planner.service import GROUP, Planner
-from services.planner.workers import Workers
-from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, scale
+from weir_planner.request_cache import RequestCache
+from weir_planner.service import GROUP, Planner
+from weir_planner.workers import Workers
+from weir_runtime.clock import FakeClock
+from weir_runtime.envelope import encode
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import partition_of
+from weir_sdk.installed import ask
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PARTITIONS = 4

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from weir_contracts import PlanReply, PlanRequest
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import PlanReply, PlanRequest
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 
 def answer(parameters: dict[str, Any], **of: Any) -> PlanReply:

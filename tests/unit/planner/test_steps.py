@@ -4,11 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weir_contracts import PastAction, PlanRequest, Symptom
-from weir_planner.installed import ask
 
-from services.planner.core.decide import plan_offline
-from services.planner.core.guards import Context, Proposal, amend
 from tests.unit.planner.build import (
     SOURCE,
     WORK,
@@ -24,6 +20,10 @@ from tests.unit.planner.build import (
     scale,
     topology,
 )
+from weir_contracts import PastAction, PlanRequest, Symptom
+from weir_planner.core.decide import plan_offline
+from weir_planner.core.guards import Context, Proposal, amend
+from weir_sdk.installed import ask
 
 REQUESTS = Path(__file__).parents[2] / "golden" / "plans"
 

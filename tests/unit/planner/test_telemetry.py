@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from prometheus_client import REGISTRY
 
-from services.planner import telemetry
 from tests.unit.knowledge.builders import analysis, at, plan
+from weir_planner import telemetry
 
 
 def value(name: str, **labels: str) -> float:

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import PlanReply
-from weir_planner import InvalidParameters
-from weir_planner.installed import ask, parse_parameters
 
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request
 from tests.unit.planner.requests import is_whole, requests
+from weir_contracts import PlanReply
+from weir_sdk import InvalidParameters
+from weir_sdk.installed import ask, parse_parameters
 
 BUSY = {"up_above": 0.8, "down_below": 0.3}
 LAG = {"measure": "lag_seconds", "up_above": 30, "down_below": 2}

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from predictor.arrivals import ArrivalPath
-from predictor.capacity import CapacityCurve
-from predictor.flow import flow_of
-from predictor.model import STAY, Backlog, Model, Restart
-from predictor.trajectory import Outlook, outlooks, predict
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
 from tests.unit.predictor.test_trajectory import model
+from weir_predictor.arrivals import ArrivalPath
+from weir_predictor.capacity import CapacityCurve
+from weir_predictor.flow import flow_of
+from weir_predictor.model import STAY, Backlog, Model, Restart
+from weir_predictor.trajectory import Outlook, outlooks, predict
 
 OTHER = "Source: other"
 

@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import MAX_NUMBER, MIN_NUMBER, CapacityPoint
 
-from predictor.capacity import CapacityCurve, curve_of
-from simulator import OperatorSpec
-from simulator.capacity import hottest_share, sustained
 from tests.effort import examples
 from tests.unit.planner.build import WORK, after, operator, point
+from weir_contracts import MAX_NUMBER, MIN_NUMBER, CapacityPoint
+from weir_predictor.capacity import CapacityCurve, curve_of
+from weir_simulator import OperatorSpec
+from weir_simulator.capacity import hottest_share, sustained
 
 
 def test_one_parallelism_seen_bends_as_usual() -> None:

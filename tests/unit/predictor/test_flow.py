@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Edge, Operator, Topology
 
-from predictor.flow import arrivals_at, flow_of, ratios_of, reaching, throttled
 from tests.unit.planner.build import SOURCE, WORK, analysis, topology
+from weir_contracts import Edge, Operator, Topology
+from weir_predictor.flow import arrivals_at, flow_of, ratios_of, reaching, throttled
 
 JOIN = Topology(
     operators=[Operator(name=name, id=name) for name in ("clicks", "views", "parse", "join", "sink")],

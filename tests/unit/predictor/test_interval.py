@@ -1,10 +1,10 @@
 """One interval of a simulated application: what is left behind is what the next one begins with."""
 
 import pytest
-from weir_contracts import Operator, Topology
 
-from predictor import Backlog, CapacityCurve, Model, Restart
-from predictor.interval import run_interval
+from weir_contracts import Operator, Topology
+from weir_predictor import Backlog, CapacityCurve, Model, Restart
+from weir_predictor.interval import run_interval
 
 TOPOLOGY = Topology(operators=[Operator(name="in", id="v0")])
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Analysis, ForecastPoint, Judgement, PeakForecast, SourceForecast
 
-from predictor import InvalidQuestion, NotYet, cost_of, judged
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis, operator, policy
+from weir_contracts import Analysis, ForecastPoint, Judgement, PeakForecast, SourceForecast
+from weir_predictor import InvalidQuestion, NotYet, cost_of, judged
 
 
 def forecast(

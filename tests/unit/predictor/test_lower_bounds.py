@@ -1,13 +1,13 @@
 """Predictions for a nearly idle operator: its lower bound can show that it keeps up, never that it does not."""
 
 import pytest
-from weir_contracts import Analysis, Parallelism, WhatIf
-from weir_planner.request import Request
 
-from predictor import Assumptions, Comparison, NotYet, comparison_of, lower_bounds_of, parse_load, what_if
-from services.analyzer.core import AnalysisSettings, advance
-from simulator import Observer, Simulation, chain
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
+from weir_analyzer.core import AnalysisSettings, advance
+from weir_contracts import Analysis, Parallelism, WhatIf
+from weir_predictor import Assumptions, Comparison, NotYet, comparison_of, lower_bounds_of, parse_load, what_if
+from weir_sdk.request import Request
+from weir_simulator import Observer, Simulation, chain
 
 ORDERS = "Source: orders"
 

@@ -4,14 +4,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RestartTimes, Run, Topology
 
-from predictor import Restart, judged, restart_of, restarts_of, what_if
-from predictor.question import parse_load
-from predictor.restarts import serving_of
-from predictor.trajectory import outlooks
 from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
 from tests.unit.predictor.test_trajectory import model
+from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RestartTimes, Run, Topology
+from weir_predictor import Restart, judged, restart_of, restarts_of, what_if
+from weir_predictor.question import parse_load
+from weir_predictor.restarts import serving_of
+from weir_predictor.trajectory import outlooks
 
 
 def grouped(*, standbys: int | None = 0, protocol: str = "classic", assignor: str = "stream", **times: Any) -> Analysis:

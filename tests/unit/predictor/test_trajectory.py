@@ -5,12 +5,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from predictor.capacity import CapacityCurve
-from predictor.flow import flow_of
-from predictor.model import STAY, Backlog, Model, Restart
-from predictor.trajectory import outlooks, predict
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
+from weir_predictor.capacity import CapacityCurve
+from weir_predictor.flow import flow_of
+from weir_predictor.model import STAY, Backlog, Model, Restart
+from weir_predictor.trajectory import outlooks, predict
 
 
 def model(

@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from weir_contracts import MAX_NUMBER, MIN_NUMBER, Analysis, Parallelism, PlanReply, Slots, WhatIf
-from weir_planner import Request
 
-from planners.rate import plan_by_rate
-from predictor import InvalidQuestion, Load, NotYet, parse_load, parse_parallelism, what_if
 from tests.effort import examples
 from tests.unit.planner.build import (
     SOURCE,
@@ -24,6 +20,10 @@ from tests.unit.planner.build import (
     request,
     topology,
 )
+from weir_contracts import MAX_NUMBER, MIN_NUMBER, Analysis, Parallelism, PlanReply, Slots, WhatIf
+from weir_planners.rate import plan_by_rate
+from weir_predictor import InvalidQuestion, Load, NotYet, parse_load, parse_parallelism, what_if
+from weir_sdk import Request
 
 
 def ask(

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weir_contracts import Analysis, WhatIf
 
-from predictor import InvalidQuestion, NotYet, parse_at, parse_load, what_if
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, analysis
 from tests.unit.predictor.test_judgement import forecast, seen
+from weir_contracts import Analysis, WhatIf
+from weir_predictor import InvalidQuestion, NotYet, parse_at, parse_load, what_if
 
 WAVE = forecast(
     [(60.0, 800.0), (600.0, 900.0), (1800.0, 1400.0), (3600.0, 1400.0)],

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from replay.figure import Curve, Panel, nice_top, svg
+from weir_replay.figure import Curve, Panel, nice_top, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

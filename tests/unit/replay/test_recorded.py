@@ -11,19 +11,19 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from weir_contracts import Plan, PlannerChoice, parse_policy
-from weir_planner.installed import built_in
 
-from replay.differences import first_difference
-from replay.loop import Loop
-from replay.options import ReplayOptions, prepare
-from replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare, last_request
-from runtime.event_feed import Event
-from services.planner.core.decide import plan_offline
-from services.planner.core.guards.chain import GUARDS
-from simulator import Noise, Simulation
 from tests.effort import thorough
 from tests.unit.planner.build import REQUIRED_PARAMETERS
+from weir_contracts import Plan, PlannerChoice, parse_policy
+from weir_planner.core.decide import plan_offline
+from weir_planner.core.guards.chain import GUARDS
+from weir_replay.differences import first_difference
+from weir_replay.loop import Loop
+from weir_replay.options import ReplayOptions, prepare
+from weir_replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare, last_request
+from weir_runtime.event_feed import Event
+from weir_sdk.installed import built_in
+from weir_simulator import Noise, Simulation
 
 APP = "replay/replay"
 SECONDS = 240 if thorough() else 120

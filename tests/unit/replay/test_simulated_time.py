@@ -4,13 +4,13 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from weir_contracts.topics import PLANS
 
-from replay.bus import RECORDS_KEPT, ReplayBus
-from replay.simulated_time import SimulatedClock, SimulatedTimeLoop
-from runtime.clock import FakeClock
-from runtime.records import Outgoing
-from simulator.observe import START
+from weir_contracts.topics import PLANS
+from weir_replay.bus import RECORDS_KEPT, ReplayBus
+from weir_replay.simulated_time import SimulatedClock, SimulatedTimeLoop
+from weir_runtime.clock import FakeClock
+from weir_runtime.records import Outgoing
+from weir_simulator.observe import START
 
 
 def test_hours_pass_at_once_and_in_order() -> None:

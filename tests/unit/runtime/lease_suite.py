@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from runtime.lease import Holder, Lease, LeaseDecision, Terms, judge
+from weir_runtime.lease import Holder, Lease, LeaseDecision, Terms, judge
 
 TERMS = Terms("analyzer", lease_seconds=6.0, standby_seconds=12.0)
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from runtime.clock import Clock
-from runtime.lease import Holder, LeaseState, Terms
+from weir_runtime.clock import Clock
+from weir_runtime.lease import Holder, LeaseState, Terms
 
 
 class MemoryGroup:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.addresses import AddressRefused, Allowed, checked_addresses
-from runtime.settings import TargetSettings
+from weir_runtime.addresses import AddressRefused, Allowed, checked_addresses
+from weir_runtime.settings import TargetSettings
 
 PREFIX = "WEIR_PLANNER_PLUGIN"
 USUAL = Allowed.of("https", "*", "public", prefix=PREFIX)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runtime.broker_credentials import BrokerCredentials, credentials_for, read_broker_credentials
-from runtime.credentials import CredentialsRefused
+from weir_runtime.broker_credentials import BrokerCredentials, credentials_for, read_broker_credentials
+from weir_runtime.credentials import CredentialsRefused
 
 ENTRY = {
     "namespaces": "shop, carts",

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
+
 from weir_contracts import DeadLetter, Plan
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
-
-from runtime import dead_letters
-from runtime.bus import BusError
-from runtime.clock import FakeClock
-from runtime.dead_letters import (
+from weir_runtime import dead_letters
+from weir_runtime.bus import BusError
+from weir_runtime.clock import FakeClock
+from weir_runtime.dead_letters import (
     MAX_OF_ALL,
     MAX_OF_KEY,
     MAX_VALUE_BYTES,
@@ -23,10 +23,10 @@ from runtime.dead_letters import (
     LetterRate,
     readable,
 )
-from runtime.envelope import Undecodable, decode
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import Outgoing, Record
+from weir_runtime.envelope import Undecodable, decode
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import Outgoing, Record
 
 
 def bad(value: bytes | None = b"{", key: str | None = "shop/orders") -> Record:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.documents import Unreadable, read_files, read_yaml
+from weir_runtime.documents import Unreadable, read_files, read_yaml
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)

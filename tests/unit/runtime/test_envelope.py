@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from runtime import envelope
-from runtime.envelope import TooLarge, Undecodable, child_traceparent, decode, encode, new_traceparent
-from runtime.records import Record
+from weir_runtime import envelope
+from weir_runtime.envelope import TooLarge, Undecodable, child_traceparent, decode, encode, new_traceparent
+from weir_runtime.records import Record
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ID = UUID("6b2f9f4e-7f0e-5d55-9d0e-3f1f5d8a7c11")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runtime.event_feed import Event, EventFollower
 from testbed.process import wait_until
 from testbed.trial.sampler import UNREPORTED_FIELDS, decisions_of
+from weir_runtime.event_feed import Event, EventFollower
 
 FEEDS = [
     b'id: 1\nevent: observation\ndata: {"big": 1}\n\nid: 2\nevent: plan\ndata: {"id": "a", "state": {"big": 1}}\n\n',
@@ -48,7 +48,7 @@ def feed() -> Iterator[str]:
 
 def test_only_what_the_report_needs_is_kept_across_breaks(feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other kinds and the large fields are let go of; after a break it goes on behind the last event of any kind."""
-    monkeypatch.setattr("runtime.event_feed.BREAK_SECONDS", 0.01)
+    monkeypatch.setattr("weir_runtime.event_feed.BREAK_SECONDS", 0.01)
     follower = EventFollower(feed, kinds={"plan", "outcome"}, without={"state"})
     follower.start()
     try:

@@ -10,17 +10,17 @@ import pytest
 from prometheus_client import REGISTRY
 from pydantic import AnyHttpUrl
 from structlog.testing import capture_logs
-from weir_contracts import policy_of
 
-from runtime import http_credentials
-from runtime.broker_credentials import BrokerSettings, credentials_for
-from runtime.credentials import CredentialsRefused
-from runtime.followed_files import FollowedFiles, follow
-from runtime.http_credentials import ClientsByCredential, FlinkSettings
-from runtime.loop import Stop
-from runtime.settings import KubernetesSettings, ServiceSettings, load
-from services.executor.settings import Settings
 from testbed.mount import Mount
+from weir_contracts import policy_of
+from weir_executor.settings import Settings
+from weir_runtime import http_credentials
+from weir_runtime.broker_credentials import BrokerSettings, credentials_for
+from weir_runtime.credentials import CredentialsRefused
+from weir_runtime.followed_files import FollowedFiles, follow
+from weir_runtime.http_credentials import ClientsByCredential, FlinkSettings
+from weir_runtime.loop import Stop
+from weir_runtime.settings import KubernetesSettings, ServiceSettings, load
 
 SERVER = "kafka:9093"
 ORIGIN = "https://flink:8081"

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from runtime.garbage import seldom_collected
+from weir_runtime.garbage import seldom_collected
 
 SERVICE = """
 import gc, json
-from runtime.garbage import collect_seldom
+from weir_runtime.garbage import collect_seldom
 class Cycle:
     def __init__(self): self.me = self
 collect_seldom()

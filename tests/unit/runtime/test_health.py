@@ -5,9 +5,9 @@ import asyncio
 import httpx
 import pytest
 
-from runtime.clock import FakeClock
-from runtime.health import Health, router
-from runtime.http import application
+from weir_runtime.clock import FakeClock
+from weir_runtime.health import Health, router
+from weir_runtime.http import application
 
 
 class Dependency:

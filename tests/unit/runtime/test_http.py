@@ -12,11 +12,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, SecretStr
 from structlog.testing import capture_logs
 
-from runtime.auth import Caller, Tokens, requires
-from runtime.http import PortInUse, application, listen, serve
-from runtime.http_client import async_client
-from runtime.loop import Stop
-from runtime.problems import Problem
+from weir_runtime.auth import Caller, Tokens, requires
+from weir_runtime.http import PortInUse, application, listen, serve
+from weir_runtime.http_client import async_client
+from weir_runtime.loop import Stop
+from weir_runtime.problems import Problem
 
 ADA, BOB = "adas-long-token-1", "bobs-long-token-2"
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from runtime.addresses import Allowed
-from runtime.http_client import ENDLESS, AnswerRefused, ConnectRefused, async_client, client
+from weir_runtime.addresses import Allowed
+from weir_runtime.http_client import ENDLESS, AnswerRefused, ConnectRefused, async_client, client
 
 ROOT = Path(__file__).parents[3]
 LOOPBACK = Allowed.of("http,https", "*", "loopback", prefix="WEIR_TARGET")
@@ -280,4 +280,4 @@ def test_every_client_is_made_in_one_place() -> None:
                         found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
                 if isinstance(node, ast.Import | ast.ImportFrom) and "urllib.request" in ast.unparse(node):
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert {place.split(":")[0] for place in found} == {"runtime/http_client.py"}
+    assert {place.split(":")[0] for place in found} == {"runtime/weir_runtime/http_client.py"}

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from pydantic import AnyHttpUrl, ValidationError
 
-from runtime.credentials import CredentialsRefused
-from runtime.http_client import Certificates
-from runtime.http_credentials import ClientsByCredential, FlinkSettings, read_credentials
 from testbed.kubernetes_access import Authority
+from weir_runtime.credentials import CredentialsRefused
+from weir_runtime.http_client import Certificates
+from weir_runtime.http_credentials import ClientsByCredential, FlinkSettings, read_credentials
 
 ORIGIN = "https://flink:8081"
 

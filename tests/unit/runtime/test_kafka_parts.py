@@ -12,15 +12,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 
-from runtime import kafka_bus
-from runtime.bus import BusError
-from runtime.clock import FakeClock
-from runtime.kafka_bus import KafkaBus, shortfalls
-from runtime.kafka_lease import KafkaLease
-from runtime.kafka_producer import Outbox
-from runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
-from runtime.lease import Terms, judge
-from runtime.records import Outgoing, TopicSpec
+from weir_runtime import kafka_bus
+from weir_runtime.bus import BusError
+from weir_runtime.clock import FakeClock
+from weir_runtime.kafka_bus import KafkaBus, shortfalls
+from weir_runtime.kafka_lease import KafkaLease
+from weir_runtime.kafka_producer import Outbox
+from weir_runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
+from weir_runtime.lease import Terms, judge
+from weir_runtime.records import Outgoing, TopicSpec
 
 RECORD = Outgoing("weir.plans.v1", "shop/orders", b"{}")
 
@@ -237,7 +237,9 @@ class Listed:
         ({"weir.a": (3, None), "weir.b": (3, None)}, []),
         (
             {"weir.a": (3, 1), "weir.b": (3, 2)},
-            ["weir.a has min.insync.replicas below 2 (WEIR_MIN_INSYNC_REPLICAS): python -m runtime.topics sets it"],
+            [
+                "weir.a has min.insync.replicas below 2 (WEIR_MIN_INSYNC_REPLICAS): python -m weir_runtime.topics sets it"
+            ],
         ),
         (
             {"weir.a": (3, 2), "weir.b": (2, 2)},

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from runtime.kafka_security import java_settings, read_security
-from runtime.settings import ServiceSettings
 from tests.unit.runtime.test_broker_credentials import written
+from weir_runtime.kafka_security import java_settings, read_security
+from weir_runtime.settings import ServiceSettings
 
 SASL = {
     "security.protocol": "SASL_SSL",

@@ -1,6 +1,6 @@
 """Labels from outside are bounded."""
 
-from runtime.labels import OTHER, CardinalityLimiter
+from weir_runtime.labels import OTHER, CardinalityLimiter
 
 
 def test_the_first_few_stay_apart() -> None:

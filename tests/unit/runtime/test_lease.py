@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtime.clock import FakeClock
-from runtime.lease import Holder, LeaseState, Terms, judge, renewed_by_other
 from tests.unit.runtime import lease_suite
 from tests.unit.runtime.lease_suite import TERMS, decide, holder, works
 from tests.unit.runtime.memory_lease import MemoryGroup, MemoryLease
+from weir_runtime.clock import FakeClock
+from weir_runtime.lease import Holder, LeaseState, Terms, judge, renewed_by_other
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINE = Holder("me, process 1", NOON, 3)

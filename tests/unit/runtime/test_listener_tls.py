@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from runtime import probe
-from runtime.followed_files import follow
-from runtime.http import application, listen, serve
-from runtime.listener_tls import ListenerTls
-from runtime.loop import Stop
 from testbed.kubernetes_access import Authority, Certificate
 from tests.unit.runtime.test_settings import Settings
+from weir_runtime import probe
+from weir_runtime.followed_files import follow
+from weir_runtime.http import application, listen, serve
+from weir_runtime.listener_tls import ListenerTls
+from weir_runtime.loop import Stop
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 

@@ -12,8 +12,8 @@ import structlog
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from runtime import log
-from runtime.clock import FakeClock
+from weir_runtime import log
+from weir_runtime.clock import FakeClock
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from runtime import loop
-from runtime.loop import Stop, retry_until_ready, run_forever
+from weir_runtime import loop
+from weir_runtime.loop import Stop, retry_until_ready, run_forever
 
 
 @pytest.fixture(autouse=True)

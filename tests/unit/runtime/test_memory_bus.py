@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer
-from runtime.clock import FakeClock
-from runtime.memory_bus import MemoryBus, MemoryConsumer
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, collect, read_to_end
+from weir_runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer
+from weir_runtime.clock import FakeClock
+from weir_runtime.memory_bus import MemoryBus, MemoryConsumer
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from runtime import probe
+from weir_runtime import probe
 
 NOT_READY = {
     "ready": False,

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from weir_contracts import policy_of
 
-from runtime.addresses import USUAL_TARGETS, Allowed
-from runtime.broker_credentials import BrokerCredentials
-from runtime.http_credentials import HttpCredential
-from runtime.reach import Reach
+from weir_contracts import policy_of
+from weir_runtime.addresses import USUAL_TARGETS, Allowed
+from weir_runtime.broker_credentials import BrokerCredentials
+from weir_runtime.http_credentials import HttpCredential
+from weir_runtime.reach import Reach
 
 HOSTS = "*.{namespace}.svc,kafka.example.org,prometheus.monitoring.svc"
 GROUPS = "{namespace}-*,shared"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.records import Record, _murmur2, partition_of
+from weir_runtime.records import Record, _murmur2, partition_of
 
 # Kafka, clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java, testMurmur2
 VECTORS = {

@@ -2,18 +2,18 @@
 
 import pytest
 from pydantic import BaseModel
+
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
-
-from runtime.clock import FakeClock
-from runtime.dead_letters import DeadLetters
-from runtime.envelope import NEWER_VERSION, Undecodable, decode, is_newer, version_rank
-from runtime.health import Health
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import Record
-from runtime.service import wait_for_topics
-from runtime.settings import ServiceSettings
+from weir_runtime.clock import FakeClock
+from weir_runtime.dead_letters import DeadLetters
+from weir_runtime.envelope import NEWER_VERSION, Undecodable, decode, is_newer, version_rank
+from weir_runtime.health import Health
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import Record
+from weir_runtime.service import wait_for_topics
+from weir_runtime.settings import ServiceSettings
 
 
 class Letter(BaseModel):

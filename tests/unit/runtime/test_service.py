@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 import httpx
 import pytest
 import structlog
-from weir_contracts.topics import TOPICS
 
-from runtime import service
-from runtime.clock import FakeClock
-from runtime.health import Health, router
-from runtime.http import application
-from runtime.http_client import async_client
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import TopicSpec
-from runtime.service import WARNING_SECONDS, run_service, topic_specs, wait_for_topics
-from runtime.settings import ServiceSettings
+from weir_contracts.topics import TOPICS
+from weir_runtime import service
+from weir_runtime.clock import FakeClock
+from weir_runtime.health import Health, router
+from weir_runtime.http import application
+from weir_runtime.http_client import async_client
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import TopicSpec
+from weir_runtime.service import WARNING_SECONDS, run_service, topic_specs, wait_for_topics
+from weir_runtime.settings import ServiceSettings
 
 COLLECTS: list[str] = []
 """Whether the cycle collector was told to look seldom: in a test's process it is not."""

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from runtime.settings import EXIT_BAD_SETTINGS, ServiceSettings, load, table
+from weir_runtime.settings import EXIT_BAD_SETTINGS, ServiceSettings, load, table
 
 TOKEN = "correct-horse-battery"  # noqa: S105 - a story's
 TOKENS = json.dumps({TOKEN: {"name": "ada", "role": "write"}})

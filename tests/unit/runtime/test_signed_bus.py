@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.unit.runtime.bus_suite import BusSuite, read_to_end
 from weir_contracts import ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES
-
-from runtime.bus import Bus, Consumer
-from runtime.envelope import Undecodable, decode, is_tombstone
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus, MemoryConsumer
-from runtime.records import VERSION_HEADER, Outgoing, Record
-from runtime.service import wait_for_topics
-from runtime.settings import ServiceSettings
-from runtime.signed_bus import SignedBus, read_signing_keys
-from tests.unit.runtime.bus_suite import BusSuite, read_to_end
+from weir_runtime.bus import Bus, Consumer
+from weir_runtime.envelope import Undecodable, decode, is_tombstone
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus, MemoryConsumer
+from weir_runtime.records import VERSION_HEADER, Outgoing, Record
+from weir_runtime.service import wait_for_topics
+from weir_runtime.settings import ServiceSettings
+from weir_runtime.signed_bus import SignedBus, read_signing_keys
 
 OLD, NEW, FOREIGN = (f"{name}-key-of-thirty-two-characters-or-more".encode() for name in ("old", "new", "foreign"))
 APP = "shop/orders"

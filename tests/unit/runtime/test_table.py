@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 from structlog.testing import capture_logs
-from weir_contracts.topics import DEAD_LETTERS
 
-from runtime import dead_letters
-from runtime.bus import BusError
-from runtime.clock import FakeClock
-from runtime.dead_letters import LetterRate
-from runtime.envelope import Undecodable
-from runtime.loop import Stop
-from runtime.memory_bus import MemoryBus
-from runtime.records import Record, RecordVersion
-from runtime.table import GlobalTable
+from weir_contracts.topics import DEAD_LETTERS
+from weir_runtime import dead_letters
+from weir_runtime.bus import BusError
+from weir_runtime.clock import FakeClock
+from weir_runtime.dead_letters import LetterRate
+from weir_runtime.envelope import Undecodable
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.records import Record, RecordVersion
+from weir_runtime.table import GlobalTable
 
 TOPIC = "weir.things.v1"
 

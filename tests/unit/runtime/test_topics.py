@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from runtime.topics import further, main
+from weir_runtime.topics import further, main
 
 
 def test_a_further_topic() -> None:

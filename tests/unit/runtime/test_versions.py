@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime import records
-from runtime.records import NewestVersions, Record, RecordVersion, version_of
+from weir_runtime import records
+from weir_runtime.records import NewestVersions, Record, RecordVersion, version_of
 
 
 def record(number: int | None, epoch: int = 1, key: str = "a", value: bytes | None = b"{}") -> Record:

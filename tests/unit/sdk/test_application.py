@@ -1,7 +1,8 @@
 """The SDK's checks of a planner before its first request."""
 
 import pytest
-from weir_planner import Reply, Request, application
+
+from weir_sdk import Reply, Request, application
 
 
 def stays(request: Request) -> Reply:

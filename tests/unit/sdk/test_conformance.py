@@ -6,11 +6,11 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from weir_contracts import MAX_REPLY_BYTES
-from weir_planner.testing.conformance import CHECKS, Finding, check_planner
 
 from tests.effort import some
 from tests.unit.planner.plugin import DESCRIPTION, Plugin, Received, Respond, answer, good, json_answer
+from weir_contracts import MAX_REPLY_BYTES
+from weir_sdk.testing.conformance import CHECKS, Finding, check_planner
 
 
 async def findings(plugin: Plugin, **options: Any) -> list[Finding]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weir_planner import InvalidParameters, testing
-from weir_planner import installed as registry
 
-from planners import metadata
 from tests.installed import GOOD, install
+from weir_planners import metadata
+from weir_sdk import InvalidParameters, testing
+from weir_sdk import installed as registry
 
 pytestmark = pytest.mark.thorough
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from weir_planner import Reply, Request, planner
-from weir_planner.testing import replay
+
+from weir_sdk import Reply, Request, planner
+from weir_sdk.testing import replay
 
 pytestmark = pytest.mark.thorough
 

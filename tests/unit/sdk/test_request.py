@@ -4,11 +4,11 @@ from itertools import product
 
 import pytest
 from pydantic import BaseModel, ValidationError
-from weir_contracts import CapacityPoint, OperatorAnalysis, PlanRequest, unknown
-from weir_planner import InvalidParameters, MetricMissing, Request
-from weir_planner.testing import NAMES, request, requests
 
-from predictor import curve_of
+from weir_contracts import CapacityPoint, OperatorAnalysis, PlanRequest, unknown
+from weir_predictor import curve_of
+from weir_sdk import InvalidParameters, MetricMissing, Request
+from weir_sdk.testing import NAMES, request, requests
 
 
 def test_the_recorded_requests_are_what_they_are_called() -> None:

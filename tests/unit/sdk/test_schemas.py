@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
-from weir_planner.installed import installed
-from weir_planner.schemas import parameter_problems, schema_problems
+
+from weir_sdk.installed import installed
+from weir_sdk.schemas import parameter_problems, schema_problems
 
 
 class Inner(BaseModel):

@@ -13,10 +13,11 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import BaseModel, Field
+
 from weir_contracts import PlannerDescription
-from weir_planner import InvalidPlanner, InvalidReply, MetricMissing, Planner, Reply, Request, application, planner
-from weir_planner import http as sdk_http
-from weir_planner.testing import checked, request, requests, running
+from weir_sdk import InvalidPlanner, InvalidReply, MetricMissing, Planner, Reply, Request, application, planner
+from weir_sdk import http as sdk_http
+from weir_sdk.testing import checked, request, requests, running
 
 
 def stay(request: Request) -> Reply:
@@ -345,7 +346,7 @@ def test_a_real_listener_answers() -> None:
 
 
 SCRIPT = """
-from weir_planner import main
+from weir_sdk import main
 def plan(request):
     return request.hold("stays", "nothing changes")
 main(plan)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import Simulation, chain, diamond, two_sources
-from simulator.capacity import OfflineOptimum, capacity, hottest_share, sustained
-from simulator.spec import Application, OperatorSpec, SourceSpec, parse
 from tests.effort import examples
+from weir_simulator import Simulation, chain, diamond, two_sources
+from weir_simulator.capacity import OfflineOptimum, capacity, hottest_share, sustained
+from weir_simulator.spec import Application, OperatorSpec, SourceSpec, parse
 
 
 def running(application: Application, rate: float, seconds: float) -> Simulation:

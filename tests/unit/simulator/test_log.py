@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.log import AppendCurve, Topic
 from tests.effort import examples
+from weir_simulator.log import AppendCurve, Topic
 
 
 def test_when_a_record_was_appended() -> None:

@@ -1,8 +1,7 @@
 """Observations: as the monitor makes them, and as they go wrong."""
 
 from weir_contracts import Observation, ScalingPolicy, parse_policy
-
-from simulator import Fault, Noise, Observer, Simulation, chain, diamond
+from weir_simulator import Fault, Noise, Observer, Simulation, chain, diamond
 
 POLICY: ScalingPolicy = parse_policy(
     {

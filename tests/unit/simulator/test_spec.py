@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runtime.documents import read_file
-from simulator import PRESETS, Application, InvalidApplication, chain, parse
-from simulator.capacity import OfflineOptimum
+from weir_runtime.documents import read_file
+from weir_simulator import PRESETS, Application, InvalidApplication, chain, parse
+from weir_simulator.capacity import OfflineOptimum
 
 SMALL = """
 operators:

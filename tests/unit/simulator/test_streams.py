@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import InvalidApplication, StreamsApplication, StreamsSimulation, stateful, streams
-from simulator.streams_assignor import assign
-from simulator.streams_spec import parse_streams
 from tests.effort import examples
+from weir_simulator import InvalidApplication, StreamsApplication, StreamsSimulation, stateful, streams
+from weir_simulator.streams_assignor import assign
+from weir_simulator.streams_spec import parse_streams
 
 
 def running(application: StreamsApplication, rate: float, seconds: float = 60.0) -> StreamsSimulation:

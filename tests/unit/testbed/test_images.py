@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_what_a_dockerfile_copies_is_in_the_build_context(path: Path) -> None:
 
 IMAGES = [
     *(
-        (f"services/{service}", "builder", f"services/{service}", f"services.{service}.__main__")
+        (f"services/{service}", "builder", f"services/{service}", f"weir_{service}.__main__")
         for service in images.SERVICES
     ),
     ("workloads", "builder", "workloads", "workloads.loadgen.__main__"),
@@ -130,7 +131,8 @@ def test_an_image_has_what_it_imports(folder: str, stage: str, locks: str, modul
                 shutil.copy(PROJECT / source, place)
     lock = (PROJECT / locks / "requirements.lock").read_text()
     locked = " ".join(re.sub(r"[-_.]+", "-", name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE))
-    project = [str(PROJECT / each) for each in ("", "contracts", "sdk")]
+    build = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    project = [str(PROJECT / folder) for folder in build["dev-mode-dirs"]]
     done = subprocess.run(
         [sys.executable, "-c", IMPORT, module, str(tmp_path), locked, *project],
         cwd=tmp_path,

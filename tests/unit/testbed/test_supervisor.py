@@ -7,8 +7,6 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from engines.endpoint.rest import Endpoint, EndpointFailed
-from runtime.auth import Caller, Tokens
 from testbed.process import TestbedError
 from testbed.supervisor.__main__ import main
 from testbed.supervisor.api import create_app
@@ -25,6 +23,8 @@ from testbed.supervisor.scale import (
     backoff_seconds,
     steps,
 )
+from weir_engines.endpoint.rest import Endpoint, EndpointFailed
+from weir_runtime.auth import Caller, Tokens
 
 RUNNING, ENDING = Slot(Phase.RUNNING), Slot(Phase.ENDING)
 TOKEN = "0123456789abcdef"  # noqa: S105 - of this test alone

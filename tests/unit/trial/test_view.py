@@ -3,8 +3,8 @@
 from dataclasses import replace
 from io import StringIO
 
-from cli.terminal import terminal
-from cli.trial.view import Screen, line, number, render, sparkline
+from weir_cli.terminal import terminal
+from weir_cli.trial.view import Screen, line, number, render, sparkline
 
 SCREEN = Screen(
     elapsed_seconds=12,

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engines.flink.jobs import Jobs
+from weir_engines.flink.jobs import Jobs
 from workloads import submit
 from workloads.submit import SubmitError
 

@@ -1,0 +1,306 @@
+"""The `weir` command."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.live import Live
+from typer.core import TyperCommand, TyperGroup
+
+from weir_runtime.clock import SystemClock
+
+from . import output as tables
+from .apply import apply
+from .client import LOCAL, Application, Client, Server, TokenFile, application_id, complete_application, connect
+from .doctor import doctor
+from .errors import EXIT_CODES, CommandError, Unreachable
+from .judge import judge
+from .output import Format, ListFormat, Output, one_of_many, show, text_of
+from .plan import plan
+from .planner_registry import check, kta_bridge, list_planners, register, remove
+from .replay.chart import LABEL, WIDTH, check_place, save
+from .replay.command import replay
+from .terminal import discard_output, prepare_output, say, show_table, terminal
+from .trial.command import trial
+from .what_if import what_if_figure, what_if_panel
+
+
+# Contracts, planners and the simulator are imported by the commands that need them: most only speak HTTP.
+def _flags_without_type(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; help shows no type of those that take no value."""
+    for each in parameters:
+        if getattr(each, "is_flag", False) and each.metavar is None:
+            each.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
+        return super().command(name, cls=_Command, **options)
+
+
+app = _App(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Weir, an autoscaler for stream processing.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"weir {version('weir-autoscaler')}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EXIT_CODES)
+def _root(
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Print the version, or run one of the commands."""
+
+
+app.command()(apply)
+
+
+@app.command()
+def get(
+    application: Annotated[
+        str | None,
+        typer.Argument(
+            help="namespace/name, or `policies`; default: all applications.", autocompletion=complete_application
+        ),
+    ] = None,
+    policy: Annotated[
+        bool,
+        typer.Option("--policy", help="Show the policy instead; -o yaml gives a document to edit and apply."),
+    ] = False,
+    with_version: Annotated[
+        bool,
+        typer.Option(
+            "--with-version", help="Keep the version in documents: applied again, they replace only what you have read."
+        ),
+    ] = False,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Annotated[
+        ListFormat,
+        typer.Option("--output", "-o", help="table for people, wide with more columns, json or yaml for programs."),
+    ] = ListFormat.TABLE,
+) -> None:
+    """Show applications, one application, or policies."""
+    client, wide = connect(server, token_file), output is ListFormat.WIDE
+    found: Any
+    policies = policy or application in ("policies", "policy")
+    if application in ("policies", "policy") or (application is None and policy):
+        found = client.policies()
+        table = tables.policies_table(found)
+    elif application is None:
+        found = client.applications()
+        table = tables.applications_table(found, wide=wide)
+    elif policy:
+        found = client.policy(application_id(application))
+        table = tables.policies_table([found])
+    else:
+        found = client.application(application_id(application))
+        show(found, output.plain, lambda: tables.application_panel(found, wide=wide))
+        return
+    if output.plain is Format.TABLE:
+        show_table(table, wide=wide)
+    else:
+        if policies and not with_version:
+            for each in found if isinstance(found, list) else [found]:
+                each["metadata"].pop("version", None)
+        show(found, output.plain, lambda: table)
+
+
+@app.command()
+def delete(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
+    """Delete a policy; the application itself stays as it is."""
+    name = application_id(application)
+    connect(server, token_file).delete_policy(name)
+    show({"application": name, "deleted": True}, output, f"{name} deleted; the application stays as it is")
+
+
+@app.command()
+def pause(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
+    """Hold an application at its parallelism; an action in flight is finished."""
+    _switch(application, "pause", connect(server, token_file), output)
+
+
+@app.command()
+def resume(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
+    """Resume an application in the mode that it had before the pause."""
+    _switch(application, "resume", connect(server, token_file), output)
+
+
+@app.command()
+def explain(
+    application: Application,
+    last: Annotated[int, typer.Option(min=1, max=60, help="Number of decisions.")] = 3,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Add the evidence, how readings were measured, and ids.")
+    ] = False,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Explain the last decisions, from reading to outcome, newest last."""
+    cycles, spend = connect(server, token_file).explain(application_id(application), last)
+    if output is not Format.TABLE:
+        sys.stdout.write(text_of(cycles, output))
+        return
+    console = terminal()
+    for cycle in reversed(cycles):
+        console.print(tables.cycle_panel(cycle, verbose=verbose))
+    if not cycles:
+        say("no decision yet")
+    if spend:
+        say(spend)
+
+
+@app.command(name="what-if")
+def what_if(
+    application: Application,
+    parallelism: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parallelism", "-p", help="operator=number, repeatable or with commas; others keep their parallelism."
+        ),
+    ] = None,
+    load: Annotated[
+        str, typer.Option(help="x2 for twice the load, 1200/s for records/s at all sources, forecast for the forecast.")
+    ] = "x1",
+    horizon: Annotated[str, typer.Option(help="Horizon of the prediction, 10s to 1d.")] = "10m",
+    at: Annotated[
+        str,
+        typer.Option(help="Begin later, such as 30m: the load is then the forecast, times the factor of --load."),
+    ] = "now",
+    plot: Annotated[Path | None, typer.Option(help="Write a figure to this file (.svg).")] = None,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Predict lag and throughput at another parallelism and load, and the load at which it breaks. Changes nothing."""
+    if plot is not None:
+        check_place(plot)
+    name = application_id(application)
+    found = connect(server, token_file).what_if(name, parallelism or [], load, horizon, at)
+    width = max(20, min(WIDTH, terminal().width - LABEL))
+    show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
+    if plot is not None:
+        save(plot, f"weir what-if {name}: {found['sentence']}", what_if_figure(found))
+
+
+app.command()(judge)
+
+
+@app.command()
+def watch(
+    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+) -> None:
+    """Follow an application live until Ctrl-C: a screen, or into a pipe a line for each decision and outcome, from the
+    last decision on.
+
+    With -o json the command prints each event as a line, with -o yaml as a document.
+    """
+    client, name = connect(server, token_file), application_id(application)
+    found = client.application(name)
+    events = client.follow(name, lambda reason: say(f"weir: {reason}", error=True))
+    if output is not Format.TABLE:
+        for event in events:
+            sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
+            sys.stdout.flush()
+        return
+    if not terminal().is_terminal:
+        last, _ = client.explain(name, 1)
+        decided = [("plan", cycle["plan"]) for cycle in last if cycle.get("plan")]
+        for kind, data in chain(decided, ((event.kind, event.data) for event in events)):
+            text = tables.event_line(kind, data)
+            if text is not None:
+                say(text)
+        return
+    with Live(tables.application_panel(found), console=terminal(), refresh_per_second=4) as live:
+        for _event in events:
+            # While the server is away, the feed breaks too and reports it.
+            with contextlib.suppress(Unreachable):
+                live.update(tables.application_panel(client.application(name)))
+
+
+app.command()(plan)
+
+planner_app = _App(
+    cls=_Group, no_args_is_help=True, help="List, register and check planners, and serve a KTA container as one."
+)
+planner_app.command()(register)
+planner_app.command(name="list")(list_planners)
+planner_app.command()(check)
+planner_app.command()(remove)
+planner_app.command()(kta_bridge)
+app.add_typer(planner_app, name="planner")
+app.command()(trial)
+app.command()(doctor)
+app.command()(replay)
+
+
+def _switch(application: str, verb: str, client: Client, output: Format) -> None:
+    name = application_id(application)
+    policy = client.switch(name, verb)
+    show(policy, output, f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
+
+
+def main() -> None:
+    """Run the command; an expected failure is one line and its exit code."""
+    prepare_output()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except CommandError as error:
+        from weir_contracts import printable
+
+        # Files and servers may contain line breaks and control sequences.
+        say(f"weir: {printable(str(error), 10_000)}", error=True)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        discard_output()  # the reader closed the pipe
+        sys.exit(1)
+    except OSError as error:
+        discard_output()
+        if error.filename is not None:
+            raise
+        say(f"weir: standard output cannot be written: {error.strerror}", error=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

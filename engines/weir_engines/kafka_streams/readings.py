@@ -1,0 +1,165 @@
+"""Readings of one group at one instant, and the `Scrape` that they amount to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weir_contracts import (
+    Deployment,
+    Group,
+    Health,
+    Instance,
+    ObservationStatus,
+    Operator,
+    OperatorReading,
+    PartitionReading,
+    Problem,
+    RescaleSettings,
+    Run,
+    Topology,
+)
+from weir_engines.scrape import Scrape
+
+from . import messages
+from .group import DescribedGroup, Membership
+
+STREAMS = "kafka-streams"
+DEFAULT_COMMIT_SECONDS = 30.0
+"""`commit.interval.ms` of Kafka Streams with at-least-once processing."""
+MAX_THREADS = 32_768
+_NO_RESCALE = RescaleSettings(cooldown_seconds=0.0)
+_RANGE = "range"
+
+
+@dataclass(frozen=True)
+class BusyTime:
+    """Time of all threads since the collector began, in ms."""
+
+    busy_ms: float
+    idle_ms: float
+
+
+@dataclass(frozen=True)
+class GroupReadings:
+    """Everything that one scrape read. `group` is None if the coordinator did not answer, for the reason in
+    `message`."""
+
+    id: str
+    engine: str
+    group: DescribedGroup | None
+    message: str = ""
+    membership: Membership = field(default_factory=Membership)
+    """Decoded members; during a rebalance those before it."""
+    run: Run | None = None
+    partitions: tuple[PartitionReading, ...] = ()
+    processed: int | None = None
+    is_counted: bool = False
+    """Whether `processed` is counted by the threads; else by their commits."""
+    commit_interval_seconds: float | None = None
+    has_commits: bool = False
+    """Whether the group has committed anything, even if it does not exist as a group of this client's protocols."""
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+    """Processes with what their metrics endpoints report; empty without endpoints."""
+    busy: BusyTime | None = None
+    restores: bool = False
+    """Whether an instance restores state: its threads then look idle."""
+    problems: tuple[Problem, ...] = ()
+
+
+def scrape_of(readings: GroupReadings) -> Scrape:
+    """Return the scrape of a group: one operator, whose parallelism is the group's number of members."""
+    group, problems = readings.group, (*readings.problems, *readings.membership.problems)
+    if group is None:
+        return Scrape("unreachable", readings.message, problems=problems)
+    if reason := _foreign(readings, group):
+        return Scrape("not_found", reason, problems=problems)
+    status, health = _status(group)
+    threads = len(group.members) or len(readings.membership.members)
+    topology = Topology(operators=[Operator(name=readings.id, id=readings.id, source_partitions=_shares(readings))])
+    return Scrape(
+        status=status,
+        message=messages.state(group.state, len(readings.membership.instances()), threads),
+        run=readings.run if status == "running" else None,
+        deployment=_deployment(readings, group, topology, threads, health),
+        topology=topology,
+        operators=(_operator(readings, threads),) if status == "running" else (),
+        partitions=readings.partitions,
+        problems=problems,
+    )
+
+
+def _foreign(readings: GroupReadings, group: DescribedGroup) -> str:
+    """Return why this is no group of consumers; empty if it is one."""
+    if group.state == "Dead":
+        return messages.unreadable_protocol(group.id) if readings.has_commits else messages.no_group(group.id)
+    if group.type not in ("", "consumer"):
+        return messages.other_type(group.id, group.type)
+    if readings.engine == STREAMS and group.assignor not in ("", "stream") and group.protocol == "classic":
+        return messages.not_streams(group.id, group.assignor)
+    return ""
+
+
+def _status(group: DescribedGroup) -> tuple[ObservationStatus, Health]:
+    """Return the status. Members of the newer protocols go on processing while they reconcile."""
+    if group.state == "Empty" or group.rebalances:
+        return "not_running", "restarting"
+    return "running", "running"
+
+
+def _shares(readings: GroupReadings) -> int | None:
+    """Return the number of indivisible shares of work: tasks, or partitions of plain consumers.
+
+    The range assignor gives partition n of every topic to the same member.
+    """
+    if readings.engine == STREAMS:
+        return readings.membership.tasks
+    counts: dict[str, int] = {}
+    for partition in readings.partitions:
+        counts[partition.topic] = counts.get(partition.topic, 0) + 1
+    if not counts:
+        return None
+    ranged = readings.group is not None and readings.group.assignor == _RANGE
+    return max(counts.values()) if ranged else sum(counts.values())
+
+
+def _deployment(
+    readings: GroupReadings, group: DescribedGroup, topology: Topology, threads: int, health: Health
+) -> Deployment:
+    instances = [readings.instances.get(each.id, each) for each in readings.membership.instances()]
+    return Deployment(
+        engine=readings.engine,
+        health=health,
+        job_id=readings.id[:200],
+        job_name=readings.id,
+        graph_hash=topology.graph_hash(),
+        state=group.state[:50],
+        observed={readings.id: min(MAX_THREADS, max(1, threads))},
+        rescale=_NO_RESCALE,
+        instances=instances,
+        group=Group(
+            id=group.id,
+            protocol=group.protocol,
+            assignor=group.assignor[:200],
+            state=group.state[:50],
+            members=len(group.members),
+            probing_rebalance_at=readings.membership.probing_at,
+        ),
+        commit_interval_seconds=readings.commit_interval_seconds,
+    )
+
+
+def _operator(readings: GroupReadings, threads: int) -> OperatorReading:
+    """Return the counters. One operator has no outputs to wait for: its backpressure is 0."""
+    busy = None if readings.restores else readings.busy
+    return OperatorReading(
+        operator=readings.id,
+        parallelism=min(MAX_THREADS, max(1, threads)),
+        complete=not readings.restores,
+        records_in=readings.processed,
+        records_out=readings.processed,
+        records_at_commits=not readings.is_counted,
+        busy_ms=None if busy is None else busy.busy_ms,
+        idle_ms=None if busy is None else busy.idle_ms,
+        backpressured_ms=0.0,
+        backpressure_share_mean=0.0,
+        backpressure_share_max=0.0,
+    )

@@ -1,0 +1,223 @@
+"""A load that swings faster than it can be followed: bursts of seconds, a sawtooth of minutes.
+
+What is large enough to ride it out is found by running the observed arrivals again against a smaller capacity: lag rises
+in each excursion and is worked off after it. Riding wins where lag stays within the objective even if a restart and one
+more cycle were added at its worst moment, and where it needs no more slots than following the load through the
+stabilisation window and the cooldown would.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from weir_contracts import Parallelism
+from weir_predictor import Comparison
+from weir_sdk import Request
+
+from .rising import Memory
+
+MAX_LOOKS = 128
+MAX_SECONDS = 1920.0
+"""Arrivals that are remembered: half an hour at an interval of 15 s."""
+MIN_EXCURSIONS = 2
+"""Times that a load rose and fell again: one is no pattern."""
+MIN_SWING = 1.15
+"""Times the mean that a load rises to in each: noise does not."""
+LONGER = 1.5
+"""Times the longest excursion before, up to which another one is taken for one of them."""
+MAX_LEVELS = 64
+
+
+@dataclass(frozen=True)
+class Ride:
+    """The smallest vector that rides the swings out."""
+
+    vector: Parallelism
+    rate: float
+    """Records/s of all sources that it sustains."""
+    excursions: int
+    """Times that more arrived, and then less again."""
+    longest_seconds: float
+    lag_seconds: float
+    """Longest lag if the same arrives again."""
+    present_seconds: float
+    """Time since which more arrives now; 0: it does not."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the present excursion is no longer than those before."""
+        return self.present_seconds <= LONGER * self.longest_seconds
+
+
+def looked(request: Request, memory: Memory) -> dict[str, Any]:
+    """Return what this cycle's arrivals change of the memory. A gap of several cycles begins a new history."""
+    now, at = request.analysis.arrival_rate.value, request.analysis.observed_at.timestamp()
+    if now is None or now < 0:
+        return {}
+    before, interval = memory.looked_at, request.policy.spec.interval.total_seconds()
+    gap = None if before is None else at - before
+    if gap is None or not 0 < gap <= 3 * interval:
+        return {"looked_at": at, "looks": ()}
+    looks = (*memory.looks, (round(gap, 1), round(now, 1)))[-MAX_LOOKS:]
+    excess = sum(seconds for seconds, _ in looks) - MAX_SECONDS
+    while excess > 0:
+        excess -= looks[0][0]
+        looks = looks[1:]
+    return {"looked_at": at, "looks": looks}
+
+
+def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_margin: float) -> Ride | None:
+    """Return how the swings of the last half hour are ridden out; None if there are none, or following is cheaper."""
+    limit = comparison.limit_seconds
+    if len(memory.looks) <= 2 * MIN_EXCURSIONS:
+        return None  # each takes two, and one to begin at
+    if limit is None or comparison.objective.max_latency is not None or comparison.suspects:
+        return None
+    seen = _Observed(memory.looks)
+    if seen.crossings(seen.mean, MIN_SWING * seen.mean)[0] < MIN_EXCURSIONS:
+        return None
+    levels = _levels(comparison, max(seen.rates) * (1 + arrival_margin) / comparison.target_utilization)
+    if not levels:
+        return None
+    interval = request.policy.spec.interval.total_seconds()
+    reaction = comparison.restart.seconds + comparison.restart.replay_seconds
+    low, high = bisect_left(levels, seen.lasting / comparison.max_utilization), len(levels)
+    while low < high:
+        middle = (low + high) // 2
+        if seen.lag(levels[middle], interval) + reaction <= limit:
+            high = middle
+        else:
+            low = middle + 1
+    if low == len(levels):
+        return None
+    rate = levels[low]
+    excursions, longest, present = seen.crossings(rate)
+    if excursions < MIN_EXCURSIONS and max(seen.rates) > rate:
+        return None
+    vector = _sized(comparison, rate)
+    behavior = request.policy.spec.behavior
+    follows = seen.held(behavior.scale_down.stabilization + behavior.cooldown)
+    needed = [_fitting(levels, each / comparison.target_utilization) for each in follows]
+    slots = {each: comparison.topology.slots(_sized(comparison, each)) for each in set(needed)}
+    following = sum(slots[each] * seconds for each, seconds in zip(needed, seen.seconds, strict=True))
+    if comparison.topology.slots(vector) * sum(seen.seconds) > following:
+        return None
+    return Ride(vector, rate, excursions, longest, seen.lag(rate), present)
+
+
+class _Observed:
+    """The remembered arrivals."""
+
+    def __init__(self, looks: Sequence[tuple[float, float]]) -> None:
+        self.seconds = [seconds for seconds, _ in looks]
+        self.rates = [rate for _, rate in looks]
+
+    @cached_property
+    def mean(self) -> float:
+        """Records/s."""
+        arrived = sum(seconds * rate for seconds, rate in zip(self.seconds, self.rates, strict=True))
+        return arrived / sum(self.seconds) if self.seconds else 0.0
+
+    @cached_property
+    def lasting(self) -> float:
+        """Records/s over complete swings, from the first rise above the mean to the last; the mean if there are not two."""
+        rises = [i + 1 for i, (before, rate) in enumerate(pairwise(self.rates)) if before <= self.mean < rate]
+        if len(rises) < 2:
+            return self.mean
+        whole = slice(rises[0], rises[-1])
+        arrived = sum(s * rate for s, rate in zip(self.seconds[whole], self.rates[whole], strict=True))
+        return arrived / sum(self.seconds[whole])
+
+    def crossings(self, level: float, top: float = 0.0) -> tuple[int, float, float]:
+        """Return how often arrivals rose above a level, to `top` at least, and fell below it again, the longest time
+        above it in these, and the time since which they are above it now."""
+        count, longest, above, max_rate = 0, 0.0, 0.0, 0.0
+        begun = False
+        for (_, before), (seconds, rate) in pairwise(zip(self.seconds, self.rates, strict=True)):
+            if rate > level:
+                begun = begun or before <= level
+                above, max_rate = above + seconds, max(max_rate, rate)
+            elif above > 0:
+                if begun and max_rate >= top:
+                    count, longest = count + 1, max(longest, above)
+                begun, above, max_rate = False, 0.0, 0.0
+        return count, longest, above
+
+    def lag(self, rate: float, interval_seconds: float = 0.0) -> float:
+        """Return the longest lag of the same arrivals if `rate` were sustained; each moment of an excursion is taken to
+        last `interval_seconds` more."""
+        times, arrived = np.cumsum([0.0, *self.seconds]), [0.0]
+        done = [0.0]
+        for seconds, arrives in zip(self.seconds, self.rates, strict=True):
+            arrived.append(arrived[-1] + arrives * seconds)
+            done.append(min(arrived[-1], done[-1] + rate * seconds))
+        lags = times - np.interp(done, np.array(arrived) + np.arange(len(arrived)) * 1e-9, times)
+        growing = np.array([0.0, *(max(0.0, 1 - rate / arrives) if arrives > 0 else 0.0 for arrives in self.rates)])
+        return float((lags + interval_seconds * growing).max())
+
+    def held(self, window: timedelta) -> list[float]:
+        """Return the highest arrivals in a window before each moment: what following holds."""
+        length, at, found = window.total_seconds(), 0.0, []
+        max_rates: deque[tuple[float, float]] = deque()
+        for seconds, rate in zip(self.seconds, self.rates, strict=True):
+            at += seconds
+            while max_rates and max_rates[-1][1] <= rate:
+                max_rates.pop()
+            max_rates.append((at, rate))
+            while max_rates[0][0] < at - length:
+                max_rates.popleft()
+            found.append(max_rates[0][1])
+        return found
+
+
+def _levels(comparison: Comparison, enough: float) -> list[float]:
+    """Return the records/s of all sources at which some operator needs one subtask more, up to `enough`."""
+    found = set()
+    for name, share in _shares(comparison):
+        curve, limits = comparison.model.curves[name], comparison.limits[name]
+        for p in range(limits.min, limits.max + 1):
+            level = curve.rate(p) / share
+            found.add(level)
+            if level >= enough or p == curve.best:
+                break
+    tops = [max(level for level in found)] if found else []
+    return [level for level in sorted(found) if level <= min([*tops, _most(comparison)])][:MAX_LEVELS]
+
+
+def _shares(comparison: Comparison) -> list[tuple[str, float]]:
+    """Return the records that reach each operator with a curve per record of all sources."""
+    model, arriving = comparison.model, sum(comparison.model.arrivals.values())
+    if arriving <= 0:
+        return []
+    loads = ((name, model.loads.get(name, 0.0) / arriving) for name in model.curves if name in comparison.limits)
+    return [(name, share) for name, share in loads if share > 0]
+
+
+def _most(comparison: Comparison) -> float:
+    """Return the records/s of all sources that the limits allow."""
+    tops = []
+    for name, share in _shares(comparison):
+        curve, high = comparison.model.curves[name], comparison.limits[name].max
+        tops.append(curve.rate(high if curve.best is None else min(high, curve.best)) / share)
+    return min(tops, default=0.0)
+
+
+def _fitting(levels: Sequence[float], rate: float) -> float:
+    return levels[min(bisect_left(levels, rate), len(levels) - 1)]
+
+
+def _sized(comparison: Comparison, rate: float) -> Parallelism:
+    """Return the smallest vector that sustains `rate`; an operator of unknown capacity keeps what it has."""
+    found = dict(comparison.current)
+    for name, share in _shares(comparison):
+        limits = comparison.limits[name]
+        needed = comparison.model.curves[name].needed(rate * share)
+        found[name] = limits.max if needed is None else max(limits.min, min(needed, limits.max))
+    return found

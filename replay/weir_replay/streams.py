@@ -1,0 +1,329 @@
+"""Simulated Kafka Streams applications behind the ports of the real adapters: brokers, coordinators, metrics endpoints and
+the scaling endpoint. Monitor's collector and executor's driver are those of production."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from weir_contracts import KafkaSignals, Observation, ScalingPolicy, Subject
+from weir_contracts.endpoint import EndpointRequest, EndpointRestart
+from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
+from weir_engines.kafka_streams.metrics import InstanceMetrics, ThreadMetrics
+from weir_executor.adapters.group_state import GroupMember, GroupReading
+from weir_executor.adapters.groups import GroupUnread
+from weir_executor.core import DepartedMember
+from weir_monitor.adapters.application import ApplicationCollector
+from weir_monitor.adapters.groups import GroupCollector
+from weir_monitor.adapters.instance_metrics import InstanceMetricsCollector, MetricsReadings
+from weir_monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
+from weir_monitor.adapters.positions import FirstRecord, FirstRecords
+from weir_monitor.adapters.prometheus import SignalReadings
+from weir_monitor.core import Readings, observe
+from weir_runtime.clock import Clock
+from weir_simulator import Fault, StreamsSimulation
+from weir_simulator.streams_bytes import NEVER, assignment, subscription, user_data
+from weir_simulator.streams_group import Process
+from weir_simulator.streams_spec import Task
+
+BROKERS_AWAY = "the brokers do not answer"
+RECORDS_LAG = "sum(kafka_consumer_consumer_fetch_manager_metrics_records_lag)"
+"""PromQL query that is answered: lag as the consumers report it, which vanishes with them."""
+_FAULTS = frozenset({"lost", "delayed", "brokers-away", "missing"})
+_THREAD_RUNNING, _THREAD_ASSIGNED = 4, 3
+_MAX_ENDED = 100
+
+
+class SimulatedGroup:
+    """One simulation at the clock's time, and what brokers and instances say of it."""
+
+    def __init__(self, simulation: StreamsSimulation, clock: Clock, start: datetime) -> None:
+        self.simulation = simulation
+        self._clock, self._start = clock, start
+
+    def now(self) -> StreamsSimulation:
+        """Return the simulation, advanced to the clock's time."""
+        self.simulation.advance((self._clock.now() - self._start).total_seconds())
+        return self.simulation
+
+    def at(self, seconds: float) -> datetime:
+        """Return the time of a simulated second."""
+        return self._start + timedelta(seconds=round(seconds, 3))
+
+    def described(self) -> DescribedGroup:
+        """Return the group as its coordinator describes it, with the bytes of its members."""
+        simulation = self.now()
+        group, app = simulation.group, simulation.application
+        stable = group.state == "Stable"
+        probing_ms = NEVER if group.probing_at is None else round(self.at(group.probing_at).timestamp() * 1000)
+        topics = [app.topic(s) for s in range(len(app.subtopologies))]
+        members = []
+        for i, (id, member) in enumerate(group.members.items()):
+            described = DescribedMember(id, member.client_id, f"/{member.process}")
+            if stable:
+                due_ms = probing_ms if i == 0 else NEVER
+                places = [(topics[s], p) for s, p in member.tasks]
+                described = DescribedMember(
+                    id,
+                    member.client_id,
+                    f"/{member.process}",
+                    assignment=assignment(places, _user_data(member.tasks, member.copies, due_ms)),
+                    subscription=subscription(tuple(topics), member.process_id),
+                )
+            members.append(described)
+        return DescribedGroup(app.name, group.state, "classic", "consumer", "stream", tuple(members))
+
+    def metrics(self) -> tuple[InstanceMetrics, ...]:
+        """Return what the instances' endpoints report."""
+        simulation = self.now()
+        return tuple(
+            _metrics(simulation, process) for process in simulation.group.processes.values() if process.ends_at is None
+        )
+
+
+@cache
+def _user_data(active: tuple[Task, ...], copies: tuple[Task, ...], probing_ms: int) -> bytes:
+    return user_data(active, copies, probing_ms=probing_ms)
+
+
+def _metrics(simulation: StreamsSimulation, process: Process) -> InstanceMetrics:
+    group = simulation.group
+    restoring = any(not group.runs(process, task) for task in process.active)
+    waits = restoring or not process.joined
+    stateful = any(simulation.application.state_records(task[0]) > 0 for task in process.active)
+    return InstanceMetrics(
+        threads={
+            thread.name: ThreadMetrics(
+                blocked_ns=max(0.0, thread.alive_seconds - thread.busy_seconds) * 1e9,
+                processed=float(int(thread.processed + 1e-6)),
+                state=_THREAD_ASSIGNED if waits else _THREAD_RUNNING,
+            )
+            for thread in process.threads
+        },
+        client_state="REBALANCING" if waits else "RUNNING",
+        restore_remaining_records=round(group.restore_remaining(process)) if stateful else None,
+        memory_bytes=200_000_000,
+    )
+
+
+class SimulatedBrokers:
+    """The brokers as the monitor's collector reads them."""
+
+    def __init__(self, application: SimulatedGroup) -> None:
+        self._application = application
+        self.away = False
+
+    def _now(self) -> StreamsSimulation:
+        if self.away:
+            raise BrokersAway(BROKERS_AWAY)
+        return self._application.now()
+
+    async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
+        del fresh
+        app = self._now().application
+        return {app.topic(s): range(each.partitions) for s, each in enumerate(app.subtopologies)}
+
+    async def ends(self, places: Sequence[Place], end: End, isolation: Isolation) -> Offsets:
+        simulation, numbers = self._now(), _numbers(self._application.simulation)
+        if end == "first":
+            return Offsets(dict.fromkeys(places, 0))
+        return Offsets({(t, p): int(simulation.inputs[numbers[t]].ends[p] + 1e-6) for t, p in places})
+
+    async def commits(self, places: Sequence[Place], group: str) -> Offsets:
+        simulation, numbers = self._now(), _numbers(self._application.simulation)
+        if group != simulation.application.name:
+            return Offsets()
+        found = {}
+        for topic, p in places:
+            read = simulation.inputs[numbers[topic]]
+            if read.committed_times[p] is not None:
+                found[topic, p] = int(read.committed[p] + 1e-6)
+        return Offsets(found)
+
+    async def group(self, name: str, *, raw: bool) -> DescribedGroup:
+        if name != self._now().application.name:
+            return DescribedGroup(name, "Dead")
+        return self._application.described()
+
+    async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
+        simulation, numbers = self._now(), _numbers(self._application.simulation)
+        found = {}
+        for (topic, p), offset in positions.items():
+            at = self._application.at(simulation.inputs[numbers[topic]].appended_at(p, offset))
+            found[topic, p] = FirstRecord(offset, timestamp_ms=round(at.timestamp() * 1000), is_append_time=True)
+        return FirstRecords(found)
+
+
+def _numbers(simulation: StreamsSimulation) -> dict[str, int]:
+    """Return the sub-topology that reads each topic."""
+    app = simulation.application
+    return {app.topic(s): s for s in range(len(app.subtopologies))}
+
+
+class SimulatedMetrics(InstanceMetricsCollector):
+    """The metrics endpoints of all instances."""
+
+    def __init__(self, application: SimulatedGroup) -> None:
+        self._application = application
+        self.away = False
+
+    async def read(self, hosts: Iterable[str]) -> MetricsReadings:
+        return MetricsReadings() if self.away else MetricsReadings(self._application.metrics())
+
+    async def close(self) -> None:
+        return None
+
+
+class StreamsObserver:
+    """The monitor of one simulated application. Faults of the kinds lost, delayed, brokers-away and missing (metrics)."""
+
+    def __init__(self, application: SimulatedGroup, clock: Clock, *, faults: Sequence[Fault] = ()) -> None:
+        unknown = sorted({fault.kind for fault in faults} - _FAULTS)
+        if unknown:
+            raise ValueError(f"faults: {unknown[0]} is of Flink jobs; groups have {', '.join(sorted(_FAULTS))}")
+        self.faults = list(faults)
+        self._application = application
+        self._clock = clock
+        self._brokers, self._metrics = SimulatedBrokers(application), SimulatedMetrics(application)
+        self._collector: ApplicationCollector | None = None
+        self._subject: Subject | None = None
+        self._previous: Observation | None = None
+        self._late: list[tuple[float, Observation]] = []
+
+    async def scrape(self, policy: ScalingPolicy) -> list[Observation]:
+        """Return the observations that arrive now, in order."""
+        now = self._application.now().now
+        holding = {fault.kind: fault for fault in self.faults if fault.holds(now)}
+        self._brokers.away, self._metrics.away = "brokers-away" in holding, "missing" in holding
+        current = observe(await self._read(policy), self._clock.now())
+        if current.topology is not None:
+            self._previous = current
+        arriving = [observation for due, observation in self._late if due <= now + 1e-9]
+        self._late = [each for each in self._late if each[0] > now + 1e-9]
+        if "lost" in holding:
+            return arriving
+        if "delayed" in holding:
+            self._late.append((now + holding["delayed"].delay_seconds, current))
+            return arriving
+        return [*arriving, current]
+
+    async def _read(self, policy: ScalingPolicy) -> Readings:
+        if self._collector is None or self._subject != policy.subject:
+            self._subject = policy.subject
+            streams = policy.subject.application.kafka_streams
+            metrics = self._metrics if streams is not None and streams.metrics is not None else None
+            group = GroupCollector(policy.subject, self._brokers, self._clock, metrics)
+            self._collector = ApplicationCollector(group, None, self._clock)
+        read = await self._collector.read(policy)
+        return Readings(
+            policy=policy,
+            scrape=read.scrape,
+            problems=read.problems,
+            scrape_seconds=0.0,
+            previous=self._previous,
+            signals=self._signals(policy).values,
+        )
+
+    def _signals(self, policy: ScalingPolicy) -> SignalReadings:
+        """Answer the policy's queries for `RECORDS_LAG`; others have no value."""
+        prometheus = policy.spec.signals.prometheus
+        if prometheus is None:
+            return SignalReadings()
+        lag = self._application.simulation.reported_lag()
+        return SignalReadings(
+            {name: lag if query == RECORDS_LAG else None for name, query in prometheus.queries.items()}
+        )
+
+
+class SimulatedGroups:
+    """Coordinators of all simulated groups, for the executor's driver."""
+
+    def __init__(self) -> None:
+        self.applications: dict[str, SimulatedGroup] = {}
+        """By the name of the group."""
+
+    async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
+        if group not in self.applications:
+            return GroupReading("Dead")
+        simulation = self.applications[group].now()
+        if simulation.conditions.away is not None:
+            raise GroupUnread(simulation.conditions.away)
+        members = simulation.group.members
+        held = {task for member in members.values() for task in member.tasks}
+        missing = len(set(simulation.application.tasks) - held) if simulation.group.state == "Stable" else 0
+        listed = tuple(GroupMember(id, member.client_id) for id, member in members.items())
+        return GroupReading(simulation.group.state, listed, missing)
+
+    async def evict(
+        self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
+    ) -> tuple[DepartedMember, ...]:
+        found = self.applications[group].now().evict([member.id for member in members])
+        return tuple(member for member in members if member.id in found)
+
+    async def close(self) -> None:
+        return None
+
+
+class SimulatedEndpoints(httpx.AsyncBaseTransport):
+    """Endpoints of all simulated applications, by the path of their address."""
+
+    def __init__(self) -> None:
+        self.applications: dict[str, SimulatedGroup] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        path, _, instance = request.url.path.removesuffix("/restart").partition("/instances/")
+        application = self.applications.get(path)
+        if application is None:
+            return httpx.Response(404, json={})
+        simulation = application.now()
+        if simulation.conditions.away is not None:
+            raise httpx.ConnectError(simulation.conditions.away)
+        if instance:
+            return _restart(simulation, instance, await request.aread())
+        if request.method == "GET":
+            return httpx.Response(200, json=_state(simulation))
+        return _put(simulation, await request.aread())
+
+
+def _put(simulation: StreamsSimulation, content: bytes) -> httpx.Response:
+    try:
+        request = EndpointRequest.model_validate_json(content)
+    except ValidationError:
+        return httpx.Response(422, json={})
+    if request.replicas != simulation.replicas:
+        if request.version != f"v{simulation.version}":
+            return httpx.Response(409, json={})
+        if simulation.request(request.replicas) is not None:
+            return httpx.Response(422, json={})
+    if simulation.conditions.lost_answers > 0:
+        simulation.conditions.lost_answers -= 1
+        return httpx.Response(504, json={})
+    return httpx.Response(200, json=_state(simulation))
+
+
+def _restart(simulation: StreamsSimulation, instance: str, content: bytes) -> httpx.Response:
+    try:
+        request = EndpointRestart.model_validate_json(content)
+    except ValidationError:
+        return httpx.Response(422, json={})
+    if request.version != f"v{simulation.version}":
+        return httpx.Response(409, json={})
+    if simulation.restart(instance) is not None:
+        # Names are not used twice: one that has ended was restarted by an earlier try.
+        return httpx.Response(200 if instance in simulation.group.ended else 404, json=_state(simulation))
+    return httpx.Response(200, json=_state(simulation))
+
+
+def _state(simulation: StreamsSimulation) -> dict[str, Any]:
+    processes = simulation.group.processes
+    return {
+        "replicas": simulation.replicas,
+        "ready": sum(p.joined and p.ends_at is None for p in processes.values()),
+        "instances": [{"id": each, "metricsUrl": f"http://127.0.0.1:9404/{each}"} for each in processes],
+        "ended": simulation.group.ended[-_MAX_ENDED:],
+        "restarts": True,
+        "version": f"v{simulation.version}",
+    }

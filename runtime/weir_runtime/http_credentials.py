@@ -1,0 +1,258 @@
+"""Credentials for HTTP addresses of policies, by name: a policy names an entry and never contains a secret.
+
+An entry has the origin that it is for. Without it the author of a policy could have a token sent to a server of their
+own.
+"""
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import httpx
+from pydantic import (
+    AfterValidator,
+    AnyHttpUrl,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from weir_contracts.base import Name
+from weir_contracts.document import sentence_of
+
+from .credentials import CredentialsRefused, read_credentials_file, read_namespaces
+from .followed_files import FileState, FollowedFiles, FollowedMapping, state_of
+from .http_client import Certificates, async_client, bearer, tls_context
+from .reach import Reach
+from .settings import TargetSettings, shared
+
+FLINK_SETTING = "WEIR_FLINK_CREDENTIALS_FILE"
+LAST_REQUEST_SECONDS = 60.0
+"""For the requests that a client still sends when its credentials change."""
+
+
+def _origin_only(value: AnyHttpUrl) -> AnyHttpUrl:
+    if value.username or value.password or value.query or value.fragment or value.path not in (None, "", "/"):
+        raise ValueError("must be scheme, host and port only")
+    return value
+
+
+def _fits_header(value: SecretStr) -> SecretStr:
+    if not all("!" <= character <= "~" for character in value.get_secret_value()):
+        raise ValueError("must consist of visible ASCII characters")
+    return value
+
+
+def _fits_login(value: str) -> str:
+    if ":" in value or not value.isprintable():
+        raise ValueError("must not contain a colon or control characters")
+    return value
+
+
+class _Entry(BaseModel):
+    """Entry of a setting."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    namespaces: Annotated[frozenset[str], BeforeValidator(read_namespaces)]
+    origin: Annotated[AnyHttpUrl, AfterValidator(_origin_only)]
+    token: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] | None = None
+    username: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fits_login)] | None = None
+    password: Annotated[SecretStr, Field(min_length=1, max_length=4096)] | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together")
+        if self.token is not None and self.username is not None:
+            raise ValueError("token and username exclude each other")
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together")
+        if self.certificates is not None and self.origin.scheme != "https":
+            raise ValueError("ca_file and certificate_file need an origin with https")
+        for field in ("ca_file", "certificate_file", "key_file"):
+            if (path := getattr(self, field)) is not None:
+                read_credentials_file(path, field)
+        try:
+            tls_context(self.certificates)
+        except (OSError, ssl.SSLError) as error:
+            sentence = "not PEM, or the key is of another certificate"
+            raise ValueError(f"the certificates cannot be used: {sentence} ({type(error).__name__})") from None
+        return self
+
+    @property
+    def certificates(self) -> Certificates | None:
+        found = Certificates(self.ca_file, self.certificate_file, self.key_file)
+        return found if any(found) else None
+
+    @property
+    def authorization(self) -> SecretStr | None:
+        """Value of the Authorization header."""
+        if self.token is not None:
+            return bearer(self.token)
+        if self.username is None or self.password is None:
+            return None
+        pair = f"{self.username}:{self.password.get_secret_value()}"
+        return SecretStr(f"Basic {b64encode(pair.encode()).decode()}")
+
+
+_ENTRIES = TypeAdapter(dict[Name, _Entry])
+
+
+@dataclass(frozen=True)
+class HttpCredential:
+    """How to connect to one origin: scheme, host and port."""
+
+    origin: tuple[str, str, int | None]
+    namespaces: frozenset[str]
+    """Namespaces of the policies that may use it."""
+    authorization: SecretStr | None = None
+    """Value of the Authorization header."""
+    certificates: Certificates | None = None
+    files: tuple[FileState, ...] = ()
+    """State of the certificates: an entry with other ones is another entry."""
+
+
+def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
+    """Read `{"supervisor": {"namespaces": ["shop"], "origin": "https://supervisor:8070", "token": "…"}}`; empty: none.
+
+    `ValueError` names the entry and its field, never a value.
+    """
+    if not text.strip():
+        return {}
+    try:
+        entries = _ENTRIES.validate_json(text)
+    except ValidationError as error:
+        first, *_ = error.errors(include_url=False, include_input=False)
+        raise ValueError(_problem(first["type"], [str(part) for part in first["loc"]], sentence_of(first))) from None
+    return {
+        name: HttpCredential(
+            _origin(each.origin),
+            each.namespaces,
+            each.authorization,
+            each.certificates,
+            state_of(filter(None, each.certificates or ())),
+        )
+        for name, each in entries.items()
+    }
+
+
+def _problem(kind: str, place: Sequence[str], sentence: str) -> str:
+    """Return what is wrong with the entries, and where."""
+    if kind == "json_invalid":
+        return "is not JSON"
+    if not place:
+        return "must map names to entries"
+    if place[-1] == "[key]":
+        return f"the name {place[0][:100]!r} {sentence}"
+    if kind == "extra_forbidden":
+        sentence = f"is not among {', '.join(_Entry.model_fields)}"
+    elif len(place) == 1 and kind in ("model_type", "model_attributes_type", "dict_type"):
+        sentence = "must be an object: the file maps names to entries"
+    return f"{'.'.join(place)[:200]}: {sentence}"
+
+
+def _origin(url: AnyHttpUrl) -> tuple[str, str, int | None]:
+    return url.scheme, (url.host or "").lower().rstrip("."), url.port
+
+
+class ClientsByCredential:
+    """HTTP clients of one service, each made when it is first needed: one without credentials, and one of each entry. A
+    changed entry has a new client; the one before is closed after the time of the requests that it still sends."""
+
+    def __init__(self, entries: Mapping[str, HttpCredential] | None, setting: str, **options: Any) -> None:
+        """`entries` are looked up at each use; `options` are those of `async_client`."""
+        self._entries = {} if entries is None else entries
+        self._setting = setting
+        self._options = options
+        self._clients: dict[str | None, tuple[HttpCredential | None, httpx.AsyncClient]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def of(self, name: str | None, url: AnyHttpUrl) -> httpx.AsyncClient:
+        """Return the client for an address with the credentials that a policy names. Raises `CredentialsRefused`."""
+        entry = None if name is None else self._entries.get(name)
+        if name is not None and entry is None:
+            raise CredentialsRefused(f"{self._setting} has no entry {name!r}")
+        if entry is not None and entry.origin != _origin(url):
+            raise CredentialsRefused(f"{self._setting}: entry {name!r} is for another origin than {str(url)[:200]}")
+        used, client = self._clients.get(name, (None, None))
+        if client is None or used != entry:
+            if client is not None:
+                self._ending.add(ending := asyncio.create_task(self._end(client)))
+                ending.add_done_callback(self._ending.discard)
+            authorization, certificates = (None, None) if entry is None else (entry.authorization, entry.certificates)
+            client = async_client(authorization=authorization, certificates=certificates, **self._options)
+            self._clients[name] = (entry, client)
+        return client
+
+    async def _end(self, client: httpx.AsyncClient) -> None:
+        try:
+            await asyncio.sleep(LAST_REQUEST_SECONDS)
+        finally:
+            await client.aclose()
+
+    async def close(self) -> None:
+        for ending in self._ending:
+            ending.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for _, each in self._clients.values():
+            await each.aclose()
+
+
+class FlinkSettings(TargetSettings):
+    """Settings of a service that connects to the Flink clusters of policies."""
+
+    flink_credentials_file: Path | None = shared(
+        "flink_credentials_file",
+        default=None,
+        description="JSON file with tokens, passwords and certificates for policies' Flink clusters, by name; each entry has its origin "
+        "and the namespaces of its policies",
+    )
+
+    @model_validator(mode="after")
+    def _readable_flink_credentials(self) -> Self:
+        _ = self.flink_credentials
+        return self
+
+    @cached_property
+    def flink_credentials(self) -> Mapping[str, HttpCredential]:
+        """The credentials of Flink clusters by name, as the file is now; `ValueError` that names the setting if they cannot be
+        read."""
+        path = self.flink_credentials_file
+        return {} if path is None else FollowedMapping(self.follow(followed_credentials(path, FLINK_SETTING)))
+
+    def reach(self) -> Reach:
+        """Return what policies may name, with these credentials."""
+        return super().reach().with_credentials("application.flink", self.flink_credentials)
+
+
+def followed_credentials(path: Path, setting: str) -> FollowedFiles[Mapping[str, HttpCredential]]:
+    """Return the entries of a file, which change with it and with the certificates that it names. `ValueError` names the
+    setting."""
+
+    def read() -> Mapping[str, HttpCredential]:
+        content = read_credentials_file(path, setting)
+        if not content.strip():
+            raise ValueError(f"{setting}: {path}: is not JSON")
+        try:
+            return read_credentials(content)
+        except ValueError as error:
+            raise ValueError(f"{setting}: {path}: {error}") from None
+
+    def paths(found: Mapping[str, HttpCredential]) -> list[Path]:
+        return [path, *(Path(file[0]) for entry in found.values() for file in entry.files)]
+
+    return FollowedFiles(setting, read, paths)

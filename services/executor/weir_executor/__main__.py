@@ -1,0 +1,102 @@
+"""Start the executor: settings, adapters, loop."""
+
+import asyncio
+import sys
+from uuid import uuid4
+
+from weir_runtime.clock import SystemClock
+from weir_runtime.health import Health, router
+from weir_runtime.http import application
+from weir_runtime.http_client import async_client
+from weir_runtime.loop import Stop
+from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.settings import load
+
+from .adapters.endpoint import EndpointDriver
+from .adapters.flink import FlinkDriver
+from .adapters.kafka_groups import KafkaGroups
+from .adapters.knowledge import HttpKnowledge
+from .adapters.kubernetes import KubernetesDriver, Workloads
+from .service import Executor
+from .settings import Settings
+
+
+async def start(settings: Settings) -> int:
+    """Compose and run until stopped; returns the exit code."""
+    clock = SystemClock()
+    bus = settings.bus(clock)
+    flink = FlinkDriver(
+        clock,
+        settings.flink_credentials,
+        timeout_seconds=settings.target_timeout_seconds,
+        allowed=settings.targets(),
+    )
+    groups = KafkaGroups(
+        clock,
+        settings.broker_credentials,
+        timeout_seconds=settings.target_timeout_seconds,
+        allowed=settings.targets(),
+    )
+    kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces, groups=groups)
+    endpoint = EndpointDriver(
+        clock,
+        groups,
+        settings.credentials,
+        timeout_seconds=settings.target_timeout_seconds,
+        allowed=settings.targets(),
+    )
+    knowledge = HttpKnowledge(
+        async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
+    )
+    executor = Executor(
+        bus,
+        {"flink": flink, "kubernetes": kubernetes, "endpoint": endpoint},
+        knowledge,
+        clock,
+        settings.rules(),
+        attempt_id=uuid4(),
+        group=settings.group,
+        reach=settings.reach(),
+    )
+
+    health = Health(clock)
+    health.register("kafka", bus.ping)
+    health.register("knowledge", knowledge.ping)
+    health.register("plans", executor.ping)
+    app = application("Weir executor", "Applies plans, verifies them, rolls back.")
+    app.include_router(router(health))
+
+    async def run(stop: Stop) -> None:
+        if await wait_for_topics(bus, settings, stop, health):
+            await executor.run(stop)
+
+    async def close() -> None:
+        await kubernetes.close()
+        await endpoint.close()
+        await flink.close()
+        await knowledge.close()
+        await bus.close()
+
+    tasks = {"executor": run, "knowledge": knowledge.until_answered}
+    return await run_service("executor", settings, app=app, tasks=tasks, on_stopped=close)
+
+
+def _workloads(settings: Settings) -> Workloads | None:
+    """Return the workloads of the cluster, or None unless a setting lists namespaces."""
+    if not settings.uses_kubernetes:
+        return None
+    from weir_engines.kubernetes.api import Access, KubernetesApi
+
+    from .adapters.kubernetes_api import ApiWorkloads
+
+    access = settings.kubernetes_access(Access.of)
+    return ApiWorkloads(KubernetesApi(access, timeout_seconds=settings.target_timeout_seconds))
+
+
+def main() -> int:
+    """Run the command line."""
+    return asyncio.run(start(load(Settings, sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

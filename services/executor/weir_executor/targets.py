@@ -1,0 +1,159 @@
+"""Fenced effects on the targets: each instruction of the core goes to the driver of the application's target.
+
+The invariant of `fence` holds directly before each effect.
+"""
+
+from collections.abc import Mapping
+
+from weir_contracts import ActionState, ScalingPolicy, Subject
+from weir_runtime.clock import Clock
+from weir_runtime.reach import Reach
+
+from .applications import Application
+from .core.history import expected
+from .core.observed import (
+    Answer,
+    Evict,
+    Evicted,
+    Refusal,
+    Request,
+    Restart,
+    Snapshot,
+    TriggerCheckpoint,
+    Unanswered,
+)
+from .driver import Driver, Knowledge
+from .fence import ActionFence, Ownership
+
+TRIGGER_PAUSE_SECONDS = 2.0
+"""Pause between two triggers: Flink shows a triggered checkpoint only after a refresh of its statistics."""
+EVICT_PAUSE_SECONDS = 2.0
+"""Pause between two evictions of one application's members: each rebalances the group."""
+
+
+class Targets:
+    """The targets of the applications, each through the driver of its kind. `policies` is a view that the service
+    updates."""
+
+    def __init__(
+        self,
+        drivers: Mapping[str, Driver],
+        knowledge: Knowledge,
+        clock: Clock,
+        *,
+        ownership: Ownership,
+        policies: Mapping[str, ScalingPolicy],
+        reach: Reach,
+    ) -> None:
+        self._drivers = drivers
+        self._knowledge = knowledge
+        self._clock = clock
+        self._ownership = ownership
+        self._policies = policies
+        self._reach = reach
+
+    async def observe(self, app: Application) -> Snapshot:
+        """Observe the target of an application's action."""
+        subject = self._subject(app)
+        if subject is None:
+            reason = "the policy was deleted, so the target is unknown"
+            return Snapshot(self._clock.now(), reachable=True, reason=reason)
+        return await self.observe_subject(subject)
+
+    async def observe_subject(self, subject: Subject) -> Snapshot:
+        """Observe the target that a policy names, if its namespace may name it."""
+        refused = self._out_of_reach(subject)
+        if refused is not None:
+            return Snapshot(self._clock.now(), reachable=False, reason=refused.sentence, refusal=refused)
+        return await self._driver(subject).observe(subject)
+
+    async def carry_out(
+        self,
+        app: Application,
+        action: ActionState,
+        instruction: Request | Restart | Evict | TriggerCheckpoint,
+        version: str | None,
+    ) -> Answer | None:
+        """Return the target's answer, or None: only the next observation shows what the instruction led to.
+
+        A change is made on the condition that the target has `version` (None: no condition).
+        """
+        subject = self._subject(app)
+        if subject is None:
+            return Unanswered("the target is unknown")
+        if (refused := self._out_of_reach(subject)) is not None:
+            return refused
+        match instruction:
+            case Request() | Restart():
+                return await self._change(app, subject, action, instruction, version)
+            case Evict():
+                return await self._evict(app, subject, instruction)
+            case TriggerCheckpoint():
+                await self._trigger_checkpoint(app, subject, action)
+                return None
+
+    async def _change(
+        self,
+        app: Application,
+        subject: Subject,
+        action: ActionState,
+        instruction: Request | Restart,
+        version: str | None,
+    ) -> Answer:
+        fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
+        driver, job_id = self._driver(subject), action.deployment.job_id
+        answer: Answer
+        if isinstance(instruction, Request):
+            answer = await driver.request(
+                subject, job_id, instruction.parallelism, expected(action), fence, version=version
+            )
+        else:
+            answer = await driver.restart(subject, job_id, instruction.instance, action.id, fence, version=version)
+        app.log.info(
+            "requested",
+            action_id=str(action.id),
+            parallelism=instruction.parallelism if isinstance(instruction, Request) else None,
+            instance=instruction.instance.id if isinstance(instruction, Restart) else None,
+            answer=type(answer).__name__.lower(),
+            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
+        )
+        return answer
+
+    async def _trigger_checkpoint(self, app: Application, subject: Subject, action: ActionState) -> None:
+        now = self._clock.monotonic()
+        if app.checkpoint_triggered_at is not None and now - app.checkpoint_triggered_at < TRIGGER_PAUSE_SECONDS:
+            return
+        if await self._ownership.unconfirmed(app) is not None:
+            return
+        app.checkpoint_triggered_at = now
+        problem = await self._driver(subject).trigger_checkpoint(subject, action.deployment.job_id)
+        if problem is not None:
+            app.checkpoint_triggered_at = None
+            app.log.info("checkpoint-trigger-failed", reason=problem)
+
+    async def _evict(self, app: Application, subject: Subject, instruction: Evict) -> Evicted | None:
+        """Return the members that were removed, or None; the next observation shows who is left."""
+        now = self._clock.monotonic()
+        if app.evicted_at is not None and now - app.evicted_at < EVICT_PAUSE_SECONDS:
+            return None
+        if await self._ownership.unconfirmed(app) is not None:
+            return None
+        app.evicted_at = now
+        answer = await self._driver(subject).evict(subject, instruction.members)
+        if isinstance(answer, Evicted):
+            return answer
+        app.log.warning("eviction-failed", members=len(instruction.members), reason=answer.reason)
+        return None
+
+    def _out_of_reach(self, subject: Subject) -> Refusal | None:
+        """Return why the policy may not name what it names: knowledge checks it as well, by its own settings."""
+        found = self._reach.refusal(subject)
+        return None if found is None else Refusal("out-of-reach", f"{found[0]}: {found[1]}")
+
+    def _subject(self, app: Application) -> Subject | None:
+        if app.subject is None and app.id in self._policies:
+            app.subject = self._policies[app.id].subject
+        return app.subject
+
+    def _driver(self, subject: Subject) -> Driver:
+        return self._drivers[subject.target.driver]

@@ -1,0 +1,178 @@
+"""The knowledge service's composition root."""
+
+import asyncio
+import os
+import platform
+import sys
+from functools import partial
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from prometheus_client import REGISTRY
+
+from weir_contracts import ScalingPolicy
+from weir_contracts.topics import POLICIES
+from weir_engines.kubernetes.api import Access, KubernetesApi
+from weir_runtime import health
+from weir_runtime.clock import SystemClock
+from weir_runtime.dead_letters import DeadLetters
+from weir_runtime.envelope import decode
+from weir_runtime.http import application
+from weir_runtime.kafka_lease import KafkaLease
+from weir_runtime.loop import Stop, retry_until_ready
+from weir_runtime.problems import Problem, answer
+from weir_runtime.records import partition_of
+from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.settings import load
+
+from .adapters.kubernetes import KubernetesResources
+from .adapters.planner import PlannerCatalogue
+from .adapters.redis import RedisStore
+from .applications_api import applications_router, summary_by_name
+from .consumers import count_dead_letters
+from .core import HistoryLimits
+from .events_api import EventStreams, events_router
+from .gauges import ApplicationGauges
+from .leftovers import Leftovers
+from .policies_api import policies_router
+from .policy_changes import PolicyChanges
+from .publisher import PolicyPublisher
+from .resource_policies import ResourcePolicies, resource_exists
+from .service import Knowledge
+from .settings import KnowledgeSettings
+from .store import StoreUnavailable
+
+DESCRIPTION = "Policies, the state of every application, the reasons of decisions, and events."
+
+
+def api() -> FastAPI:
+    """The HTTP application, without routes yet."""
+    app = application("Weir", DESCRIPTION, version="v1alpha1", separate_input_output_schemas=False)
+
+    @app.exception_handler(StoreUnavailable)
+    async def _away(_request: Request, error: StoreUnavailable) -> JSONResponse:
+        return answer(Problem(503, str(error)))
+
+    @app.get("/", include_in_schema=False)
+    async def welcome() -> dict[str, str]:
+        return {
+            "weir": "the knowledge service",
+            "documentation": "/docs",
+            "policies": "/v1/policies",
+            "applications": "/v1/applications",
+            "events": "/v1/events",
+            "health": "/health/ready",
+        }
+
+    return app
+
+
+async def run(settings: KnowledgeSettings) -> int:
+    clock = SystemClock()
+    bus = settings.bus(clock)
+    store = RedisStore(
+        settings.redis_url,
+        settings.events_kept,
+        settings.state_cache_bytes,
+        events_bytes=settings.events_megabytes * 1_000_000,
+        history_kept=settings.history_count,
+        history_seconds=settings.history_age_seconds,
+    )
+    limits = HistoryLimits(
+        history_count=settings.history_count,
+        history_age_seconds=settings.history_age_seconds,
+        cycles_count=settings.explained_cycles,
+    )
+    gauges = ApplicationGauges(
+        applications=settings.metrics_applications,
+        operators=settings.metrics_operators,
+        partition=lambda application: partition_of(application, settings.partitions),
+    )
+    REGISTRY.register(gauges)
+    dead_letters = DeadLetters(bus, "knowledge", clock)
+    knowledge = Knowledge(bus, store, clock, limits, dead_letters, settings.rebuild_seconds, gauges)
+    terms = settings.terms()
+    who = f"{platform.node()}, process {os.getpid()}"
+    publisher = PolicyPublisher(
+        bus,
+        store,
+        clock,
+        lambda: KafkaLease(settings.kafka_bootstrap_servers, clock, terms, who, security=settings.kafka_security),
+        terms,
+        knowledge.rebuilt,
+        settings.rebuild_seconds,
+    )
+    leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
+    app = api()
+    checks = health.Health(clock)
+    checks.register("kafka", bus.ping)
+    checks.register("redis", store.check_room)
+    checks.register("rebuilt", knowledge.check_rebuilt)
+    app.include_router(health.router(checks))
+    catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
+    resources = _resources(settings)
+    changes = PolicyChanges(
+        store,
+        clock,
+        catalogue,
+        publisher.outbox_filled.set,
+        settings.reach(),
+        settings.namespaces,
+        None if resources is None else partial(resource_exists, resources),
+    )
+    app.include_router(policies_router(changes))
+    streams = EventStreams(settings.event_streams)
+    app.include_router(applications_router(store, clock, limits, streams))
+    app.include_router(events_router(store, streams, clock))
+
+    async def prepare(stop: Stop) -> None:
+        if not await wait_for_topics(bus, settings, stop, checks):
+            return
+        if not await retry_until_ready("redis", store.ping, stop):
+            return
+        # Four topics are read in sequence, each within its time.
+        max_seconds = 4 * settings.rebuild_seconds + 5
+        if await retry_until_ready("the rebuilt store", knowledge.rebuild, stop, timeout_seconds=max_seconds):
+            await asyncio.gather(
+                knowledge.follow(stop),
+                publisher.run(stop),
+                leftovers.run(stop),
+                knowledge.tidy_gauges(stop),
+                count_dead_letters(bus, stop),
+                dead_letters.watch({POLICIES.name: lambda record: decode(record, ScalingPolicy)}, stop),
+                follow_resources(stop),
+            )
+
+    async def follow_resources(stop: Stop) -> None:
+        if resources is None:
+            return
+
+        def publishes() -> bool:
+            return publisher.epoch is not None and knowledge.rebuilt.is_set()
+
+        summary = partial(summary_by_name, store, clock)
+        await ResourcePolicies(resources, changes, publishes, summary).run(stop)
+
+    async def close() -> None:
+        if resources is not None:
+            await resources.close()
+        await bus.close()
+        await store.close()
+
+    return await run_service("knowledge", settings, app=app, tasks={"knowledge": prepare}, on_stopped=close)
+
+
+def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:
+    """Return the ScalingPolicy resources of the cluster, or None unless a setting lists namespaces."""
+    if not settings.uses_kubernetes:
+        return None
+    access = settings.kubernetes_access(Access.of)
+    return KubernetesResources(KubernetesApi(access))
+
+
+def main() -> int:
+    return asyncio.run(run(load(KnowledgeSettings, sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,318 @@
+"""`/v1/applications`: what is known of applications, why it was decided, and what another parallelism would do."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Query, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Observation,
+    Outcome,
+    Plan,
+    PolicySpec,
+    WhatIf,
+    example,
+    parse_duration,
+)
+from weir_predictor import InvalidQuestion, NotYet, parse_at, parse_load, parse_parallelism, what_if
+from weir_runtime.clock import Clock
+from weir_runtime.problems import Problem
+
+from . import messages
+from .advice import advice_view
+from .core import (
+    MAX_HISTORY_COUNT,
+    SUMMARISED,
+    HistoryLimits,
+    Kind,
+    Newest,
+    State,
+    Summary,
+    history_at,
+    spend_sentence,
+    summarise,
+)
+from .documents import (
+    CHANGED,
+    ERRORS,
+    Application,
+    Applications,
+    Executor,
+    Explanation,
+    History,
+    Reader,
+    SinceInstant,
+    UntilInstant,
+    refuses,
+    responds,
+    time_range,
+)
+from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
+from .policies_api import parse_version
+from .spend import spend_view
+from .store import Store, VersionConflict
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+HistoryLimit = Annotated[int, Query(ge=1, le=MAX_HISTORY_COUNT)]
+After = Annotated[str, Query(max_length=200, examples=["shop/orders"])]
+DEFAULT_INTERVAL_SECONDS: float = PolicySpec.model_fields["interval"].default.total_seconds()
+"""Of an application without a policy."""
+
+_HORIZON = ("10s", "1d")
+Wanted = Annotated[
+    list[Annotated[str, Query(max_length=420)]],
+    Query(
+        max_length=1000,
+        description="`operator=subtasks`, repeated for each operator; the others stay as they are",
+        examples=[["enrich=6"]],
+    ),
+]
+LoadText = Annotated[
+    str,
+    Query(
+        max_length=40,
+        description="`x2` for twice the load, `1200/s` for records/s at all sources together, `forecast` for the forecast",
+        examples=["x2"],
+    ),
+]
+HorizonText = Annotated[
+    str, Query(max_length=40, description="how far ahead: a duration between 10s and 1d", examples=["10m"])
+]
+AtText = Annotated[
+    str,
+    Query(
+        max_length=40,
+        description="when: `now`, or `in 30m`: from then on the load is the forecast, times the factor of `load`",
+        examples=["in 30m"],
+    ),
+]
+_NO_OPERATOR = "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer"
+_NO_PREDICTION = refuses(
+    409,
+    "Too little is known yet",
+    messages.no_prediction_yet("shop/orders", "no operator's capacity is known yet"),
+) | refuses(422, "A parameter is invalid", _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR))
+
+
+async def summary_of(store: Store, clock: Clock, newest: Newest) -> Summary:
+    """Return an application's summary from its newest messages."""
+    policy = await store.policy(newest.application)
+    return summarise(
+        newest,
+        await store.action(newest.application),
+        clock.now(),
+        mode=policy.spec.mode if policy else None,
+        objective_seconds=policy.spec.objective.bound_seconds if policy else None,
+        interval_seconds=policy.spec.interval.total_seconds() if policy else DEFAULT_INTERVAL_SECONDS,
+    )
+
+
+async def summary_by_name(store: Store, clock: Clock, application: str) -> Summary:
+    """Return an application's summary, also of one without messages."""
+    newest = await store.newest(application, SUMMARISED) or Newest(application=application)
+    return await summary_of(store, clock, newest)
+
+
+def applications_router(
+    store: Store, clock: Clock, limits: HistoryLimits | None = None, streams: EventStreams | None = None
+) -> APIRouter:
+    """Return the routes. `streams` are those of the listener."""
+    limits, streams = limits or HistoryLimits(), streams or EventStreams()
+    routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
+
+    @routes.get("", summary="Summaries of all applications", **responds(Applications))
+    async def applications(caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
+        names = [name for name in await store.applications() if name > after and caller.may_see(name)]
+        page = names[:limit]
+        items = [await summary_by_name(store, clock, name) for name in page]
+        return Applications(items=items, next=page[-1] if len(names) > limit else None)
+
+    @routes.get("/{namespace}/{name}", summary="Summary of one application", **responds(Summary))
+    async def summary(application: Application, _caller: Reader) -> Summary:
+        return await summary_of(store, clock, await _newest(store, application, SUMMARISED))
+
+    def latest(kind: Kind, model: type[BaseModel]) -> None:
+        @routes.get(f"/{{namespace}}/{{name}}/{kind}", summary=f"The latest {kind}", name=kind, **responds(model))
+        async def get(application: Application, _caller: Reader) -> JSONResponse:
+            message = getattr(await _newest(store, application, [kind]), kind)
+            if message is None:
+                raise Problem(404, messages.no_message(application, kind))
+            return JSONResponse(message.model_dump(mode="json"))
+
+    latest("observation", Observation)
+    latest("analysis", Analysis)
+    latest("plan", Plan)
+    latest("outcome", Outcome)
+
+    @routes.get(
+        "/{namespace}/{name}/history",
+        summary="Past cycles of the loop, newest first",
+        description="As many and as old as the service is set to keep; a larger `limit` or an earlier `since` gives no more.",
+        **responds(History),
+    )
+    async def history(
+        application: Application,
+        _caller: Reader,
+        limit: HistoryLimit = 50,
+        since: SinceInstant = None,
+        until: UntilInstant = None,
+    ) -> History:
+        begin, end = time_range(since, until, clock.now())
+        await _state(store, application)
+        lines = history_at(await store.history(application), clock.now(), limits)
+        inside = [each for each in lines if (begin is None or each.at >= begin) and (end is None or each.at <= end)]
+        return History(items=inside[:limit])
+
+    @routes.get(
+        "/{namespace}/{name}/explain",
+        summary="The last decisions: observation → analysis → plan with guards → outcomes",
+        description="Every scale plan, and of consecutive holds with one reason the latest, each joined by its correlation id.",
+        **responds(Explanation),
+    )
+    async def explain(application: Application, _caller: Reader, limit: Limit = 5) -> Explanation:
+        state = await _state(store, application)
+        spend, advice = spend_view(state.spend), advice_view(state.advice)
+        sentence = spend_sentence(spend, advice, state.advice)
+        return Explanation(items=state.cycles[:limit], spend=spend, advice=advice, spend_sentence=sentence)
+
+    @routes.get(
+        "/{namespace}/{name}/events",
+        summary="The application's event feed",
+        description=FEED_DESCRIPTION,
+        response_class=StreamingResponse,
+        responses=FEED,
+    )
+    async def application_events(
+        application: Application, request: Request, _caller: Reader, chosen: Chosen
+    ) -> StreamingResponse:
+        return Feed(streams, chosen.lines(store, request, lambda other: other == application, clock.now()))
+
+    routes.include_router(_action_router(store))
+    routes.include_router(_evaluations_router(store, clock))
+    return routes
+
+
+async def _expect_policy(store: Store, application: str) -> None:
+    """Raise 404 without a policy: there are no messages either."""
+    if await store.policy(application) is None:
+        raise Problem(404, messages.unknown_application(application))
+
+
+async def _newest(store: Store, application: str, kinds: Sequence[Kind]) -> Newest:
+    newest = await store.newest(application, kinds)
+    if newest is None:
+        await _expect_policy(store, application)
+    return newest or Newest(application=application)
+
+
+async def _state(store: Store, application: str) -> State:
+    state = await store.state(application)
+    if state is None:
+        await _expect_policy(store, application)
+    return state or State(application=application)
+
+
+def _action_router(store: Store) -> APIRouter:
+    routes = APIRouter(tags=["applications"])
+
+    @routes.get("/{namespace}/{name}/action", summary="The newest action", **responds(ActionState))
+    async def get_action(application: Application, _caller: Reader) -> JSONResponse:
+        action = await store.action(application)
+        if action is None:
+            raise Problem(404, messages.no_message(application, "action"))
+        return _versioned(action)
+
+    @routes.put(
+        "/{namespace}/{name}/action",
+        summary="Replace the newest action (compare-and-swap)",
+        description="`If-Match` is the version that was read, 0 for none; 409 contains the current action.",
+        **responds(ActionState, CHANGED),
+    )
+    async def put_action(
+        application: Application,
+        action: Annotated[ActionState, Body(examples=[example("action-state")])],
+        request: Request,
+        _caller: Executor,
+    ) -> JSONResponse:
+        if action.application != application:
+            detail = messages.wrong_application(action.application, application)
+            raise Problem(422, detail, errors=[("body.application", "must be the address's")])
+        expected = parse_version(request)
+        if expected is None:
+            raise Problem(428, "If-Match is required: the version that was read, or 0")
+        try:
+            await store.put_action(action, expected)
+        except VersionConflict as conflict:
+            current = conflict.current.model_dump(mode="json") if conflict.current else None
+            raise Problem(409, "another writer was first", extra={"current": current}) from None
+        return _versioned(action)
+
+    return routes
+
+
+def _versioned(action: ActionState) -> JSONResponse:
+    return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
+
+
+def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
+    routes = APIRouter(tags=["applications"])
+
+    @routes.get(
+        "/{namespace}/{name}/what-if",
+        summary="Predict another parallelism and load",
+        description="From the learned capacities, with the planner's own predictor: throughput, utilization of each operator, the "
+        "lag's trajectory, the load at which it breaks, and what forbids it. A value that depends on something unknown is null, and "
+        "`unknown` gives the reason. With `at` or the load `forecast` the answer follows the forecast's middle, `loads` has its upper "
+        "edge as well, and `explained` where each figure comes from. 404: the application is unknown. 409: no analysis yet, or it has "
+        "no arrival rate, no capacity or no forecast. 422: an invalid operator, load, time or horizon, or one beyond the forecast.",
+        **responds(WhatIf, ERRORS, _NO_PREDICTION),
+    )
+    async def get_what_if(
+        application: Application,
+        _caller: Reader,
+        parallelism: Wanted = [],  # noqa: B006 - FastAPI copies it
+        load: LoadText = "x1",
+        horizon: HorizonText = "10m",
+        at: AtText = "now",
+    ) -> WhatIf:
+        try:
+            requested, under, after = parse_parallelism(parallelism), parse_load(load), parse_at(at)
+            seconds = _duration("horizon", horizon, _HORIZON).total_seconds()
+            analysis, outcomes = await _latest(store, application)
+            # A large graph takes a while; other requests are answered meanwhile.
+            return await asyncio.to_thread(what_if, analysis, requested, under, seconds, outcomes, after_seconds=after)
+        except InvalidQuestion as wrong:
+            raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
+        except NotYet as missing:
+            raise Problem(409, messages.no_prediction_yet(application, missing)) from None
+
+    return routes
+
+
+async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
+    """Return the newest analysis and the outcomes of earlier actions, newest first, as in a plan request."""
+    newest = await _newest(store, application, ["analysis", "outcome"])
+    if newest.analysis is None:
+        raise NotYet("it was not analysed yet")
+    state = await _state(store, application)
+    outcomes = [outcome for cycle in state.cycles for outcome in cycle.outcomes]
+    if newest.outcome is not None:
+        outcomes.append(newest.outcome)  # the only one after a rebuild
+    return newest.analysis, sorted(outcomes, key=lambda outcome: outcome.at, reverse=True)
+
+
+def _duration(field: str, text: str, bounds: tuple[str, str]) -> timedelta:
+    """Parse a duration of the query; 422 unless it lies within the bounds."""
+    try:
+        found, problem = parse_duration(text), messages.outside(*bounds)
+        if parse_duration(bounds[0]) <= found <= parse_duration(bounds[1]):
+            return found
+    except ValueError as error:
+        problem = str(error)
+    raise Problem(422, f"{field}: {problem}", errors=[(f"query.{field}", problem)])

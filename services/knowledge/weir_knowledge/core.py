@@ -1,0 +1,418 @@
+"""The stored state of an application, and how each message changes it. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, get_args
+from uuid import UUID
+
+from pydantic import Field
+
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Deployment,
+    Estimate,
+    LoopResult,
+    Message,
+    Observation,
+    Outcome,
+    OutcomeOrder,
+    Parallelism,
+    Plan,
+    Score,
+    Symptom,
+    precedes,
+)
+from weir_contracts.base import Timestamp
+
+from . import messages
+from .advice import MIN_ADVISED_SECONDS, Advice, AdviceView, advice_view, advised
+from .spend import Spend, SpendView, spend_view, spent
+
+Event = Observation | Analysis | Plan | Outcome
+Kind = Literal["observation", "analysis", "plan", "outcome"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Stage = Literal["monitor", "analyzer", "planner"]
+
+MAX_HISTORY_COUNT = 10_000
+MAX_OPEN_CYCLES = 20
+USUAL_OPERATORS = 50
+MAX_CYCLES_BYTES = 4_000_000
+"""Of the explained cycles of an application: each message about it reads and writes them."""
+MAX_OUTCOMES = 20
+"""Of one cycle: the newest."""
+MAX_PROBLEMS = 10
+MIN_SILENCE_SECONDS = 15.0
+
+
+class HistoryLimits(Message):
+    """How much history is kept for each application."""
+
+    history_count: Annotated[int, Field(ge=1, le=MAX_HISTORY_COUNT)] = 500
+    history_age_seconds: Annotated[float, Field(gt=0)] = 86_400.0
+    cycles_count: Annotated[int, Field(ge=1, le=1_000)] = 60
+
+
+class Reading(Message):
+    """The part of an observation that explains a decision."""
+
+    observed_at: Timestamp
+    status: str
+    message: str = ""
+    observed: dict[str, int] = Field(default_factory=dict)
+    problems: list[str] = Field(default_factory=list)
+
+
+class Understanding(Message):
+    """The part of an analysis that explains a decision."""
+
+    arrival_rate: Estimate
+    lag_records: Estimate
+    lag_seconds: Estimate
+    bottleneck: str | None = None
+    symptoms: list[Symptom] = Field(default_factory=list)
+
+
+class Cycle(Message):
+    """One cycle of the loop, joined by the observation's id: observation → analysis → plan with guards → outcomes."""
+
+    correlation_id: UUID
+    reading: Reading | None = None
+    analysis: Understanding | None = None
+    plan: Plan | None = None
+    outcomes: list[Outcome] = Field(default_factory=list)
+
+
+class End(Message):
+    """The result of an earlier cycle's plan, or its present phase."""
+
+    plan_id: UUID
+    phase: str
+
+
+HistoryEntry = LoopResult | End
+"""An entry of the append-only history, which is stored apart from the state that each message needs."""
+
+
+class NewestTimes(Message):
+    """When the newest message of each kind was observed; of outcomes the order of the newest. None: none arrived yet."""
+
+    observation: Timestamp | None = None
+    analysis: Timestamp | None = None
+    plan: Timestamp | None = None
+    outcome: OutcomeOrder | None = None
+
+    def newer_than(self, outcome: Outcome) -> bool:
+        """Return whether an outcome is older than the newest one, whatever order the two arrived in."""
+        return self.outcome is not None and precedes(outcome.order, self.outcome)
+
+    @property
+    def newest(self) -> datetime | None:
+        """When the newest message of all kinds was observed."""
+        outcome = self.outcome and self.outcome[1]
+        return max((at for at in (self.observation, self.analysis, self.plan, outcome) if at), default=None)
+
+
+class Newest(Message):
+    """The newest message of each kind of one application, for clients; the next message does not need them."""
+
+    application: str
+    observation: Observation | None = None
+    analysis: Analysis | None = None
+    plan: Plan | None = None
+    outcome: Outcome | None = None
+    spend: Spend | None = None
+    """Slot-seconds since the policy acts. None: it does not act."""
+    advice: Advice | None = None
+    """What following the plans would have cost. None: the policy does not advise."""
+
+    @classmethod
+    def read(cls, application: str, documents: Mapping[str, str]) -> "Newest":
+        """Read JSON by kind. `ValueError` for an invalid message."""
+        parts = [("application", json.dumps(application)), *documents.items()]
+        body = ",".join(f'"{name}":{text}' for name, text in parts)
+        return cls.model_validate_json(f"{{{body}}}")
+
+    def times(self) -> NewestTimes:
+        """Return the times that a state keeps of these messages."""
+        messages = (message for kind in KINDS if (message := getattr(self, kind)) is not None)
+        return NewestTimes().model_copy(update={kind_of(message): _position(message) for message in messages})
+
+
+class State(Message):
+    """The part of an application that its next message needs: times of the newest messages, and the explained cycles,
+    newest first."""
+
+    application: str
+    times: NewestTimes = Field(default_factory=NewestTimes)
+    cycles: list[Cycle] = Field(default_factory=list)
+    open_cycles: list[Cycle] = Field(default_factory=list)
+    """Cycles without a plan; a plan may arrive after the next observation."""
+    spend: Spend | None = None
+    """Slot-seconds since the policy acts. None: it does not act."""
+    advice: Advice | None = None
+    """What following the plans would have cost. None: the policy does not advise."""
+
+
+def remember(state: State, event: Event, limits: HistoryLimits) -> State:
+    """Return `state` with `event` added; the same object for a duplicate and for an event older than the newest of its
+    kind."""
+    times, kind = state.times, kind_of(event)
+    if isinstance(event, Outcome):
+        stored = (earlier.id for cycle in state.cycles for earlier in cycle.outcomes)
+        if times.newer_than(event) or event.order == times.outcome or event.id in stored:
+            return state
+    elif (newest := getattr(times, kind)) is not None and event.observed_at <= newest:
+        return state
+    if isinstance(event, Outcome):
+        changed = _with_outcome(state, event)
+    elif isinstance(event, Observation):
+        changed = _joined(state, event.id, {"reading": _reading(event)})
+        changed = changed.model_copy(update={"spend": spent(state.spend, event)})
+    elif isinstance(event, Analysis):
+        understanding = Understanding.model_validate(event, from_attributes=True)
+        changed = _joined(state, event.observation_id, {"analysis": understanding})
+        newest = state.cycles[0].plan if state.cycles else None
+        changed = changed.model_copy(update={"advice": advised(state.advice, event, newest)})
+    else:
+        changed = _with_plan(state, event, limits)
+    return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})
+
+
+def spend_sentence(spend: SpendView | None, advice: AdviceView | None, advising: Advice | None) -> str:
+    """Return the sentence of the sums that are known, or why neither is; `advising` are the sums of an advising policy."""
+    known = advice or spend
+    if known is not None:
+        return known.sentence
+    if advising is None:
+        return messages.nothing_spent()
+    return messages.too_little_advised(advising.seconds, MIN_ADVISED_SECONDS)
+
+
+def kind_of(event: Event) -> Kind:
+    kinds: Mapping[type[Event], Kind] = {Observation: "observation", Analysis: "analysis", Plan: "plan"}
+    return kinds.get(type(event), "outcome")
+
+
+def _position(event: Event) -> datetime | OutcomeOrder:
+    return event.order if isinstance(event, Outcome) else event.observed_at
+
+
+def _joined(state: State, correlation_id: UUID, part: dict[str, Reading | Understanding]) -> State:
+    """Add `part` to its cycle: one with a plan, one that waits for its plan, or a new one."""
+    for name, cycles in (("cycles", state.cycles), ("open_cycles", state.open_cycles)):
+        if any(cycle.correlation_id == correlation_id for cycle in cycles):
+            changed = [c.model_copy(update=part) if c.correlation_id == correlation_id else c for c in cycles]
+            return state.model_copy(update={name: changed})
+    opened = Cycle(correlation_id=correlation_id).model_copy(update=part)
+    return state.model_copy(update={"open_cycles": [opened, *state.open_cycles][:MAX_OPEN_CYCLES]})
+
+
+def _reading(observation: Observation) -> Reading:
+    return Reading(
+        observed_at=observation.observed_at,
+        status=observation.status,
+        message=observation.message,
+        observed=_running(observation.deployment) if observation.deployment else {},
+        problems=_problems(observation),
+    )
+
+
+def _problems(observation: Observation) -> list[str]:
+    return [f"{p.where}: {p.what}" for p in observation.problems][:MAX_PROBLEMS]
+
+
+def _with_plan(state: State, plan: Plan, limits: HistoryLimits) -> State:
+    """Add a plan. Every scale plan is kept, and of consecutive holds with one reason the latest."""
+    cycle = next((c for c in state.open_cycles if c.correlation_id == plan.observation_id), None)
+    cycle = (cycle or Cycle(correlation_id=plan.observation_id)).model_copy(update={"plan": plan})
+    earlier = state.cycles
+    last = earlier[0].plan if earlier else None
+    if last is not None and (last.kind, last.code) == (plan.kind, plan.code) and plan.kind == "hold":
+        earlier = earlier[1:]
+    still_open = [c for c in state.open_cycles if c.correlation_id != plan.observation_id]
+    cycles = [cycle, *earlier][: _kept(plan, limits)]
+    return state.model_copy(update={"cycles": cycles, "open_cycles": still_open})
+
+
+def _kept(plan: Plan, limits: HistoryLimits) -> int:
+    """Return how many cycles are kept: fewer of a large application, whose every plan names each operator several times."""
+    if len(plan.current) <= USUAL_OPERATORS:
+        return limits.cycles_count
+    return max(1, min(limits.cycles_count, MAX_CYCLES_BYTES // len(plan.model_dump_json())))
+
+
+def _with_outcome(state: State, outcome: Outcome) -> State:
+    cycles = [
+        cycle.model_copy(update={"outcomes": [*cycle.outcomes, outcome][-MAX_OUTCOMES:]})
+        if cycle.plan is not None and cycle.plan.id == outcome.plan_id
+        else cycle
+        for cycle in state.cycles
+    ]
+    return state.model_copy(update={"cycles": cycles})
+
+
+def history_entries(event: Event, after: State) -> list[tuple[str, HistoryEntry]]:
+    """Return the history entries, with their application, of an event that led to the state `after`: those of plans and
+    outcomes."""
+    if isinstance(event, Outcome):
+        return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
+    if not isinstance(event, Plan):
+        return []
+    analysis = after.cycles[0].analysis
+    lag, arrivals = (analysis.lag_seconds.value, analysis.arrival_rate.value) if analysis else (None, None)
+    return [(event.application, event.in_short(lag, arrivals))]
+
+
+def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[LoopResult]:
+    """Return past cycles, each once, with the results of their plans."""
+    once = {line.plan_id: line for line in lines}
+    return [
+        line.model_copy(update={"outcome": ends[plan_id]}) if plan_id in ends else line
+        for plan_id, line in once.items()
+    ]
+
+
+def history_at(lines: Iterable[LoopResult], now: datetime, limits: HistoryLimits) -> list[LoopResult]:
+    """Return the past cycles within the limits at `now`; they age without new plans, too."""
+    oldest = now - timedelta(seconds=limits.history_age_seconds)
+    return [line for line in lines if line.at >= oldest][: limits.history_count]
+
+
+class Ages(Message):
+    """Seconds since the last message of each stage; None: none arrived yet."""
+
+    monitor: float | None = None
+    analyzer: float | None = None
+    planner: float | None = None
+
+
+class Summary(Message):
+    """An application on one screen."""
+
+    application: str
+    mode: str | None = None
+    status: str | None = None
+    objective_seconds: float | None = None
+    lag_seconds: float | None = None
+    lag_records: float | None = None
+    arrival_rate: float | None = None
+    lower_bounds: dict[str, float] = Field(default_factory=dict)
+    """What is known in part of `lag_seconds`, `lag_records` and `arrival_rate`, by name: the value is this or more."""
+    bottleneck: str | None = None
+    planned: Parallelism | None = None
+    requested: Parallelism | None = None
+    observed: dict[str, int] | None = None
+    """Subtasks that run; 0 of workloads without a ready replica."""
+    decision: str | None = None
+    decision_code: str | None = None
+    decided_at: Timestamp | None = None
+    action: str | None = None
+    action_phase: str | None = None
+    obstacle: str | None = None
+    """Why the application cannot be scaled now. None: no reason is known."""
+    obstacle_code: str | None = None
+    ages_seconds: Ages = Field(default_factory=Ages)
+    silent: list[Stage] = Field(default_factory=list)
+    """Stages whose last message is older than three intervals (at least 15 s)."""
+    problems: list[str] = Field(default_factory=list)
+    """Problems of the last scrape, ten at most."""
+    spend: SpendView | None = None
+    """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
+    advice: AdviceView | None = None
+    """What following the plans would have cost, and how late it would have been. None: the policy does not advise, or too
+    little was observed."""
+    scores: list[Score] = Field(default_factory=list)
+    """What the plans of the policy's planner, candidates and shadows would have led to. Empty: it has one planner, or
+    nothing was judged yet."""
+    spend_sentence: str | None = None
+    """The one that is known of both in a sentence, or why nothing is."""
+
+
+def _lower_bounds(analysis: Analysis) -> dict[str, float]:
+    found = {name: getattr(analysis, name).lower_bound for name in ("lag_seconds", "lag_records", "arrival_rate")}
+    return {name: bound for name, bound in found.items() if bound is not None}
+
+
+SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan", "outcome")
+"""Kinds of messages that a summary is built from."""
+_PASSING = frozenset({"other-deployment", "unreachable", "rollout", "rollback-unreachable"})
+_LASTING = frozenset({"contested", "unsupported", "paused-workload", "other-autoscaler", "selector", "forbidden"}) | {
+    *("namespace-forbidden", "out-of-reach", "rejected", "rollback-rejected")
+}
+"""Codes of outcomes of a target that is not scaled: until the next plan, and until another outcome."""
+
+
+def _obstacle(newest: Newest) -> tuple[str, str] | tuple[None, None]:
+    """Return code and sentence of what keeps the application from being scaled: the target as it was last observed, or
+    the executor's last word."""
+    observation, plan, outcome = newest.observation, newest.plan, newest.outcome
+    if observation is not None:
+        deployment = observation.deployment
+        missing = [each.what for each in observation.problems if each.where.startswith("target.")]
+        if observation.status in ("not_found", "unreachable"):
+            return observation.status.replace("_", "-"), observation.message or "the target was not observed"
+        if deployment is not None and deployment.health == "ended":
+            return "ended", observation.message or f"the target is {deployment.state}"
+        if missing and not (deployment is not None and deployment.workloads):
+            return "not-found", missing[0]
+    if outcome is not None and (
+        outcome.code in _LASTING or (outcome.code in _PASSING and plan is not None and plan.kind != "hold")
+    ):
+        return outcome.code, outcome.sentence
+    return None, None
+
+
+def _running(deployment: Deployment) -> dict[str, int]:
+    """Return the subtasks that run. A deployment's `observed` is 1 or more, also of workloads without a ready replica."""
+    ready = {each.name: each.ready for each in deployment.workloads}
+    none = bool(ready) and not any(count != 0 for count in ready.values())
+    return {name: 0 if none or ready.get(name) == 0 else p for name, p in deployment.observed.items()}
+
+
+def summarise(
+    newest: Newest, action: ActionState | None, now: datetime, *, mode: str | None, objective_seconds: float | None,
+    interval_seconds: float,
+) -> Summary:  # fmt: skip
+    """Summarise an application. A stage is silent after three intervals (at least 15 s) without a message."""
+    observation, analysis, plan = newest.observation, newest.analysis, newest.plan
+    stages: Mapping[Stage, Observation | Analysis | Plan | None] = {
+        "monitor": observation, "analyzer": analysis, "planner": plan
+    }  # fmt: skip
+    ages = {
+        stage: None if message is None else round(max(0.0, (now - message.observed_at).total_seconds()), 3)
+        for stage, message in stages.items()
+    }
+    limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
+    deployment = observation.deployment if observation else None
+    spend, advice = spend_view(newest.spend), advice_view(newest.advice)
+    code, obstacle = _obstacle(newest)
+    return Summary(
+        application=newest.application,
+        mode=mode,
+        status=observation.status if observation else None,
+        objective_seconds=objective_seconds,
+        lag_seconds=analysis.lag_seconds.value if analysis else None,
+        lag_records=analysis.lag_records.value if analysis else None,
+        arrival_rate=analysis.arrival_rate.value if analysis else None,
+        lower_bounds=_lower_bounds(analysis) if analysis else {},
+        bottleneck=analysis.bottleneck if analysis else None,
+        planned=(plan.approved or plan.current or None) if plan else None,
+        requested=deployment.requested if deployment else None,
+        observed=_running(deployment) if deployment else None,
+        decision=plan.sentence if plan else None,
+        decision_code=plan.code if plan else None,
+        decided_at=plan.created_at if plan else None,
+        action=action.sentence if action else None,
+        action_phase=action.phase if action else None,
+        obstacle=obstacle,
+        obstacle_code=code,
+        ages_seconds=Ages.model_validate(ages),
+        silent=[name for name, age in ages.items() if age is None or age > limit],
+        problems=_problems(observation) if observation else [],
+        spend=spend,
+        advice=advice,
+        scores=[course.score for course in plan.state.courses] if plan else [],
+        spend_sentence=spend_sentence(spend, advice, newest.advice if mode == "advise" else None),
+    )

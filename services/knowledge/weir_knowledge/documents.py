@@ -1,0 +1,162 @@
+"""Addresses, callers and responses of the API: response types that are no contracts, and the description of every
+route's responses."""
+
+from contextlib import suppress
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query
+from pydantic import BaseModel, Field
+
+from weir_contracts import (
+    Analysis,
+    LoopResult,
+    Message,
+    Observation,
+    Outcome,
+    Plan,
+    ScalingPolicy,
+    example,
+    parse_duration,
+)
+from weir_contracts.export import CONTRACTS
+from weir_runtime import problems
+from weir_runtime.auth import Caller, requires
+from weir_runtime.problems import Problem
+
+from . import messages
+from .advice import AdviceView
+from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
+from .spend import SpendView
+
+Responses = dict[int | str, dict[str, Any]]
+Namespace = Annotated[str, Path(examples=["shop"])]
+Name = Annotated[str, Path(examples=["orders"])]
+
+
+def application_of(namespace: Namespace, name: Name) -> str:
+    """Return the application that an address names."""
+    return f"{namespace}/{name}"
+
+
+Application = Annotated[str, Depends(application_of)]
+Reader = Annotated[Caller, Depends(requires("read"))]
+Writer = Annotated[Caller, Depends(requires("write"))]
+Executor = Annotated[Caller, Depends(requires("executor"))]
+Next = Annotated[str | None, Field(description="`after` of the next page; null: this was the last one")]
+
+
+_INSTANT = "a time such as 2026-06-14T18:30:00Z, or a duration before now such as 2h"
+SinceInstant = Annotated[
+    str | None, Query(max_length=40, description=f"from when: {_INSTANT}; without it from the oldest", examples=["2h"])
+]
+UntilInstant = Annotated[
+    str | None, Query(max_length=40, description=f"until when: {_INSTANT}; without it to the newest", examples=["30m"])
+]
+
+
+def time_range(since: str | None, until: str | None, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return both ends of a time range of the query; 422 if one cannot be read, or the first is after the second."""
+    begin, end = _instant("since", since, now), _instant("until", until, now)
+    if begin is not None and end is not None and begin > end:
+        raise Problem(422, "since: is after until", errors=[("query.since", "is after until")])
+    return begin, end
+
+
+def _instant(field: str, text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    with suppress(ValueError, OverflowError):
+        return now - parse_duration(text)
+    with suppress(ValueError):
+        # A plus sign that was not encoded arrives as a space.
+        found = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        if found.tzinfo is not None:
+            return found
+    sentence = f"must be {_INSTANT}"
+    raise Problem(422, f"{field}: {sentence}", errors=[(f"query.{field}", sentence)])
+
+
+class Policies(Message):
+    """A page of policies."""
+
+    items: list[ScalingPolicy]
+    next: Next = None
+
+
+class Applications(Message):
+    """A page of applications."""
+
+    items: list[Summary]
+    next: Next = None
+
+
+class History(Message):
+    """Past cycles in one line each, newest first."""
+
+    items: list[LoopResult]
+
+
+class Explanation(Message):
+    """The last decisions, newest first."""
+
+    items: list[Cycle]
+    advice: AdviceView | None = None
+    """What following the plans would have cost, and how late it would have been. None: the policy does not advise, or too
+    little was observed."""
+    spend: SpendView | None = None
+    """Slot-hours since the policy acts. None: it does not act, or too little was observed."""
+    spend_sentence: str | None = None
+    """The same in a sentence, or why nothing is known."""
+
+
+@cache
+def examples() -> dict[type[BaseModel], Any]:
+    """Return an example of every response: the contracts' golden examples, and what knowledge makes of them."""
+    shown: dict[type[BaseModel], Any] = {model: example(name) for name, model in CONTRACTS.items()}
+    observation, analysis = Observation(**shown[Observation]), Analysis(**shown[Analysis])
+    plan, outcome = Plan(**shown[Plan]), Outcome(**shown[Outcome])
+    state = State(application=plan.application)
+    for message in (observation, analysis, plan, outcome):
+        state = remember(state, message, HistoryLimits())
+    newest = Newest(application=plan.application, observation=observation, analysis=analysis, plan=plan)
+    summary = summarise(newest, None, plan.created_at, mode="act", objective_seconds=30.0, interval_seconds=5.0)
+    line = plan.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value)
+    built = (summary, state.cycles[0], line.model_copy(update={"outcome": outcome.phase}))
+    shown |= {type(model): model.model_dump(mode="json", exclude_unset=True) for model in built}
+    shown[Policies] = {"items": [shown[ScalingPolicy]], "next": None}
+    shown[Applications] = {"items": [shown[Summary]], "next": None}
+    shown[History] = {"items": [shown[LoopResult]]}
+    shown[Explanation] = {"items": [shown[Cycle]]}
+    return shown
+
+
+def shows(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the content of a response, with the example of `model`."""
+    return {"content": {"application/json": {"example": examples()[model]}}}
+
+
+def responds(model: type[BaseModel], *more: Responses) -> dict[str, Any]:
+    """Return the arguments of a route that responds with `model`: its type, its example, and further responses."""
+    responses: Responses = {200: shows(model)}
+    for each in more:
+        responses |= each
+    return {"response_model": model, "responses": responses}
+
+
+def refuses(status: int, description: str, detail: str, *fields: tuple[str, str]) -> Responses:
+    """Return a further response of a route: a problem document with its example."""
+    return {status: problems.documented(description, status, detail, *fields)}
+
+
+ERRORS: Responses = {
+    "4XX": problems.documented("The request is wrong", 404, messages.unknown_application("shop/orders")),
+    **refuses(503, "The store is away", "redis: connection refused"),
+}
+"""How every route may fail."""
+CHANGED = refuses(409, "Another writer was first", messages.changed_by_another("shop/orders", 8))
+_WRONG_LAG = "must be a duration with a unit such as 30s"
+WRONG_POLICY = refuses(
+    422, "Names every wrong field", f"spec.objective.maxLag: {_WRONG_LAG}", ("spec.objective.maxLag", _WRONG_LAG)
+)

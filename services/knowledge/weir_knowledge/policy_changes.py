@@ -1,0 +1,244 @@
+"""Changes of policies, from the REST API and from resources of Kubernetes: checked, versioned, and each policy with one
+owner."""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import structlog
+
+from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
+from weir_contracts.resource import RELEASE
+from weir_runtime.auth import Caller
+from weir_runtime.clock import Clock
+from weir_runtime.problems import Problem, invalid
+from weir_runtime.reach import REACH, Reach
+
+from . import messages
+from .adapters.planner import PlannerAway, PlannerCatalogue, named
+from .store import Store, StoreUnavailable, TargetTaken, VersionConflict
+from .targets import claims, may_be_same_job, rival, runs
+
+_LOG = structlog.get_logger("policies")
+Owner = Literal["rest", "resource"]
+MAX_POLICY_BYTES = 65_536
+Result = Literal["created", "replaced", "unchanged"]
+_USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
+"""Of a policy that names none: nothing to check."""
+
+
+@dataclass(eq=False, repr=False)
+class PolicyChanges:
+    """Writes policies: each change is a new version with its author and time.
+
+    `on_change` is called after each stored change, so that it is published at once; `reach` is what policies may name.
+    """
+
+    store: Store
+    clock: Clock
+    catalogue: PlannerCatalogue
+    on_change: Callable[[], None]
+    reach: Reach = REACH
+    resource_namespaces: Collection[str] = ()
+    """Namespaces whose ScalingPolicy resources are policies; in others the policy of a resource belongs to the REST API."""
+    resource_exists: Callable[[str], Awaitable[bool]] | None = None
+    """Returns whether the resource of an application may exist. None: every one may."""
+
+    async def existing(self, application: str) -> ScalingPolicy:
+        """Return the policy; 404 if there is none. `StoreUnavailable` if it may still have to be restored."""
+        policy = await self.store.policy(application)
+        if policy is None:
+            if not await self.store.is_complete():
+                raise StoreUnavailable(messages.incomplete())
+            raise Problem(404, messages.no_policy(application))
+        return policy
+
+    async def put(
+        self,
+        policy: ScalingPolicy,
+        caller: Caller,
+        expected: int | None,
+        owner: Owner = "rest",
+        *,
+        dry_run: bool = False,
+    ) -> tuple[ScalingPolicy, Result]:
+        """Check and store what a user wrote; returns what is stored. A document of the REST API that is stored already
+        makes no new version; `dry_run` checks and stores nothing.
+
+        409 if `expected` is not the stored version, and for the policy of the other owner unless that released it;
+        422 for addresses that are not allowed, unknown planners and invalid parameters.
+        """
+        _check_size(policy)
+        before = await self.store.policy(policy.application)
+        if before is None or owner == "rest" or before.metadata.annotations.get(RELEASE) != "true":
+            self._check_owner(before, owner)
+        self._check_reach(policy)
+        await _check_planners(policy, before, self.catalogue)
+        policy = _with_metadata(
+            policy,
+            owner=None if owner == "rest" else owner,
+            # The document's own: an exported policy is paused as it was, one that is written as paused resumes to advise.
+            mode_before_pause=policy.metadata.mode_before_pause if policy.spec.mode == "paused" else None,
+        )
+        if owner == "rest" and before is not None and _as_written(policy) == _as_written(before):
+            if expected not in (None, before.metadata.version):
+                raise _conflict(policy.application, before)
+            return before, "unchanged"
+        stored = await self._write(policy, before, caller, expected, dry_run=dry_run)
+        return stored, "created" if before is None else "replaced"
+
+    async def delete(self, application: str, caller: Caller, expected: int | None, owner: Owner = "rest") -> None:
+        """Delete a policy; 404 if there is none, 409 as for `put`, unless the resource that owned it exists no more."""
+        before = await self.store.policy(application)
+        if owner == "resource" or self.resource_exists is None or await self.resource_exists(application):
+            self._check_owner(before, owner)
+        try:
+            if not await self.store.delete_policy(application, expected, _by_time(self.clock.now())):
+                raise Problem(404, messages.no_policy(application))
+        except VersionConflict as conflict:
+            raise _conflict(application, conflict.current) from None
+        _LOG.info("policy-deleted", application=application, author=caller.name)
+        self.on_change()
+
+    async def _write(
+        self,
+        policy: ScalingPolicy,
+        before: ScalingPolicy | None,
+        caller: Caller,
+        expected: int | None,
+        *,
+        dry_run: bool = False,
+    ) -> ScalingPolicy:
+        """Store the version after `before`, which was checked; 409 if another writer was first."""
+        version = (before.metadata.version or 0) if before else 0
+        if expected is not None and expected != version:
+            raise _conflict(policy.application, before)
+        now = self.clock.now()
+        deleted = await self.store.deletion(policy.application) or 0
+        # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
+        following = max(version + 1, deleted + 1, _by_time(now))
+        stored = _with_metadata(policy, version=following, updated_at=now, updated_by=caller.name)
+        if before is None or before.subject != policy.subject:
+            await self._check_job(policy)
+        if dry_run:
+            others = {each.application: claims(each.subject) for each in await self.store.policies()}
+            others.pop(policy.application, None)
+            if (taken_by := rival(claims(policy.subject), others)) is not None:
+                raise _taken(policy, taken_by)
+            return stored
+        try:
+            await self.store.put_policy(stored, version)
+        except VersionConflict as conflict:
+            raise _conflict(policy.application, conflict.current) from None
+        except TargetTaken as taken:
+            raise _taken(policy, taken.application) from None
+        _LOG.info(
+            "policy-written",
+            application=policy.application,
+            author=caller.name,
+            version=following,
+            mode=policy.spec.mode,
+            mode_before=before.spec.mode if before else None,
+        )
+        self.on_change()
+        return stored
+
+    def _check_owner(self, before: ScalingPolicy | None, owner: Owner) -> None:
+        """Raise 409 for a policy that another owner wrote."""
+        if before is None:
+            return
+        by_resource = before.metadata.owner == "resource" and before.metadata.namespace in self.resource_namespaces
+        present: Owner = "resource" if by_resource else "rest"
+        if present != owner:
+            raise Problem(409, messages.owned(before.application, present), extra={"owner": present})
+
+    def _check_reach(self, policy: ScalingPolicy) -> None:
+        """Raise 422 for what the policy's namespace may not name. The addresses of a name are checked at each connect."""
+        if (refused := self.reach.refusal(policy.subject)) is not None:
+            field, reason = f"spec.{refused[0]}", refused[1]
+            raise Problem(422, f"{field}: {reason}", errors=[(field, reason)])
+
+    async def _check_job(self, policy: ScalingPolicy) -> None:
+        """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
+        observation."""
+        for other in may_be_same_job(policy, await self.store.policies()):
+            newest = await self.store.newest(other, ["observation"])
+            if runs(newest.observation if newest else None, policy.subject.flink.job):
+                raise _taken(policy, other)
+
+    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Stop planning; the policy says in which mode it resumes."""
+        policy = await self.existing(application)
+        if policy.spec.mode == "paused":
+            return policy
+        return await self._with_mode(_with_metadata(policy, mode_before_pause=policy.spec.mode), "paused", caller)
+
+    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Restore the mode of before the pause; a policy that was written as paused advises."""
+        policy = await self.existing(application)
+        if policy.spec.mode != "paused":
+            return policy
+        mode = policy.metadata.mode_before_pause or "advise"
+        return await self._with_mode(_with_metadata(policy, mode_before_pause=None), mode, caller)
+
+    async def _with_mode(
+        self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
+    ) -> ScalingPolicy:
+        changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
+        return await self._write(changed, policy, caller, policy.metadata.version)
+
+
+def _check_size(policy: ScalingPolicy) -> None:
+    """Raise 422 for a policy that is too large to go with each message about its application."""
+    size = len(policy.model_dump_json(exclude_unset=True).encode())
+    if size > MAX_POLICY_BYTES:
+        detail = messages.policy_too_large(size, MAX_POLICY_BYTES)
+        raise Problem(422, detail, errors=[("body", detail)])
+
+
+def _with_metadata(policy: ScalingPolicy, **changes: object) -> ScalingPolicy:
+    """Return the policy with these fields of its metadata; None removes one from the document."""
+    metadata = policy.metadata.model_copy(update=changes)
+    metadata.model_fields_set.difference_update(name for name, value in changes.items() if value is None)
+    return policy.model_copy(update={"metadata": metadata})
+
+
+def _as_written(policy: ScalingPolicy) -> dict[str, Any]:
+    """Return the document without what the service sets."""
+    document = policy.to_document()
+    for name in ("version", "updatedAt", "updatedBy"):
+        document["metadata"].pop(name, None)
+    return document
+
+
+async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
+    """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of
+    a policy can be changed while the planner service is away."""
+    spec = policy.spec
+    planners = named(spec)
+    if planners == (named(before.spec) if before else [_USUAL_PLANNER]):
+        return
+    try:
+        wrong = await catalogue.problems(spec)
+    except PlannerAway as away:
+        errors = [("spec.planner", "was changed and could not be checked")]
+        raise Problem(503, messages.planners_unchecked(away), errors=errors) from None
+    if wrong:
+        raise invalid(InvalidDocument(wrong))
+
+
+def _taken(policy: ScalingPolicy, other: str) -> Problem:
+    """Return the refusal of a second policy for one target."""
+    detail = messages.target_taken(policy.application, other)
+    return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
+
+
+def _by_time(now: datetime) -> int:
+    """Return the smallest version of a change made now: the millisecond."""
+    return int(now.timestamp() * 1000)
+
+
+def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
+    version = current.metadata.version if isinstance(current, ScalingPolicy) else None
+    return Problem(409, messages.changed_by_another(application, version), extra={"currentVersion": version})

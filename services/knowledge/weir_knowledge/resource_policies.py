@@ -1,0 +1,233 @@
+"""Policies from ScalingPolicy resources of Kubernetes, and the status of these resources.
+
+The resources are compared with the stored policies, so nothing depends on an event that may be missed: a policy is
+written if its resource has another uid or generation, and deleted if its resource was deleted. Resources that cannot be
+read (an interrupted watch, a missing right or definition) delete nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import structlog
+from prometheus_client import Gauge
+
+from weir_contracts import InvalidPolicy, parse_policy
+from weir_contracts.resource import document_of
+from weir_engines.kubernetes.api import ApiFailed
+from weir_runtime.auth import Caller
+from weir_runtime.loop import Stop, run_forever
+from weir_runtime.problems import Problem
+
+from .core import Summary
+from .policy_changes import PolicyChanges
+from .resource_status import Refusal, Resource, ResourceEvent, differs, status_of
+
+CHECK_SECONDS = 1.0
+COMPARE_SECONDS = 60.0
+"""Between two comparisons of all resources with the store; changed resources are compared at once."""
+RETRY_SECONDS = 30.0
+"""Between two attempts to store the same refused document."""
+STATUS_SECONDS = 5.0
+"""Between two looks at an application for its status."""
+REPEAT_SECONDS = 600.0
+"""Between two events of refusals with the same code."""
+EVENTS_OF = timedelta(hours=1)
+"""Age up to which an outcome is recorded: Kubernetes keeps events for an hour."""
+FIGURES_SECONDS = 30.0
+"""Between two writes of a status in which only figures changed."""
+_NEVER = float("-inf")
+_REASONS = {409: "Conflict", 422: "Invalid", 503: "Unavailable"}
+_CALLER = Caller("kubernetes", frozenset({"write"}))
+_log = structlog.get_logger("resources")
+_REFUSED = Gauge("weir_knowledge_resources_refused", "ScalingPolicy resources whose document is not in force")
+
+
+class Resources(Protocol):
+    """ScalingPolicy resources of a cluster: those of Kubernetes, or the tests' in memory."""
+
+    async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
+        """Return the resources of a namespace as the API server sends them; `ApiFailed` while they are not current."""
+
+    async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Write fields of a resource's status, and remove those that are None; `ApiFailed` if the resource was deleted or
+        the API server refuses."""
+
+    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
+        """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
+
+
+async def resource_exists(resources: Resources, application: str) -> bool:
+    """Return whether the resource of an application may exist: none does in a namespace that may not be read, since a
+    deleted namespace takes Weir's rights with it."""
+    try:
+        found = await resources.read(application.partition("/")[0])
+    except ApiFailed as error:
+        return not error.is_denied
+    return any(Resource.of(each).application == application for each in found)
+
+
+@dataclass
+class _Attempt:
+    """The last attempt to store a resource, and the work on its status. Times are monotonic seconds."""
+
+    resource: Resource
+    refusal: Refusal | None
+    stored_at: float
+    """Time of the last attempt to store it."""
+    looked_at: float = _NEVER
+    written_at: float = _NEVER
+    recorded: ResourceEvent | None = None
+    """The last event."""
+    recorded_at: float = _NEVER
+
+    def is_due(self, resource: Resource, now: float) -> bool:
+        """Return whether the resource is to be stored: it changed, or was refused a while ago."""
+        before = self.resource
+        if (before.uid, before.generation) != (resource.uid, resource.generation):
+            return True
+        return self.refusal is not None and now - self.stored_at >= RETRY_SECONDS
+
+
+@dataclass(eq=False, repr=False)
+class ResourcePolicies:
+    """Keeps policies as the resources of `changes.resource_namespaces` say, on the replica that publishes policies
+    (`publishes`)."""
+
+    resources: Resources
+    changes: PolicyChanges
+    publishes: Callable[[], bool]
+    summary_of: Callable[[str], Awaitable[Summary]]
+    _attempts: dict[str, dict[str, _Attempt]] = field(default_factory=dict, init=False)
+    """By namespace and application."""
+    _compared_at: dict[str, float] = field(default_factory=dict, init=False)
+    _failed: dict[str, str] = field(default_factory=dict, init=False)
+    """Logged failures by namespace; each is logged again after a minute at the earliest."""
+
+    async def run(self, stop: Stop) -> None:
+        """Check every second until stopped."""
+        await run_forever("resources", self.check, stop, pause_seconds=CHECK_SECONDS)
+
+    async def check(self) -> None:
+        """Store changed resources, delete the policies of deleted ones, and write each status that is due."""
+        if not self.publishes():
+            self._attempts.clear()
+            self._compared_at.clear()
+            _REFUSED.set(0)
+            return
+        for unlisted in self._attempts.keys() - set(self.changes.resource_namespaces):
+            del self._attempts[unlisted]
+            self._compared_at.pop(unlisted, None)
+        for namespace in sorted(self.changes.resource_namespaces):
+            try:
+                found = [Resource.of(each) for each in await self.resources.read(namespace)]
+                await self._check(namespace, {each.application: each for each in found})
+                failure = await self._show_all(namespace)
+            except ApiFailed as error:
+                failure = error
+            if failure is not None and self._failed.get(namespace) != failure.what:
+                _log.warning("kubernetes-failed", namespace=namespace, reason=failure.what)
+                self._failed[namespace] = failure.what
+        _REFUSED.set(
+            sum(each.refusal is not None for attempts in self._attempts.values() for each in attempts.values())
+        )
+
+    async def _check(self, namespace: str, found: Mapping[str, Resource]) -> None:
+        now, attempts = self.changes.clock.monotonic(), self._attempts.setdefault(namespace, {})
+        if now - self._compared_at.get(namespace, _NEVER) >= COMPARE_SECONDS:
+            await self._compare(namespace, found)
+            self._compared_at[namespace] = now
+            self._failed.pop(namespace, None)
+        for application in attempts.keys() - found.keys():
+            await self._delete(application)
+            del attempts[application]
+        for application, resource in found.items():
+            each = attempts.get(application)
+            if each is None or each.is_due(resource, now):
+                each = attempts[application] = _Attempt(resource, await self._store(resource), now)
+            each.resource = resource
+
+    async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
+        """Delete the policies whose resource was deleted, and forget resources whose policy the store lost."""
+        attempts, stored = self._attempts[namespace], {}
+        for policy in await self.changes.store.policies():
+            if policy.metadata.namespace == namespace and policy.metadata.owner == "resource":
+                stored[policy.application] = policy
+                if policy.application not in found:
+                    await self._delete(policy.application)
+        for application, each in list(attempts.items()):
+            if each.refusal is None and not (application in stored and each.resource.is_of(stored[application])):
+                del attempts[application]
+
+    async def _store(self, resource: Resource) -> Refusal | None:
+        """Store the resource's policy unless it is stored; return why it is not in force."""
+        try:
+            policy = parse_policy(document_of(resource.document))
+            stored = await self.changes.store.policy(resource.application)
+            if stored is not None and resource.is_of(stored):
+                return None
+            version = 0 if stored is None else stored.metadata.version
+            await self.changes.put(policy, _CALLER, version, "resource")
+        except InvalidPolicy as error:
+            return Refusal("Invalid", str(error))
+        except Problem as problem:
+            return Refusal(_REASONS.get(problem.status, "Refused"), problem.detail)
+        _log.info("policy-stored", application=resource.application, generation=resource.generation)
+        return None
+
+    async def _delete(self, application: str) -> None:
+        """Delete the policy of a deleted resource, unless it has another owner."""
+        with suppress(Problem):
+            await self.changes.delete(application, _CALLER, None, "resource")
+            _log.info("policy-deleted", application=application)
+
+    async def _show_all(self, namespace: str) -> ApiFailed | None:
+        """Write each status that is due; return why the first one could not be written."""
+        now, failure = self.changes.clock.monotonic(), None
+        for attempt in self._attempts[namespace].values():
+            if now - attempt.looked_at >= STATUS_SECONDS:
+                attempt.looked_at = now
+                try:
+                    await self._show(attempt, now)
+                except ApiFailed as error:
+                    failure = failure or error
+        return failure
+
+    async def _show(self, attempt: _Attempt, now: float) -> None:
+        """Write the status of a resource if it differs from the present one."""
+        resource = attempt.resource
+        stored = await self.changes.store.policy(resource.application)
+        policy = stored if stored is not None and stored.metadata.owner == "resource" else None
+        summary = None if policy is None else await self.summary_of(resource.application)
+        await self._record(attempt, now)
+        status = status_of(resource, attempt.refusal, policy, summary, self.changes.clock.now())
+        if not differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
+            return
+        # A merge patch keeps what it does not name: figures that became unknown are removed.
+        removed = dict.fromkeys(resource.status.keys() - status.keys())
+        namespace, _, name = resource.application.partition("/")
+        await self.resources.write_status(namespace, name, {**removed, **status})
+        attempt.written_at = now
+
+    async def _record(self, attempt: _Attempt, now: float) -> None:
+        """Record what was refused or done last, once. A refusal that repeats with each plan is recorded seldom."""
+        resource, last = attempt.resource, attempt.recorded
+        newest = await self.changes.store.newest(resource.application, ["outcome"])
+        outcome = None if newest is None else newest.outcome
+        if attempt.refusal is not None:
+            event = ResourceEvent.of_refusal(resource, attempt.refusal)
+        elif outcome is not None and self.changes.clock.now() - outcome.at < EVENTS_OF:
+            event = ResourceEvent.of_outcome(outcome)
+        else:
+            return
+        is_recent = now - attempt.recorded_at < REPEAT_SECONDS
+        if last is not None and (event.key == last.key or (is_recent and event.repeats(last))):
+            return
+        attempt.recorded, attempt.recorded_at = event, now
+        namespace, _, name = resource.application.partition("/")
+        try:
+            await self.resources.record(namespace, name, resource.uid, event, self.changes.clock.now())
+        except ApiFailed as error:
+            _log.warning("event-not-recorded", application=resource.application, reason=error.what)

@@ -1,0 +1,72 @@
+"""The knowledge service's settings."""
+
+from math import inf
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from weir_runtime.lease import Terms
+from weir_runtime.settings import KubernetesSettings
+
+from .core import MAX_HISTORY_COUNT
+
+
+class KnowledgeSettings(KubernetesSettings):
+    """Settings of the knowledge service: `WEIR_KNOWLEDGE_…` and the shared ones."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_KNOWLEDGE_", frozen=True, extra="ignore", populate_by_name=True)
+
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    """address of Redis, which stores everything; may contain a password, so it is never shown"""
+    planner_url: str | None = Field("http://127.0.0.1:8093", pattern=r"^https?://[^\s@]+$")
+    """address of the planner service, which checks planners and parameters of policies"""
+    planner_token: SecretStr | None = None
+    """bearer token for the planner service (role read)"""
+    history_count: int = Field(500, ge=1, le=MAX_HISTORY_COUNT)
+    """past cycles kept for each application"""
+    history_age_seconds: float = Field(86_400.0, gt=0)
+    """age after which a past cycle is deleted, in s"""
+    explained_cycles: int = Field(60, ge=1, le=1_000)
+    """cycles kept in full for `explain`: some 2 kB each"""
+    events_kept: int = Field(20_000, ge=100)
+    """events of the feed that a client can resume from"""
+    events_megabytes: int = Field(16, ge=1, le=100_000)
+    """memory of the feed in Redis, in MB; the oldest events are deleted when it is full"""
+    event_streams: int = Field(100, ge=1, le=5_000)
+    """open event streams, each with a connection to Redis; further ones get status 503"""
+    state_cache_bytes: int = Field(16_000_000, ge=0)
+    """cache of application states, in bytes of JSON; the process needs about seven times that"""
+    metrics_applications: int = Field(500, ge=0)
+    """applications with series in /metrics: about 20 each, and 10 for each operator"""
+    metrics_operators: int = Field(50, ge=0)
+    """operators of each application with series"""
+    rebuild_seconds: float = Field(120.0, gt=0)
+    """time limit for reading one topic when an emptied Redis is rebuilt, in s"""
+
+    lease_seconds: float = Field(10.0, ge=6, le=25)
+    """one replica publishes policies; another one takes over this long after it fails, in s. Brokers accept at least 6
+    s by default"""
+    forget_after_seconds: float = Field(3_600.0, ge=1)
+    """silence after which an application without a policy is ended and deleted, in s"""
+
+    kubernetes_namespaces: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
+        description="namespaces whose ScalingPolicy resources are policies, comma-separated; empty: none, and no connection to Kubernetes",
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _an_address(cls, url: SecretStr) -> SecretStr:
+        try:
+            parts = urlsplit(url.get_secret_value())
+            if parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0:
+                return url
+        except ValueError:
+            pass  # an invalid port
+        raise ValueError("must look like redis://host:6379/0 (or rediss://…)")
+
+    def terms(self) -> Terms:
+        """Return the terms of the lease of the replica that publishes policies; the others stand by without limit."""
+        return Terms("publisher", lease_seconds=self.lease_seconds, standby_seconds=inf)

@@ -1,0 +1,66 @@
+"""The planner's composition root."""
+
+import asyncio
+import sys
+
+from weir_runtime import health
+from weir_runtime.clock import SystemClock
+from weir_runtime.http import application
+from weir_runtime.loop import Stop
+from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.settings import load
+
+from .adapters.http import Credentials, PlannerClient
+from .api import planner_router
+from .planners import Planners
+from .registrations import Registrations
+from .remote import Remote
+from .request_cache import RequestCache
+from .service import Planner
+from .settings import PlannerSettings
+from .workers import Workers
+
+
+async def run(settings: PlannerSettings) -> int:
+    clock = SystemClock()
+    bus = settings.bus(clock)
+    workers = Workers(settings.workers)
+    cache = RequestCache(settings.observations_kept, settings.history_kept)
+    client = PlannerClient(
+        settings.allowed(),
+        Credentials(settings.credentials_folder),
+        reply_bytes=settings.reply_bytes,
+        request_bytes=settings.request_bytes,
+        ca_file=settings.plugin_ca_file,
+    )
+    remote = Remote(client, clock)
+    registrations = Registrations(bus, clock, on_removed=remote.forget)
+    planners = Planners(workers, registrations, remote)
+    planner = Planner(bus, clock, planners, cache, partitions=settings.partitions)
+    app = application("Weir planner", "Which planners there are, and what one would decide.")
+    checks = health.Health(clock)
+    checks.register("kafka", bus.ping)
+    checks.register("outcomes", planner.ping)
+    checks.register("planners", registrations.ping)
+    checks.register("installed-planners", planners.ping)
+    app.include_router(health.router(checks))
+    app.include_router(planner_router(planners, clock))
+
+    async def plan(stop: Stop) -> None:
+        if await wait_for_topics(bus, settings, stop, checks):
+            await asyncio.gather(registrations.follow(stop), planner.run(stop))
+
+    async def close() -> None:
+        workers.close()
+        await client.close()
+        await bus.close()
+
+    return await run_service("planner", settings, app=app, tasks={"planner": plan}, on_stopped=close)
+
+
+def main() -> int:
+    return asyncio.run(run(load(PlannerSettings, sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""Turn a request and a planner's reply into a plan. Pure: the same request gives the same plan, down to its id."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from weir_contracts import (
+    MAX_SENTENCE,
+    NO_OPINION,
+    Parallelism,
+    Plan,
+    PlanReply,
+    PlanRequest,
+    PlanState,
+    Prediction,
+    Recommendation,
+    ScaleAction,
+    UsualArrivals,
+    bounded,
+    derive_id,
+)
+from weir_predictor import Assumptions, Compared, compare
+from weir_sdk.installed import ask, planner_of
+from weir_sdk.request import Request
+
+from . import messages
+from .guards import Context, Proposal, amend
+from .guards.allowed import allowed
+from .guards.history import past_actions
+from .guards.proposal import MAX_UTILIZATION
+from .input_outage import prevents_scale_down, usual_arrivals
+from .recommendations import condensed, gathered, max_kept
+
+MIN_EXPIRY_SECONDS = 15.0
+MIN_STALENESS_SECONDS = 10.0
+MAX_RECOMMENDATIONS = 400
+TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
+
+
+def precheck(request: PlanRequest) -> PlanReply | None:
+    """Return a hold if there is a reason for one before any planner is called."""
+    analysis, spec = request.analysis, request.policy.spec
+    if spec.mode == "paused":
+        return _hold("paused", messages.PAUSED)
+    age = (request.now - analysis.observed_at).total_seconds()
+    limit = max(3 * spec.interval.total_seconds(), MIN_STALENESS_SECONDS)
+    if age > limit:
+        return _hold("stale", messages.stale(age, limit))
+    if analysis.status in ("unreachable", "not_found", "ended"):
+        return _hold(
+            analysis.status.replace("_", "-"),
+            messages.not_running(analysis.message or f"it is {analysis.status.replace('_', ' ')}"),
+        )
+    if request.topology is None or request.deployment is None:
+        return _hold("metric-missing", messages.NO_GRAPH)
+    if set(request.deployment.observed) != set(request.topology.names):
+        return _hold("metric-missing", messages.NO_PARALLELISM)
+    if request.deployment.is_final:
+        return _hold("job-ended", messages.job_ended(request.deployment.state))
+    return None
+
+
+def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
+    """Return the plan of the installed `planner` (default: the policy's) and the guards at the request's own time,
+    without servers.
+
+    Raises `UnknownPlanner` or `InvalidParameters`, both `ValueError`s whose sentence names the mistake.
+    """
+    name = planner or request.policy.spec.planner.name
+    planner_of(name)
+    reply = precheck(request)
+    if reply is None:
+        request = Request.of(request)  # planner and guards read it once
+        reply = ask(request, name)
+    state = request.state.model_copy(update={"memory": request.memory, "planner": name})
+    return make_plan(request, reply, state, planner=name, created_at=request.now)
+
+
+def coverage_problem(reply: PlanReply, request: PlanRequest) -> str | None:
+    """Return what is wrong with a reply that does not cover exactly the topology's operators."""
+    if reply.parallelism is None or request.topology is None:
+        return None
+    names, given = set(request.topology.names), set(reply.parallelism)
+    return None if given == names else messages.incomplete_reply(sorted(names - given), sorted(given - names))
+
+
+def make_plan(
+    request: PlanRequest,
+    reply: PlanReply,
+    state: PlanState,
+    *,
+    planner: str,
+    created_at: datetime,
+    planning_seconds: float | None = None,
+) -> Plan:
+    """Apply the guards to a reply and make the plan, with the state for the next one."""
+    if (problem := coverage_problem(reply, request)) is not None:
+        reply = _hold(INVALID_REPLY, f"the planner's reply {problem}")
+    reply = _into_limits(reply, request)
+    arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
+    recommendations = _recommendations(request, reply, state, arrivals)
+    actions = past_actions(state.actions, request.outcomes, request.now)
+    if reply.parallelism is None or request.topology is None or request.deployment is None:
+        proposal, predicted = None, None
+    else:
+        proposal = amend(reply, Context(Request.of(request), recommendations, arrivals, actions))
+        predicted = _predicted(reply, proposal, planner)
+        proposal = _worth_it(reply, proposal, predicted)
+    spec, deployment, approved = request.policy.spec, request.deployment, proposal.vector if proposal else None
+    lives = timedelta(seconds=max(3 * spec.interval.total_seconds(), MIN_EXPIRY_SECONDS))
+    return Plan(
+        id=derive_id(request.analysis.id, "plan"),
+        application=request.application,
+        analysis_id=request.analysis.id,
+        observation_id=request.analysis.observation_id,
+        observed_at=request.analysis.observed_at,
+        created_at=created_at,
+        expires_at=created_at + lives,
+        policy_version=request.policy.metadata.version,
+        mode=spec.mode,
+        planner=planner,
+        deployment=deployment.ref() if deployment else None,
+        current=deployment.observed if deployment else {},
+        proposed=reply.parallelism,
+        kind="hold" if approved is None else "scale",
+        action=None if approved is None else ScaleAction(parallelism=approved),
+        code=proposal.code if proposal else reply.code,
+        sentence=bounded(_sentence(reply, proposal, predicted), MAX_SENTENCE),
+        evidence=reply.evidence,
+        prediction=_prediction(reply, approved, predicted),
+        hold_prediction=reply.hold_prediction,
+        infeasible=list(proposal.infeasible if proposal else reply.infeasible)[:100],
+        alternatives=reply.alternatives,
+        amendments=list(proposal.amendments) if proposal else [],
+        planning_seconds=planning_seconds,
+        # All of it was validated.
+        state=state.model_copy(
+            update={
+                "recommendations": recommendations,
+                "memory": _memory(reply, state, planner),
+                "planner": planner,
+                "arrivals": arrivals,
+                "actions": actions,
+                "contenders": [],
+                "courses": [],
+            }
+        ),
+    )
+
+
+def _prediction(reply: PlanReply, approved: Parallelism | None, predicted: Compared | None) -> Prediction | None:
+    """Return the prediction of what the plan leads to: of a vector that guards have changed, or of a hold they made."""
+    if approved is None and reply.parallelism is not None:
+        return reply.hold_prediction
+    if approved == reply.parallelism:
+        return reply.prediction
+    return predicted.going if predicted else None
+
+
+def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared | None:
+    """Predict holding and a vector that the guards have changed; None if they have not."""
+    if proposal.vector is None or proposal.vector == reply.parallelism:
+        return None
+    request = proposal.context.request
+    try:
+        assumptions = _given_assumptions(request, planner)
+    except ValidationError:
+        return None
+    return compare(request, proposal.vector, assumptions)
+
+
+def _given_assumptions(request: PlanRequest, planner: str) -> Assumptions:
+    # `rate` decides by the same model, with the assumptions that its policy sets.
+    given = request.policy.spec.planner.parameters if planner == "rate" else {}
+    return Assumptions.model_validate({name: given[name] for name in Assumptions.model_fields if name in given})
+
+
+def assumptions_of(request: PlanRequest, planner: str) -> Assumptions:
+    """Return the assumptions that `rate` gets, where it is the policy's planner; else, or if they are invalid, the
+    defaults."""
+    try:
+        return _given_assumptions(request, planner)
+    except ValidationError:
+        return Assumptions()
+
+
+def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> Proposal:
+    """Hold if the guards have left so little growth that its restart gains nothing."""
+    current = proposal.context.current
+    if predicted is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated", "before-the-peak"):
+        return proposal
+    if len(proposal.context.movable) < len(current):
+        return proposal  # the policy requires another vector, whatever that gains
+    grows = all(p >= current[name] for name, p in proposal.vector.items())
+    # The busiest operator gains something, and needs it.
+    used = predicted.staying.max_utilization or 0.0
+    relieved = used > MAX_UTILIZATION and (predicted.going.max_utilization or 0.0) < used - 0.01
+    if not grows or relieved or predicted.gains:
+        return proposal
+    return proposal.held("worth-it", "no-gain", messages.no_gain(current, proposal.vector, _guards(proposal)))
+
+
+def _sentence(reply: PlanReply, proposal: Proposal | None, predicted: Compared | None) -> str:
+    if proposal is None:
+        return reply.sentence
+    context, bound = proposal.context, None
+    if any(p > context.current.get(name, p) for name, p in proposal.wanted.items()):
+        bound = messages.only_in_part(context.analysis)
+    text = _reason(reply, proposal, predicted)
+    return text if bound is None else f"{text}; {bound}"
+
+
+def _reason(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> str:
+    if proposal.vector is None or proposal.vector == reply.parallelism or reply.parallelism is None:
+        return proposal.sentence
+    return messages.limited(
+        proposal.context.current,
+        proposal.vector,
+        proposed=reply.parallelism,
+        guards=_guards(proposal),
+        reason=proposal.sentence,
+        max_lag_seconds=predicted.going.max_lag_seconds if predicted else None,
+    )
+
+
+def _guards(proposal: Proposal) -> list[str]:
+    return list(dict.fromkeys(amendment.guard for amendment in proposal.amendments))
+
+
+def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
+    """Bring an application that runs outside the policy's limits into them, also if the planner holds."""
+    deployment, topology = request.deployment, request.topology
+    if reply.parallelism is not None or reply.code in NO_OPINION or deployment is None or topology is None:
+        return reply
+    wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, request.analysis)
+    if wanted == deployment.observed:
+        return reply
+    return PlanReply(
+        kind="scale",
+        parallelism=wanted,
+        code="out-of-bounds",
+        sentence=messages.into_limits(deployment.observed, wanted, reasons),
+        evidence=reply.evidence,
+        hold_prediction=reply.prediction,
+        infeasible=reply.infeasible,
+        alternatives=reply.alternatives,
+        memory=reply.memory,
+    )
+
+
+def _recommendations(
+    request: PlanRequest, reply: PlanReply, state: PlanState, arrivals: UsualArrivals | None
+) -> list[Recommendation]:
+    """Return the recommendations in the longer stabilisation window and the last one before it, which shows coverage."""
+    behavior, deployment = request.policy.spec.behavior, request.deployment
+    recommended: Parallelism | None = reply.parallelism
+    if recommended is None and reply.code in NO_OPINION:
+        # A gap: the window must be covered again.
+        return []
+    if deployment is not None and (recommended is None or prevents_scale_down(arrivals, behavior, request.now)):
+        # A hold recommends the current parallelism; so does any reply while the input is missing, since it may come
+        # back.
+        recommended = deployment.observed
+    if recommended is None:
+        return []
+    since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
+    latest = Recommendation(at=request.now, parallelism=recommended)
+    kept = gathered(latest, state.recommendations, since)
+    return condensed(kept, max_kept(recommended, MAX_RECOMMENDATIONS))
+
+
+def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:
+    """Return the planner's memory, kept over cycles in which it was not called or failed."""
+    if not reply.memory and reply.code in NO_OPINION and state.planner == planner:
+        return state.memory
+    return reply.memory
+
+
+def _hold(code: str, sentence: str) -> PlanReply:
+    return PlanReply(kind="hold", code=code, sentence=sentence)

@@ -1,0 +1,180 @@
+"""The proposal that passes through the guards, and the observed state that guards decide by."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from weir_contracts import (
+    MAX_SENTENCE,
+    Amendment,
+    Infeasible,
+    Parallelism,
+    PastAction,
+    Recommendation,
+    ServiceApplication,
+    UsualArrivals,
+    bounded,
+)
+from weir_predictor.capacity import MIN_CONFIDENCE, CapacityCurve
+from weir_sdk.request import Request
+
+from .allowed import allowed
+
+SATURATED = 0.95
+"""Busy share from which an operator counts as saturated."""
+
+MAX_UTILIZATION = 0.92
+"""Load over capacity above which an operator is close enough to its limit for any relief to count."""
+
+
+class Context:
+    """The planner's request as guards read it, with what the planner service remembers of earlier cycles; independent
+    of the proposal."""
+
+    def __init__(
+        self,
+        request: Request,
+        recommendations: Sequence[Recommendation] = (),
+        arrivals: UsualArrivals | None = None,
+        actions: Sequence[PastAction] = (),
+    ) -> None:
+        """`recommendations` are the planner's in the stabilisation windows, this cycle's included, and `actions` those
+        of the last hour, both oldest first; `arrivals` are the usual ones, and since when they are missing."""
+        self.request, self.recommendations, self.arrivals, self.actions = request, recommendations, arrivals, actions
+        self.now, self.analysis, self.topology, self.spec = (
+            request.now,
+            request.analysis,
+            request.topology,
+            request.policy.spec,
+        )
+        self.current: Parallelism = request.deployment.observed
+        self.operators = {found.operator: found for found in self.analysis.operators}
+        self.busy = {name: found.utilization.value for name, found in self.operators.items()}
+        """Busy share of each operator."""
+        nearest = allowed(self.current, self.spec, self.topology, self.analysis)[0]
+        self.movable = frozenset([name for name, p in self.current.items() if nearest[name] == p])
+        """Operators that run within what the policy allows. The others are on their way there, and no guard holds them
+        back."""
+
+    def counts_records(self, name: str) -> bool:
+        """Return whether the policy says how to count an operator's records: a service may have CPU alone."""
+        service = self._service
+        return service is None or service.signals_of(name, self.topology.sources).processed is not None
+
+    @cached_property
+    def _service(self) -> ServiceApplication | None:
+        return self.request.policy.service
+
+    def load(self, name: str) -> float | None:
+        """Return an operator's demand over its capacity as it runs; None if either is unknown."""
+        capacity, demand = self._capacity(name), self.demand(name)
+        return None if capacity is None or demand is None else demand / capacity
+
+    def _capacity(self, name: str) -> float | None:
+        """Return an operator's measured capacity as it runs in records/s, without the fit of a curve."""
+        found, now = self.operators.get(name), self.current[name]
+        if found is None:
+            return None
+        for point in found.capacities:
+            if point.parallelism == now and point.confidence >= MIN_CONFIDENCE:
+                return point.records_per_second
+        rate = found.true_processing_rate
+        return (rate.value or None) if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
+
+    def curve(self, name: str) -> CapacityCurve | None:
+        """Return an operator's capacity at each parallelism."""
+        return self.request.model[0].curves.get(name)
+
+    def demand(self, name: str) -> float | None:
+        """Return the records/s that would arrive at an operator without backpressure."""
+        found = self.operators.get(name)
+        return None if found is None else found.target_input_rate.value
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """The lag or latency that the objective bounds, or its lower bound: that much waits in any case."""
+        is_latency = self.spec.objective.max_latency is not None
+        return (self.analysis.expected_latency_seconds if is_latency else self.analysis.lag_seconds).proven
+
+    @property
+    def backlogged_seconds(self) -> float:
+        """The lag above which a backlog waits: a quarter of the objective, at least three intervals."""
+        return max((self.spec.objective.bound_seconds or 60.0) / 4, 3 * self.spec.interval.total_seconds())
+
+    @property
+    def has_backlog(self) -> bool:
+        return self.lag_seconds is not None and self.lag_seconds > self.backlogged_seconds
+
+    @property
+    def waiting_seconds(self) -> float | None:
+        """The lag or latency that is known, or its lower bound, that of the objective first; 0 if nothing waits. None:
+        unknown."""
+        found = self.analysis
+        for seconds in (self.lag_seconds, found.lag_seconds.proven, found.expected_latency_seconds.proven):
+            if seconds is not None:
+                return seconds
+        return 0.0 if found.lag_records.value == 0 else None
+
+    def needs_more(self, name: str) -> bool:
+        """Return whether an operator is close to its limit, or whether that is unknown."""
+        busy, load = self.busy.get(name), self.load(name)
+        return busy is None or load is None or busy >= SATURATED or load > MAX_UTILIZATION or self.has_backlog
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A decision in the making. `vector is None`: a hold, with its code and sentence."""
+
+    context: Context
+    vector: Parallelism | None
+    code: str
+    sentence: str
+    amendments: tuple[Amendment, ...] = ()
+    infeasible: tuple[Infeasible, ...] = ()
+
+    @property
+    def wanted(self) -> Parallelism:
+        """The vector; empty for a hold."""
+        return self.vector or {}
+
+    @cached_property
+    def moves(self) -> tuple[list[str], list[str]]:
+        """The operators that the vector raises and those that it lowers, without those on their way into the policy's
+        limits."""
+        up: list[str] = []
+        down: list[str] = []
+        current, movable = self.context.current, self.context.movable
+        for name, p in self.wanted.items():
+            now = current.get(name, p)
+            if p != now and name in movable:
+                (up if p > now else down).append(name)
+        return up, down
+
+    def changed(self, guard: str, reason: str, vector: Mapping[str, int], *, code: str | None = None) -> "Proposal":
+        """Return the proposal with another vector; unchanged if it is the same."""
+        if self.vector is None or vector == self.vector:
+            return self
+        after = dict(vector)
+        reason = bounded(reason, MAX_SENTENCE)
+        amendment = Amendment(guard=guard, code=code or guard, because=reason, before=self.vector, after=after)
+        amendments = (*self.amendments, amendment)
+        return Proposal(self.context, after, self.code, self.sentence, amendments, self.infeasible)
+
+    def held(self, guard: str, code: str, reason: str) -> "Proposal":
+        """Return the proposal as a hold."""
+        amendment = Amendment(
+            guard=guard, code=code, because=bounded(reason, MAX_SENTENCE), before=self.vector, after=None
+        )
+        amendments = (*self.amendments, amendment)
+        return Proposal(self.context, None, code, amendment.because, amendments, self.infeasible)
+
+    def kept(self, guard: str, reason: str, names: Iterable[str]) -> "Proposal":
+        """Return the proposal with some operators at their current parallelism."""
+        return self.changed(guard, reason, {**self.wanted, **{name: self.context.current[name] for name in names}})
+
+    def noting(self, code: str, reason: str, *, wanted: int, limit: int, operator: str | None = None) -> "Proposal":
+        """Return the proposal with a note that `wanted` is infeasible."""
+        note = Infeasible(
+            operator=operator, wanted=wanted, limit=limit, code=code, because=bounded(reason, MAX_SENTENCE)
+        )
+        return replace(self, infeasible=(*self.infeasible, note))

@@ -1,0 +1,131 @@
+"""Guards on all operators together: the policy's total, its budget, the cluster's slots, and one parallelism for all."""
+
+from collections.abc import Mapping
+
+from weir_contracts import Topology, Unit
+from weir_planner.core import messages
+
+from .allowed import Cost, cut, raised, subtasks
+from .proposal import Context, Proposal
+
+
+def total_bounds(proposal: Proposal) -> Proposal:
+    """Keep the sum of all subtasks between the policy's bounds: the largest growth is cut first, the busiest operator
+    last."""
+    context = proposal.context
+    total = context.spec.bounds.total
+    if total is None:
+        return proposal
+    if total.max is not None and (count := subtasks(proposal.wanted)) > total.max:
+        reason = messages.above_total(count, total.max)
+        proposal = _cut_to(proposal, subtasks, total.max, guard="total-bounds", reason=reason)
+    # Cut in useful steps, the sum may be below the minimum.
+    wanted = proposal.wanted
+    if total.min is None or subtasks(wanted) >= total.min:
+        return proposal
+    lowered = {name: max(p, context.current[name]) for name, p in wanted.items()}
+    found = raised(wanted, lowered, total.min, context.busy)
+    ceilings = {name: max(p, context.request.limits[name].max) for name, p in found.items()}
+    found = raised(found, ceilings, total.min, context.busy)
+    return proposal.changed("total-bounds", messages.below_total(subtasks(wanted), total.min), found)
+
+
+def budget(proposal: Proposal) -> Proposal:
+    """Limit the slots to the policy's budget, which is in slots, CPU or memory."""
+    topology, limit = proposal.context.topology, proposal.context.spec.budget.limit
+    if limit is None or (slots := topology.slots(proposal.wanted)) <= limit[0]:
+        return proposal
+    return _cut_to(proposal, topology.slots, limit[0], guard="budget", reason=messages.over_budget(slots, *limit))
+
+
+def slots_available(proposal: Proposal) -> Proposal:
+    """Limit growth to the free slots and those that the application holds.
+
+    Unknown slots limit nothing, since the engine runs with what it has; neither do they where instances bring their
+    own. A cluster that starts TaskManagers itself limits growth by its own maximum.
+    """
+    context = proposal.context
+    free = context.request.deployment.free_slots
+    if free is None or context.spec.target.unit is not None:
+        return proposal
+    cost = context.topology.slots
+    held, wanted = cost(context.current), cost(proposal.wanted)
+    limit = free + held
+    if wanted <= limit or wanted <= held:
+        return proposal
+    reason = messages.slots_missing(wanted, limit, free, held)
+    vector = _in_steps(proposal.wanted, context.current, context, cost, limit=limit)
+    return proposal.noting("slots", reason, wanted=wanted, limit=limit).changed(
+        "slots-available", reason, vector, code="slots"
+    )
+
+
+def _cut_to(proposal: Proposal, cost: Cost, limit: int, *, guard: str, reason: str) -> Proposal:
+    """Keep as much of the growth as the limit allows; if it does not even allow the current vector, cut that too."""
+    context, wanted = proposal.context, proposal.wanted
+    floors = {name: context.spec.bounds.of(name)[0] for name in wanted}
+    running = {name: max(context.current[name], floor) for name, floor in floors.items()}
+    found = _in_steps(wanted, running, context, cost, limit=limit)
+    found = _in_steps(found, floors, context, cost, limit=limit)
+    return proposal.noting(guard, reason, wanted=cost(wanted), limit=limit).changed(guard, reason, found)
+
+
+def _in_steps(
+    vector: Mapping[str, int], floors: Mapping[str, int], context: Context, cost: Cost, *, limit: int
+) -> dict[str, int]:
+    """Return the part of a vector that fits the limit, in useful steps, none below its floor."""
+    lowered_floors = {name: min(p, floors[name]) for name, p in vector.items()}
+    return {
+        name: p if p == vector[name] else max(lowered_floors[name], context.topology.smallest_useful(name, p))
+        for name, p in cut(vector, lowered_floors, cost, limit).items()
+    }
+
+
+def one_parallelism(proposal: Proposal) -> Proposal:
+    """Give every operator the parallelism of the one that needs the most, in complete instances, within the policy's
+    limits."""
+    context, topology = proposal.context, proposal.context.topology
+    unit = context.spec.target.unit
+    if unit is None:
+        return proposal
+    wanted = unit.instances_for(topology, max(proposal.wanted.values()))
+    count, code, reason = _allowed(wanted, unit, context)
+    level = unit.parallelism_of(topology, count)
+    if count < wanted:
+        proposal = proposal.noting(code, reason, wanted=unit.parallelism_of(topology, wanted), limit=level)
+    reason = messages.same_parallelism(level, count, unit.instance, unit.slots, reason)
+    if count == unit.instances_for(topology, max(context.current.values())):
+        return proposal.changed("one-parallelism", reason, context.current)
+    return proposal.changed("one-parallelism", reason, topology.uniform(level))
+
+
+def _allowed(wanted: int, unit: Unit, context: Context) -> tuple[int, str, str]:
+    """Return the allowed number of instances nearest to `wanted`, and code and reason of the limit that applied."""
+    topology, step = context.topology, unit.instances_for(context.topology, 1)
+    minimum = unit.instances_for(topology, context.spec.bounds.min)
+    count, code, reason = wanted, "", ""
+    if count < minimum:
+        count, code, reason = minimum, "bounds", messages.minimum(context.spec.bounds.min)
+    while count > step and (limit := _limit(unit.parallelism_of(topology, count), context)):
+        code, reason = limit
+        count -= step
+    return count, code, reason
+
+
+def _limit(level: int, context: Context) -> tuple[str, str] | None:
+    """Return code and reason of the first limit that forbids this parallelism for all operators."""
+    bounds, budget, topology = context.spec.bounds, context.spec.budget.limit, context.topology
+    vector, key_groups = topology.uniform(level), _max_key_groups(topology, level)
+    if level > bounds.max:
+        return "bounds", messages.maximum(bounds.max)
+    if level > key_groups:
+        return "key-groups", messages.key_groups(key_groups)
+    if bounds.total is not None and bounds.total.max is not None and subtasks(vector) > bounds.total.max:
+        return "total-bounds", messages.above_total(subtasks(vector), bounds.total.max)
+    if budget is not None and topology.slots(vector) > budget[0]:
+        return "budget", messages.over_budget(topology.slots(vector), *budget)
+    return None
+
+
+def _max_key_groups(topology: Topology, otherwise: int) -> int:
+    return max(operator.max_parallelism or otherwise for operator in topology.operators)
