@@ -27,7 +27,7 @@ from weir_contracts import Analysis
 from weir_replay.options import DAY_SECONDS, Replay, ReplayOptions, prepare
 from weir_replay.run import run
 from weir_replay.score import Score
-from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording
+from weir_simulator.trace import BUNDLED, LoadTrace, Recording
 
 DAYS = 7.0
 INTERVAL_SECONDS = 60.0

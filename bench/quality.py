@@ -26,7 +26,7 @@ from weir_replay.run import POINTS, run, run_panels
 from weir_replay.score import Meter, Point, Score
 from weir_simulator import Simulation
 from weir_simulator.capacity import OfflineOptimum
-from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording
+from weir_simulator.trace import BUNDLED, LoadTrace, Recording
 
 HPA_PERIOD_SECONDS = 15.0
 INTERVAL_SECONDS = 15.0

@@ -22,7 +22,7 @@ from weir_sdk.installed import built_in, parse_parameters
 from weir_simulator import PRESETS, Application
 from weir_simulator.capacity import OfflineOptimum
 from weir_simulator.observe import START
-from workloads.loadgen.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
+from weir_simulator.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
 
 SPEEDUP = 8.0
 INTERVAL_SECONDS = 15.0

@@ -10,7 +10,7 @@ from weir_runtime.documents import Unreadable, read_file
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, parse_parameters
 from weir_simulator import PRESETS, STREAMS_PRESETS, Application, InvalidApplication, StreamsApplication, parse
-from workloads.loadgen.trace import InvalidTrace, LoadTrace, Recording, named
+from weir_simulator.trace import InvalidTrace, LoadTrace, Recording, named
 
 from .score import LOOK_SECONDS, BoundedOptimum, StreamsOptimum
 

@@ -10,7 +10,7 @@ from weir_contracts import ScalingPolicy
 from weir_runtime.http_client import client
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, parse_parameters
-from workloads.loadgen.trace import InvalidTrace, named
+from weir_simulator.trace import InvalidTrace, named
 
 from .options import TrialError, TrialOptions, streams_policy, trial_policy
 

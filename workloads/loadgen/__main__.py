@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from weir_runtime.origins import SameOrigin
+from weir_simulator.trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
 
 from .control import WorkloadBoard, create_app
 from .generator import Generator, run
@@ -17,7 +18,6 @@ from .load import Load, LoadChange
 from .output import KafkaOutput, OutputError
 from .pairs import PairedOutput
 from .records import DEFAULT_KEYS
-from .trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
 
 BROKER_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 3

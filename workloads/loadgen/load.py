@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .records import MAX_BYTES, MIN_BYTES
-from .trace import MAX_SKEW, LoadTrace
+from weir_simulator.trace import MAX_BYTES, MAX_SKEW, MIN_BYTES, LoadTrace
 
 MAX_RATE = 1_000_000.0
 DEFAULT_BYTES = 160

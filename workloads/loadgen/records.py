@@ -4,9 +4,9 @@ import random
 import string
 from itertools import accumulate
 
+from weir_simulator.trace import MAX_BYTES
+
 DEFAULT_KEYS = 5000
-MIN_BYTES = 32
-MAX_BYTES = 100_000
 _POOL_BYTES = 65_536
 
 

@@ -1,11 +1,13 @@
 """`weir trial`: its options."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from weir_cli.client import seconds
+from weir_cli.errors import InvalidInput
 from weir_cli.terminal import terminal
 
 
@@ -52,6 +54,10 @@ def trial(
     Exit codes: 0 at least one rescale was verified and the job is within its objective at the end (by an independent
     probe); 1 not, or a part failed; 2 the trial cannot start with these options; 130 interrupted.
     """
+    if find_spec("testbed") is None:
+        raise InvalidInput(
+            "a trial starts the real parts and the sample applications, which are not installed: run it in a clone of the project"
+        )
     # The parts it starts are a second of imports, which no other command needs.
     from testbed.trial.options import PEAK_RATES, TrialOptions
 

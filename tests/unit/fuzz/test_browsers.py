@@ -19,10 +19,10 @@ from weir_runtime.origins import SameOrigin
 from weir_runtime.service import run_service
 from weir_runtime.settings import ServiceSettings
 from weir_sdk.testing import request, running
+from weir_simulator.trace import LoadTrace, Step
 from workloads.loadgen.__main__ import control_server
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.trace import LoadTrace, Step
 
 from .http_apis import knowledge
 from .test_other_servers import careful

@@ -11,10 +11,10 @@ from fastapi import FastAPI
 from tests.effort import some
 from tests.unit.workloads.memory_output import MemoryOutput
 from weir_sdk import Reply, Request, planner, server
+from weir_simulator.trace import LoadTrace, Step
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load
-from workloads.loadgen.trace import LoadTrace, Step
 
 from .documents import broken_at_random, example
 

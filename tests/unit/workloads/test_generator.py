@@ -1,9 +1,9 @@
 """The generator on a clock of the test's own: what it produces, and what changes while it runs do."""
 
 from tests.unit.workloads.memory_output import MemoryOutput
+from weir_simulator.trace import LoadTrace, Step
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load, LoadChange
-from workloads.loadgen.trace import LoadTrace, Step
 
 TRACE = LoadTrace(Step(), peak_rate=2400)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.loadgen.load import Load, LoadChange
-from workloads.loadgen.trace import (
+from weir_simulator.trace import (
     BUNDLED,
     RECORDING_SPEEDUP,
     InvalidTrace,
@@ -22,6 +21,7 @@ from workloads.loadgen.trace import (
     load,
     named,
 )
+from workloads.loadgen.load import Load, LoadChange
 
 SHAPES: list[Shape] = [Step(), Sine(), Spike(), Recording((0.0, 10.0, 15.0), (4.0, 8.0, 0.0))]
 

@@ -14,9 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from .records import MAX_BYTES, MIN_BYTES
-
-BUNDLED = Path(__file__).resolve().parent.parent / "traces"
+BUNDLED = Path(__file__).resolve().parent / "traces"
 RECORDING_SPEEDUP = 120.0
 """A recorded day in twelve minutes."""
 
@@ -25,7 +23,8 @@ _MORE = ("key_skew", "record_bytes")
 """Optional columns of a recording."""
 
 MAX_SKEW = 5.0
-
+MIN_BYTES, MAX_BYTES = 32, 100_000
+"""Of a record."""
 
 MAX_VALUE = 1e12
 """Most records/s, and largest value of a recording: above it, a day's counts are not exact in a double."""
