@@ -81,13 +81,14 @@ test-node: node-means means kubernetes-node  ## on a Kubernetes node of this mac
 	@$(BIN)/pytest -q tests/node
 
 # One run, one closing line: by one worker the tests of Kubernetes, by the others the fast ones, then by one and alone those
-# that share parts. The trial comes before the integration tests, whose parts stay up until the end.
+# that share parts (tests/conftest.py), since trials are judged by real time. The trial comes before the integration tests,
+# whose parts stay up until the end.
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
 	-@$(BIN)/python -m testbed.kubernetes_programs
 	$(if $(findstring node,$(WEIR_REQUIRE)),-@$(BIN)/python -m testbed.kubernetes_programs node)
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --thorough tests/kubernetes $(FAST) tests/e2e tests/containers tests/node tests/integration
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder --thorough tests/kubernetes $(FAST) tests/e2e tests/containers tests/node tests/integration
 
 bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
 	@$(BIN)/python -m bench.loop $(ARGS)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,23 +77,29 @@ def _tier(path: Path) -> str | None:
     return below[0] if below and below[0] in MEANS else None
 
 
-def _starts_cluster(item: pytest.Item) -> bool:
-    """Such a story runs last and alone: beside others an API server takes longer to start than a story allows."""
-    return "own_cluster" in getattr(item, "fixturenames", ())
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadscope`: one worker has the tests of Kubernetes, and one those that share Kafka, Flink and Spark."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByTier(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            tier = _tier(config.rootpath / nodeid.partition("::")[0])
+            return nodeid if tier is None else "kubernetes" if tier == "kubernetes" else "parts"
+
+    return ByTier(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by folder, so that a forgotten marker moves no slow test to a fast tier. `parts` share Kafka, Flink and Spark,
-    and trials among them are judged by real time: they run when all else is over. Drop `thorough` tests from a quick
+    """Mark by folder, so that a forgotten marker moves no slow test to a fast tier. Drop `thorough` tests from a quick
     run."""
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
-            item.add_marker(pytest.mark.xdist_group("parts" if tier != "kubernetes" or _starts_cluster(item) else tier))
         if item.path.parent == _FUZZ:
             item.add_marker("thorough")
-    items.sort(key=_starts_cluster)
     if not effort.thorough():
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
