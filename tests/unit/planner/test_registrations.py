@@ -43,6 +43,7 @@ class Replica:
         self.task = asyncio.create_task(self.registrations.follow(self.stop))
 
     async def register(self, plugin: Plugin, name: str = "mine", status: int = 201, **query: Any) -> Any:
+        query = {"timeout_seconds": 20.0, **query}  # a trial's default is too short for a busy machine
         answer = await self.http.post("/v1/planners", json={"name": name, "url": plugin.url}, params=query)
         assert answer.status_code == status, answer.text
         return answer.json()
