@@ -77,8 +77,13 @@ def _tier(path: Path) -> str | None:
     return below[0] if below and below[0] in MEANS else None
 
 
+def _alone(nodeid: str) -> bool:
+    return "::TestAlone::" in nodeid
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of `--dist loadscope`: one worker has the tests of Kubernetes, and one those that share Kafka, Flink and Spark."""
+    """Of `--dist loadscope`: one worker has the tests of Kubernetes; one, later, those that share Kafka, Flink and Spark, and
+    those that want to be alone."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -86,7 +91,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByTier(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             tier = _tier(config.rootpath / nodeid.partition("::")[0])
-            return nodeid if tier is None else "kubernetes" if tier == "kubernetes" else "parts"
+            return nodeid if tier is None else "kubernetes" if tier == "kubernetes" and not _alone(nodeid) else "parts"
 
     return ByTier(config, log)
 
@@ -100,6 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(tier)
         if item.path.parent == _FUZZ:
             item.add_marker("thorough")
+    items.sort(key=lambda item: _alone(item.nodeid))
     if not effort.thorough():
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]

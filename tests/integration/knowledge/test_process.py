@@ -20,6 +20,7 @@ from testbed.service import WeirService
 from tests.unit.knowledge.builders import NOON, action, document, observation, outcome, plan
 from weir_contracts import Observation, Outcome, Plan
 from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
+from weir_knowledge.adapters.redis import WHOLE
 from weir_runtime.envelope import encode
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.records import Record
@@ -179,6 +180,7 @@ def test_a_full_redis_shows_in_readiness(tmp_path: Path) -> None:
             "WEIR_KNOWLEDGE_REDIS_URL": own.url,
             "WEIR_KNOWLEDGE_PLANNER_URL": "",
         }
+        admin.set(WHOLE, "1")  # it was compared with the topics before they were away
         with WeirService("knowledge", tmp_path / "knowledge", environment) as service:
 
             def reported() -> dict[str, Any]:
