@@ -91,7 +91,12 @@ def test_a_name_belongs_to_one_package(site: Path) -> None:
 
 def test_a_source_tree_s_planners_are_known_by_written_metadata(tmp_path: Path) -> None:
     """As in an image: the sources on the path, nothing installed."""
-    script = [sys.executable, str(PROJECT / "planners" / "metadata.py"), str(PROJECT / "pyproject.toml"), str(tmp_path)]
+    script = [
+        sys.executable,
+        str(PROJECT / "planners" / "weir_planners" / "metadata.py"),
+        str(PROJECT / "pyproject.toml"),
+        str(tmp_path),
+    ]
     subprocess.run(script, check=True)
     code = (
         f"import sys; sys.path = [{str(tmp_path)!r}] + [p for p in sys.path if 'site-packages' not in p]\n"
