@@ -82,8 +82,7 @@ def _alone(nodeid: str) -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of `--dist loadscope`: one worker has the tests of Kubernetes; one, later, those that share Kafka, Flink and Spark, and
-    those that want to be alone."""
+    """Give `--dist loadscope` a unit for Kubernetes, and a later one for what shares Kafka, Flink and Spark or runs alone."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling

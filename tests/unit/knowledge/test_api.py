@@ -548,7 +548,7 @@ async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.Mon
 
 
 async def test_an_emptied_store_denies_no_policy_and_takes_none(house: House) -> None:
-    """Until what the topics know is in it again: 503 with the reason, where 404 and an accepted write would be wrong."""
+    """Answer 503 with the reason until the topics' data is restored: a 404 or an accepted write would be wrong."""
     vars(house.store).update(vars(MemoryStore(complete=False)))
     for answer in (
         await house.http.get(POLICY),

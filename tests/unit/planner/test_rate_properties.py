@@ -82,7 +82,7 @@ def test_without_a_backlog_no_step_is_a_leap(situation: Situation) -> None:
     situation = replace(situation, lags=dict.fromkeys(situation.lags, 0.0))
     for name, p in after(situation).items():
         linear = situation.loads[name] * situation.now[name] / situation.capacities[name]
-        assert p <= max(situation.now[name], math.ceil(MAX_OVER_LINEAR * max(1.0, linear)))  # whole subtasks
+        assert p <= max(situation.now[name], math.ceil(MAX_OVER_LINEAR * max(1.0, linear)))  # rounded up to a subtask
 
 
 @examples(500)
