@@ -102,7 +102,7 @@ bench-fleet: setup  ## how many applications one loop carries, into bench/result
 bench-streams: setup  ## Kafka Streams: many groups, steps, scale-ins, a contest of ten minutes: bench/results/streams.json (about 50 minutes)
 	@$(BIN)/python -m bench.streams $(ARGS)
 
-bench-compare: setup  ## Weir beside static parallelism, a reactive rule and other planners, into bench/results/compare.json (about 28 minutes)
+bench-compare: setup  ## Weir beside static parallelism, a reactive rule and other planners, into bench/results/compare.json (about 42 minutes)
 	@$(BIN)/python -m bench.compare $(ARGS)
 
 bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +272,9 @@ ARCHIVED_AT = "eccaa6c"
 
 def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     rows: list[tuple[str, str, float, str, str, float]] = []
-    again = results["compare"].get("planners", {"strategies": [{}]})["strategies"][1:]  # the first is Weir again
-    for found in [*results["compare"]["strategies"], *again]:
+    compared = results["compare"]
+    rounds = [compared[name]["strategies"][1:] for name in ("planners", "stabilization")]  # the first is Weir again
+    for found in [*compared["strategies"], *chain.from_iterable(rounds)]:
         slots, lag_seconds = f"{found['slot_seconds']:,.0f} slot-seconds", found["max_probe_lag_seconds"]
         if "optimum_slot_seconds" in found:
             slots += (
