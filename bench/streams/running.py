@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from bench.running import Running, run_folder, started, with_spec
 from testbed.trial.options import GROUP_ID, INPUT_TOPIC, TrialOptions
 from testbed.trial.streams_stack import StreamsStack
-from weir_contracts.endpoint import EndpointState
+from weir_contracts.plugins import EndpointState
 
 
 class StreamsRunning(Running):

@@ -22,7 +22,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from weir_contracts import MEMORY_LIMIT_BYTES, VERSION, Parallelism
-from weir_contracts.text import bounded, changes, fitted, listed, short_name, sizes
+from weir_contracts.base import bounded, changes, fitted, listed, short_name, sizes
 from weir_sdk import Reply, Request, planner
 
 Post = Callable[[str, Any, float, str | None], Awaitable[Any]]

@@ -16,16 +16,22 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from .analysis import Analysis
 from .base import VERSION, format_duration
-from .endpoint import ENDPOINT_OBLIGATIONS, EndpointRequest, EndpointRestart, EndpointState
-from .judgement import Judgement
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
-from .plugins import PLAN_OBLIGATIONS, PlannerDescription, PlannerRegistration
+from .plugins import (
+    ENDPOINT_OBLIGATIONS,
+    PLAN_OBLIGATIONS,
+    EndpointRequest,
+    EndpointRestart,
+    EndpointState,
+    PlannerDescription,
+    PlannerRegistration,
+)
 from .policy import ScalingPolicy
 from .resource import definition
 from .topics import DeadLetter
-from .what_if import WhatIf
+from .what_if import Judgement, WhatIf
 
 CONTRACTS: dict[str, type[BaseModel]] = {
     "policy": ScalingPolicy,

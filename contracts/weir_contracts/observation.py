@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import Field
 
 from .base import (
+    MAX_SENTENCE,
     ApplicationId,
     Count,
     Message,
@@ -22,7 +23,6 @@ from .base import (
 )
 from .deployment import Deployment, Run, Topology
 from .policy import ScalingPolicy
-from .text import MAX_SENTENCE
 
 ObservationStatus = Literal["running", "not_running", "not_found", "unreachable", "ended"]
 """running: readings are usable. not_running: the job is starting, restarting, failed or finished. not_found: the

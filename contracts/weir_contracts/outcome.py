@@ -18,8 +18,7 @@ from .base import (
     Sentence,
     Timestamp,
 )
-from .deployment import DeploymentRef
-from .groups import InstanceRef
+from .deployment import DeploymentRef, InstanceRef
 
 Phase = Literal[
     "intended",

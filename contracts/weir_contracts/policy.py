@@ -8,13 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AnyHttpUrl, Field, model_validator
 
-from .application import Application, FlinkTarget, Signals, Subject, Target
+from .application import Application, FlinkTarget, ServiceApplication, Signals, Subject, Target
 from .base import Duration, Name, Parameters
-from .behavior import Behavior
-from .document import Document, InvalidDocument, read_document
-from .limits import Bounds, Budget
-from .metadata import Metadata, without_cluster_state
-from .workloads import ServiceApplication
+from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
+from .limits import Behavior, Bounds, Budget
 
 
 class Objective(Document):

@@ -10,7 +10,7 @@ import httpx
 from pydantic import ValidationError
 
 from weir_contracts import KafkaSignals, Observation, ScalingPolicy, Subject
-from weir_contracts.endpoint import EndpointRequest, EndpointRestart
+from weir_contracts.plugins import EndpointRequest, EndpointRestart
 from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
 from weir_engines.kafka_streams.metrics import InstanceMetrics, ThreadMetrics
 from weir_executor.adapters.group_state import GroupMember, GroupReading

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from weir_contracts.metadata import MAX_CALLER_CHARACTERS
+from weir_contracts.document import MAX_CALLER_CHARACTERS
 
 from .problems import Problem, answer
 

@@ -2,7 +2,7 @@
 
 from fastapi import Depends, FastAPI
 
-from weir_contracts.endpoint import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
+from weir_contracts.plugins import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
 from weir_runtime.auth import Tokens, requires
 from weir_runtime.http import application
 from weir_runtime.problems import Problem

@@ -14,7 +14,7 @@ from testbed.process import free_port
 from tests.kubernetes.workloads import deployment
 from tests.unit.engines.workloads_suite import WorkloadsSuite, World, until
 from weir_contracts import ScalingPolicy, parse_policy
-from weir_contracts.workloads import WorkloadRef
+from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.watches import Pauses

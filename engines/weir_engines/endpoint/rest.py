@@ -12,7 +12,7 @@ import httpx
 from pydantic import ValidationError
 
 from weir_contracts.document import sentence_of
-from weir_contracts.endpoint import EndpointRequest, EndpointRestart, EndpointState
+from weir_contracts.plugins import EndpointRequest, EndpointRestart, EndpointState
 
 MAX_ANSWER_BYTES = 1_000_000
 _CONFLICT, _NOT_FOUND = 409, 404

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from weir_contracts import Pod
-from weir_contracts.workloads import WorkloadRef
+from weir_contracts.application import WorkloadRef
 
 from .api import ApiFailed, Call, KubernetesApi
 from .discovery import (

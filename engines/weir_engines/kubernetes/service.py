@@ -18,7 +18,7 @@ from weir_contracts import (
     Run,
     Topology,
 )
-from weir_contracts.workloads import KubernetesTarget, Unit, Workload
+from weir_contracts.application import KubernetesTarget, Unit, Workload
 from weir_engines.scrape import Scrape
 
 from .cluster import Replicas, WorkloadsReading, pods_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from weir_contracts import MAX_COUNT, OperatorReading, PartitionReading, Problem
-from weir_contracts.workloads import ServiceApplication, ServiceSignals
+from weir_contracts.application import ServiceApplication, ServiceSignals
 from weir_engines.scrape import Scrape
 
 from .service import busy_share

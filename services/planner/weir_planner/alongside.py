@@ -21,7 +21,7 @@ import structlog
 from cachetools import LRUCache
 
 from weir_contracts import PlanReply, PlanRequest, one_line
-from weir_contracts.plan_state import parameters_id
+from weir_contracts.planning import parameters_id
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, ask, needed, reads
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.engines.kubernetes_objects import CREW, NAMESPACE, cluster, controlled, pod, target, workload
 from tests.unit.engines.memory_cluster import MemoryCluster
 from weir_contracts import MAX_COUNT
-from weir_contracts.workloads import KubernetesTarget, ServiceApplication, ServiceSignals
+from weir_contracts.application import KubernetesTarget, ServiceApplication, ServiceSignals
 from weir_engines.kubernetes.cluster import WorkloadsReading
 from weir_engines.kubernetes.service import merged, scrape_of
 from weir_engines.kubernetes.signals import ServiceMeter

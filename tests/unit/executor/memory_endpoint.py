@@ -16,7 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from weir_contracts import KafkaSignals, ScalingPolicy, Subject, parse_policy
-from weir_contracts.endpoint import EndpointRequest, EndpointRestart
+from weir_contracts.plugins import EndpointRequest, EndpointRestart
 from weir_executor.adapters.group_state import GroupMember, GroupReading
 from weir_executor.adapters.groups import GroupUnread
 from weir_executor.core.observed import DepartedMember

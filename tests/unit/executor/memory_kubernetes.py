@@ -9,7 +9,7 @@ from tests.unit.engines.memory_cluster import MemoryCluster
 from tests.unit.executor.memory_cluster import MemoryDriver
 from tests.unit.executor.pod_groups import PodProcess
 from weir_contracts import Subject
-from weir_contracts.workloads import WorkloadRef
+from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.discovery import Kind
 from weir_executor.adapters.kubernetes_state import MANAGER, Found

@@ -12,7 +12,7 @@ import httpx
 import structlog
 
 from weir_contracts import InstanceRef, Parallelism, Subject, Unit, changes
-from weir_contracts.endpoint import EndpointState
+from weir_contracts.plugins import EndpointState
 from weir_engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
 from weir_executor.core import messages
 from weir_executor.core.observed import (

@@ -1,7 +1,7 @@
 """Consumer group as the one operator of a deployment, whatever runs its instances. Pure."""
 
 from weir_contracts import Deployment, KafkaSignals, Operator, Parallelism, RescaleSettings, Subject, Topology, Unit
-from weir_contracts.endpoint import MAX_REQUESTED
+from weir_contracts.plugins import MAX_REQUESTED
 
 from .group_state import STABLE, GroupReading
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from weir_contracts import InstanceRef, Parallelism, Subject, bounded, changes
-from weir_contracts.workloads import WorkloadRef
+from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed
 from weir_engines.kubernetes.discovery import KindUnknown
 from weir_engines.kubernetes.service import merged, scrape_of

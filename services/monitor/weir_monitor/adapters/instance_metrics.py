@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from weir_contracts import EndpointTarget, Problem
 from weir_contracts.application import InstanceMetrics as Endpoint
-from weir_contracts.endpoint import EndpointState
+from weir_contracts.plugins import EndpointState
 from weir_engines.kafka_streams import messages
 from weir_engines.kafka_streams.metrics import MAX_BYTES, InstanceMetrics, Unreadable, instance_metrics
 from weir_runtime.addresses import TARGETS, Allowed

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from weir_contracts import Problem, Subject
-from weir_contracts.workloads import KubernetesTarget
+from weir_contracts.application import KubernetesTarget
 from weir_engines.kubernetes.api import ApiFailed
 from weir_engines.kubernetes.cluster import WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.discovery import KindUnknown

@@ -24,7 +24,7 @@ from weir_contracts import (
     ScoredCourse,
     bounded,
 )
-from weir_contracts.plan_state import parameters_id
+from weir_contracts.planning import parameters_id
 from weir_predictor import Comparison, Outlook, TooLittle, comparison_of, within_tolerance
 from weir_sdk.request import Request
 
