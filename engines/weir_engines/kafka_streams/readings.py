@@ -16,10 +16,10 @@ from weir_contracts import (
     RescaleSettings,
     Run,
     Topology,
+    counted,
 )
 from weir_engines.scrape import Scrape
 
-from . import messages
 from .group import DescribedGroup, Membership
 
 STREAMS = "kafka-streams"
@@ -74,10 +74,11 @@ def scrape_of(readings: GroupReadings) -> Scrape:
         return Scrape("not_found", reason, problems=problems)
     status, health = _status(group)
     threads = len(group.members) or len(readings.membership.members)
+    instances = counted(len(readings.membership.instances()), "instance")
     topology = Topology(operators=[Operator(name=readings.id, id=readings.id, source_partitions=_shares(readings))])
     return Scrape(
         status=status,
-        message=messages.state(group.state, len(readings.membership.instances()), threads),
+        message=f"the group is {group.state}: {instances} with {counted(threads, 'thread')}",
         run=readings.run if status == "running" else None,
         deployment=_deployment(readings, group, topology, threads, health),
         topology=topology,
@@ -89,12 +90,15 @@ def scrape_of(readings: GroupReadings) -> Scrape:
 
 def _foreign(readings: GroupReadings, group: DescribedGroup) -> str:
     """Return why this is no group of consumers; empty if it is one."""
+    name = repr(group.id[:60])
     if group.state == "Dead":
-        return messages.unreadable_protocol(group.id) if readings.has_commits else messages.no_group(group.id)
+        if readings.has_commits:
+            return f"{name} has commits, but no members that can be read: group.protocol=streams is not supported"
+        return f"the brokers have no group {name}, and it has committed nothing"
     if group.type not in ("", "consumer"):
-        return messages.other_type(group.id, group.type)
+        return f"{name} is a group of type {group.type[:30]!r}, not of consumers"
     if readings.engine == STREAMS and group.assignor not in ("", "stream") and group.protocol == "classic":
-        return messages.not_streams(group.id, group.assignor)
+        return f"{name} is not a Kafka Streams application: its assignor is {group.assignor[:40]!r}"
     return ""
 
 

@@ -20,11 +20,10 @@ from weir_runtime.reach import Reach
 from . import telemetry
 from .analyses import LatestAnalyses
 from .applications import Application, Applications
-from .core import messages
-from .core.bounds import out_of_bounds
 from .core.capacity import judge
-from .core.gate import Context, admit, is_for_us, precheck
+from .core.gate import POLICY_DELETED, Context, admit, is_for_us, precheck
 from .core.history import Transition, recall, record_refusal, record_transition, taken_over
+from .core.limits import out_of_bounds
 from .core.observed import (
     Answer,
     Instruction,
@@ -249,8 +248,8 @@ class ActionRunner:
             policy = await self._knowledge.policy(app.id)
             # With its own intent an executor has read all intents published before it.
             read = await self._applications.published.wait_for(action, READ_SECONDS)
-            crowded = self._applications.fleet(action).room(app.id, action.cluster, self._rules)
-            everything = self._applications.fleet().room(app.id, action.cluster, self._rules)
+            crowded = self._applications.fleet(action).too_many_actions(app.id, action.cluster, self._rules)
+            everything = self._applications.fleet().too_many_actions(app.id, action.cluster, self._rules)
             contended = not read or everything is not None
         return Observed(
             snapshot=snapshot,
@@ -322,7 +321,7 @@ class ActionRunner:
         in force, whatever the topic says was decided."""
         policy, there = self._policies.get(app.id), snapshot.deployment
         if policy is None or there is None or set(there.observed) != set(request.parallelism):
-            return Refusal("policy-changed", messages.POLICY_DELETED) if policy is None else None
+            return POLICY_DELETED if policy is None else None
         return out_of_bounds(request.parallelism, there, policy.spec, snapshot.topology)
 
     async def drain(self) -> None:

@@ -12,9 +12,9 @@ import structlog
 from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
 from weir_runtime.envelope import new_traceparent
 
-from .core.fleet import Fleet, Recommendation, recommendation_after
 from .core.gate import has_run
 from .core.history import ActionHistory
+from .core.limits import Fleet, Recommendation, recommendation_after
 from .core.rules import Rules
 
 

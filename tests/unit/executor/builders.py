@@ -70,6 +70,7 @@ def policy(
     version: int | None = 3,
     updated_at: datetime | None = None,
     url: str = URL,
+    bounds: dict[str, Any] | None = None,
 ) -> ScalingPolicy:
     """A policy as knowledge serves it."""
     namespace, name = application.split("/")
@@ -81,6 +82,7 @@ def policy(
             "spec": {
                 "application": {"flink": {"url": url, "job": name}},
                 "objective": {"maxLag": "30s"},
+                "bounds": bounds or {},
                 "mode": mode,
             },
         }

@@ -7,7 +7,7 @@ from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
 from tests.unit.executor.pod_groups import GROUP, PodGroup
 from weir_contracts import Parallelism
 from weir_executor.adapters.kubernetes import Answer
-from weir_executor.core.deadlines import rescale_limit
+from weir_executor.core.in_flight import rescale_limit
 from weir_executor.core.observed import Accepted, Evicted, TargetChanged, Unanswered
 from weir_executor.core.rules import Rules
 

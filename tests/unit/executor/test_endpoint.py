@@ -21,7 +21,7 @@ from weir_contracts import Parallelism
 from weir_contracts.export import endpoint_openapi
 from weir_executor.adapters.endpoint import EndpointDriver
 from weir_executor.adapters.group_state import GroupMember, GroupReading, InstanceMemory, owner_of
-from weir_executor.core.deadlines import rescale_limit
+from weir_executor.core.in_flight import rescale_limit
 from weir_executor.core.observed import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
 from weir_executor.core.rules import Rules
 from weir_runtime.addresses import Allowed

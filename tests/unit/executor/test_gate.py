@@ -25,9 +25,9 @@ from tests.unit.executor.builders import (
 )
 from tests.unit.executor.kubernetes_rig import reactive_policy
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
-from weir_executor.core.fleet import Fleet, Recommendation, recommendation_after
 from weir_executor.core.gate import Context, admit, still_wanted
 from weir_executor.core.history import ActionHistory
+from weir_executor.core.limits import Fleet, Recommendation, recommendation_after
 from weir_executor.core.observed import PolicyReading, Refusal
 from weir_executor.core.rules import Rules
 

@@ -21,7 +21,7 @@ from weir_engines.kubernetes.pods import PodReading
 from weir_engines.kubernetes.workloads import WorkloadReading
 from weir_executor.adapters.kubernetes import KubernetesDriver
 from weir_executor.adapters.kubernetes_state import Found, Restarts, progress, victims
-from weir_executor.core.deadlines import rescale_limit, successive_starts
+from weir_executor.core.in_flight import rescale_limit, successive_starts
 from weir_executor.core.observed import Accepted, Evicted, Refusal, Rejected
 from weir_executor.core.rules import Rules
 

@@ -88,12 +88,14 @@ def test_of_two_concurrent_intents_every_replica_admits_the_same() -> None:
         published.note(theirs.application, published_of(theirs))
         applications = Applications(published, rules)
         applications.own[mine.application] = Application(mine.application, 0, ActionHistory(mine))
-        assert applications.fleet().room(mine.application, url, rules) is not None
-        crowded = applications.fleet(mine).room(mine.application, url, rules)
+        assert applications.fleet().too_many_actions(mine.application, url, rules) is not None
+        crowded = applications.fleet(mine).too_many_actions(mine.application, url, rules)
         assert (crowded is None) == (mine is one)
     published.note(other.application, published_of(other.model_copy(update={"phase": "applying", "version": 6})))
-    assert Applications(published, rules).fleet(one).room(one.application, url, rules) is not None
-    assert Applications(published, rules).fleet(one).room(one.application, "http://elsewhere/", rules) is None
+    assert Applications(published, rules).fleet(one).too_many_actions(one.application, url, rules) is not None
+    assert (
+        Applications(published, rules).fleet(one).too_many_actions(one.application, "http://elsewhere/", rules) is None
+    )
 
 
 async def test_the_first_plan_after_the_retention_of_the_topic_is_applied(house: House) -> None:

@@ -13,16 +13,17 @@ from weir_contracts import (
     Parallelism,
     Plan,
     ScalingPolicy,
+    changes,
     derive_id,
     following,
+    short_name,
+    sizes,
 )
 
-from . import messages
-from .bounds import out_of_bounds
 from .capacity import baselines
-from .fleet import Fleet
 from .history import ActionHistory
-from .observed import PolicyReading, Refusal, Snapshot
+from .limits import Fleet, out_of_bounds
+from .observed import PolicyReading, Refusal, Snapshot, writer
 from .rules import Rules
 from .table import LEGAL
 
@@ -41,6 +42,9 @@ class Context:
     rules: Rules = field(default_factory=Rules)
 
 
+POLICY_DELETED = Refusal("policy-changed", "the policy was deleted")
+
+
 def is_for_us(plan: Plan, history: ActionHistory) -> bool:
     """Return whether the plan is a change that was not answered before."""
     return plan.kind != "hold" and plan.id not in history.answered
@@ -50,12 +54,17 @@ def precheck(plan: Plan, history: ActionHistory, fleet: Fleet, now: datetime, ru
     """Return a refusal that needs neither policy nor target, or None."""
     action = history.action
     if plan.mode != "act":
-        return Refusal("not-act", messages.planned_in_mode(plan.mode))
+        return Refusal("not-act", f"the policy's mode was {plan.mode} when the plan was made")
     if now >= plan.expires_at:
-        return Refusal("expired", messages.expired(plan.expires_at, now))
+        return _expired(plan, now)
     if action is not None and not action.terminal and not has_run(action):
-        return Refusal("in-flight", messages.in_flight(action.phase, action.sentence))
-    return fleet.input_outage(plan, now, rules)
+        return Refusal("in-flight", f"an action is {action.phase}: {action.sentence}")
+    return fleet.fleet_shrinking(plan, now, rules)
+
+
+def _expired(plan: Plan, now: datetime) -> Refusal:
+    late_seconds = (now - plan.expires_at).total_seconds()
+    return Refusal("expired", f"the plan expired at {plan.expires_at:%H:%M:%S}, {late_seconds:.0f} s ago")
 
 
 def has_run(action: ActionState) -> bool:
@@ -94,13 +103,23 @@ def _restart(plan: Plan, there: Deployment, context: Context) -> Refusal | Actio
     until = None if last_at is None else last_at + timedelta(seconds=context.rules.restart_pause_seconds)
     instance = snapshot.instance_of(plan.restarts.members if plan.restarts is not None else ())
     if not snapshot.can_restart_instances:
-        return Refusal("unsupported", messages.NO_RESTARTS)
+        return Refusal(
+            "unsupported",
+            "this target cannot restart a single instance, or the policy does not let it (restartInstances)",
+        )
     if last_at is not None and until is not None and context.now < until:
-        return Refusal("restarted-recently", messages.restarted_recently(last_at, until))
+        return Refusal(
+            "restarted-recently",
+            f"an instance was restarted at {last_at:%H:%M:%S}, the next restart may be at {until:%H:%M:%S}",
+        )
     if there.health != "running" or snapshot.departed or there.requested not in (None, there.observed):
-        return Refusal("tasks-move", messages.moving(there.state))
+        state = short_name(there.state)
+        return Refusal("tasks-move", f"nothing is restarted while tasks move: the group is {state}")
     if instance is None:
-        return Refusal("other-deployment", messages.INSTANCE_CHANGED)
+        return Refusal(
+            "other-deployment",
+            "the instance has other members than the plan names: it was restarted, or its tasks have moved",
+        )
     ref = InstanceRef(id=instance.id, members=list(instance.members), uid=instance.uid)
     return _intend(plan, there.observed, there, context, ref)
 
@@ -108,18 +127,24 @@ def _restart(plan: Plan, there: Deployment, context: Context) -> Refusal | Actio
 def _by_policy(plan: Plan, context: Context) -> Refusal | None:
     reading = context.policy
     if not reading.reachable:
-        return Refusal("unreachable", messages.policy_unreadable(reading.reason))
+        return Refusal("unreachable", f"the policy cannot be read from knowledge: {reading.reason}")
     if reading.policy is None:
-        return Refusal("policy-changed", messages.POLICY_DELETED)
+        return POLICY_DELETED
     if reading.policy.spec.mode != "act":
-        return Refusal("not-act", messages.mode_is(reading.policy.spec.mode))
+        return _not_act(reading.policy)
     now = reading.latest(context.now)
     if now >= plan.expires_at:
-        return Refusal("expired", messages.expired(plan.expires_at, now))
+        return _expired(plan, now)
     version = reading.policy.metadata.version
     if version != plan.policy_version:
-        return Refusal("policy-changed", messages.policy_version_differs(version, plan.policy_version))
-    return context.fleet.room(plan.application, reading.policy.subject.cluster, context.rules)
+        return Refusal(
+            "policy-changed", f"the policy is at version {version}, the plan was made for version {plan.policy_version}"
+        )
+    return context.fleet.too_many_actions(plan.application, reading.policy.subject.cluster, context.rules)
+
+
+def _not_act(policy: ScalingPolicy) -> Refusal:
+    return Refusal("not-act", f"the policy's mode is {policy.spec.mode}")
 
 
 def _by_target(plan: Plan, context: Context) -> Refusal | None:
@@ -127,18 +152,18 @@ def _by_target(plan: Plan, context: Context) -> Refusal | None:
     if snapshot.refusal is not None:
         return snapshot.refusal
     if not snapshot.reachable:
-        return Refusal("unreachable", messages.target_unreachable(snapshot.reason))
+        return Refusal("unreachable", f"the target cannot be reached: {snapshot.reason}")
     if planned is None:
-        return Refusal("other-deployment", messages.NO_DEPLOYMENT)
+        return Refusal("other-deployment", "the plan names no deployment")
     if snapshot.deployment is None:
-        return Refusal("other-deployment", messages.job_missing(snapshot.reason))
+        return Refusal("other-deployment", f"the job is missing: {snapshot.reason}")
     now_there = snapshot.deployment
     if now_there.job_id != planned.job_id:
-        return Refusal("other-deployment", messages.other_job(planned.job_id, now_there.job_id))
+        return Refusal("other-deployment", f"the plan is for job {planned.job_id}, but job {now_there.job_id} runs now")
     if now_there.graph_hash != planned.graph_hash:
-        return Refusal("other-deployment", messages.GRAPH_CHANGED)
+        return Refusal("other-deployment", "the job's graph differs from the one the plan was made for")
     if now_there.is_final:
-        return Refusal("other-deployment", messages.job_state(now_there.state))
+        return Refusal("other-deployment", f"the job is {now_there.state}")
     return _by_scheduler(now_there.rescale.scheduler, context.policy.policy)
 
 
@@ -146,9 +171,12 @@ def _by_scheduler(scheduler: str | None, policy: ScalingPolicy | None) -> Refusa
     if scheduler in (None, "adaptive"):
         return None
     if scheduler != "reactive":
-        return Refusal("unsupported", messages.unsupported_scheduler(scheduler))
+        return Refusal("unsupported", f"the {scheduler} scheduler cannot rescale a running job")
     if policy is None or policy.spec.target.unit is None:
-        return Refusal("unsupported", messages.REACTIVE_WITHOUT_INSTANCES)
+        return Refusal(
+            "unsupported",
+            "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a kubernetes target",
+        )
     return None
 
 
@@ -160,25 +188,21 @@ def _by_requirements(plan: Plan, context: Context) -> Refusal | None:
     if foreign is not None:
         return foreign
     if planned.requested is not None and there.requested is not None and planned.requested != there.requested:
-        return Refusal(
-            "other-deployment",
-            messages.changed_since_plan("requirements", planned.requested, there.requested),
-        )
+        changed = changes(planned.requested, there.requested)
+        return Refusal("other-deployment", f"requirements changed since the plan was made: {changed}")
     if planned.observed != there.observed:
-        return Refusal(
-            "other-deployment",
-            messages.changed_since_plan("the parallelism", planned.observed, there.observed),
-        )
+        changed = changes(planned.observed, there.observed)
+        return Refusal("other-deployment", f"the parallelism changed since the plan was made: {changed}")
     return None
 
 
 def _by_operators(wanted: Parallelism, there: Deployment, context: Context) -> Refusal | None:
     if set(wanted) != set(there.observed):
         odd = sorted(set(wanted) ^ set(there.observed))
-        return Refusal("other-deployment", messages.operators_differ(odd))
+        return Refusal("other-deployment", f"plan and job differ in operators: {', '.join(odd[:5])}")
     requested = there.observed if there.requested is None else there.requested
     if wanted == requested:
-        return Refusal("nothing-to-do", messages.already_requested(wanted))
+        return Refusal("nothing-to-do", f"{sizes(wanted)} is already requested")
     return _quarantined(wanted, context)
 
 
@@ -197,8 +221,12 @@ def _contested(there: Deployment, context: Context) -> Refusal | None:
     until = None if hold_seconds is None else began + timedelta(seconds=hold_seconds)
     if until is not None and context.now >= until:
         return None
-    by = messages.writer(writers, ours[0], there.requested)
-    return Refusal("contested", messages.contested_until(ours[0], there.requested, by, until))
+    by, changed = writer(writers, ours[0], there.requested), changes(ours[0], there.requested, 40)
+    held = f"{short_name(by) or 'another client'} set the requirements ({changed}): held until "
+    if until is None:
+        return Refusal("contested", f"{held}they are restored, or the policy is changed, or paused and resumed")
+    ends = f"{until:%H:%M:%S} if no client writes again; pause and resume ends it at once"
+    return Refusal("contested", held + ends)
 
 
 def _is_ours(requested: Parallelism, ours: list[Parallelism], writers: Mapping[str, str] | None) -> bool:
@@ -219,7 +247,9 @@ def _by_bounds(plan: Plan, context: Context) -> Refusal | None:
 def _quarantined(wanted: Parallelism, context: Context) -> Refusal | None:
     for kept in context.history.quarantine:
         if kept.parallelism == wanted and context.now < kept.until:
-            return Refusal("quarantined", messages.quarantined(wanted, kept.until))
+            return Refusal(
+                "quarantined", f"{sizes(wanted)} was rolled back and is quarantined until {kept.until:%H:%M:%S}"
+            )
     return None
 
 
@@ -250,8 +280,13 @@ def _intend(
         restarts_before=deployment.restarts,
         baselines=baselines(before, wanted, context.analysis, context.rules),
         code="admitted",
-        sentence=messages.will_do(before, wanted, instance),
+        sentence=intention(before, wanted, instance),
     )
+
+
+def intention(before: Parallelism, wanted: Parallelism, instance: InstanceRef | None) -> str:
+    """Format what an action will do: `will set enrich 1 → 4`, `will restart orders-2`."""
+    return f"will set {changes(before, wanted)}" if instance is None else f"will restart {short_name(instance.id)}"
 
 
 def still_wanted(
@@ -263,22 +298,22 @@ def still_wanted(
     `snapshot` is None if the driver compares the target itself. An outage is waited out until the intent expires.
     """
     if action.deadline_at is not None and policy.latest(now) >= action.deadline_at:
-        return Refusal("expired", messages.PLAN_EXPIRED)
+        return Refusal("expired", "the plan expired before it was applied")
     if policy.reachable:
         if policy.policy is None:
-            return Refusal("policy-changed", messages.POLICY_DELETED)
+            return POLICY_DELETED
         if policy.policy.spec.mode != "act":
-            return Refusal("not-act", messages.mode_is(policy.policy.spec.mode))
+            return _not_act(policy.policy)
         metadata = policy.policy.metadata
         touched = metadata.updated_at is not None and metadata.updated_at > action.started_at
         if touched if planned_version is None else metadata.version != planned_version:
-            return Refusal("policy-changed", messages.POLICY_CHANGED)
+            return Refusal("policy-changed", "the policy changed before the plan was applied")
     if snapshot is not None and snapshot.refusal is not None:
         return snapshot.refusal
     if snapshot is not None and snapshot.reachable:
         there = snapshot.deployment
         if there is None or there.job_id != action.deployment.job_id:
-            return Refusal("other-deployment", messages.JOB_ENDED)
+            return Refusal("other-deployment", "the job ended before the plan was applied")
         if there.requested != action.deployment.requested or there.observed != action.deployment.observed:
-            return Refusal("other-deployment", messages.PARALLELISM_CHANGED)
+            return Refusal("other-deployment", "the job's parallelism changed before the plan was applied")
     return None

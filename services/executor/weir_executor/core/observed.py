@@ -4,9 +4,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from weir_contracts import ActionState, Analysis, Deployment, InstanceRef, Parallelism, ScalingPolicy, Topology
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Deployment,
+    InstanceRef,
+    Parallelism,
+    ScalingPolicy,
+    Topology,
+    short_name,
+)
 
-from .messages import contested_now
 from .table import Event, EventName
 
 
@@ -21,7 +29,12 @@ class Refusal:
 def contested(there: str, by: str = "") -> Refusal:
     """Return the refusal for requirements that differ from the expected ones; `there` describes them, `by` names the
     writer."""
-    return Refusal("contested", contested_now(there, by))
+    return Refusal("contested", f"{short_name(by) or 'another client'} set the requirements meanwhile: {there}")
+
+
+def writer(writers: Mapping[str, str] | None, ours: Parallelism, there: Parallelism) -> str:
+    """Return the client that set the first requirement that differs; empty if unknown."""
+    return next((by for name, by in (writers or {}).items() if by and there.get(name) != ours.get(name)), "")
 
 
 _NORMAL_CODES = ("instances-pending", "pods-pending")

@@ -16,15 +16,19 @@ from weir_contracts import (
     Deployment,
     InstanceRef,
     Parallelism,
+    after_colon,
     bounded,
+    changes,
     derive_id,
+    fitted,
+    short_name,
     sizes,
 )
 
-from . import messages
 from .capacity import judge
-from .gate import has_run, still_wanted
+from .gate import has_run, intention, still_wanted
 from .history import rollback_target
+from .in_flight import InFlight
 from .observed import (
     Accepted,
     Conflict,
@@ -39,7 +43,6 @@ from .observed import (
     Step,
 )
 from .rules import Rules
-from .situation import Situation
 from .table import LEGAL, Event, Lost, Running, TakenOver, Timed, move
 
 
@@ -47,7 +50,7 @@ def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rul
     """Return the step that `observed` leads to at `now`: without event if the action has ended or nothing is new."""
     if action.terminal:
         return Step(action)
-    return _STEPS[action.phase](Situation(action, observed, now, rules))
+    return _STEPS[action.phase](InFlight(action, observed, now, rules))
 
 
 def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
@@ -57,7 +60,7 @@ def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
     """
     if action.phase != "intended" or action.attempt_id == attempt_id:
         return Step(action)
-    sentence = messages.taken_over(action.before, action.wanted, action.instance)
+    sentence = f"taken over: {intention(action.before, action.wanted, action.instance)}"
     event = TakenOver("resumed", sentence, attempt_id)
     return Step(move(action, event, now), event)
 
@@ -66,7 +69,8 @@ def supersede(action: ActionState, now: datetime) -> Step:
     """End an action that runs, for a newer plan; without event while that is not allowed."""
     if not has_run(action):
         return Step(action)
-    sentence = messages.superseded(action.before, action.wanted, action.restart_seconds)
+    took = "" if action.restart_seconds is None else f" after {action.restart_seconds:.1f} s"
+    sentence = f"a newer plan follows; {changes(action.before, action.wanted)} ran{took}"
     event = Event("superseded", sentence, code="superseded-running")
     return Step(move(action, event, now), event)
 
@@ -91,7 +95,8 @@ def late_rollback(
     comparison = judge(action, observed.analysis, rules)
     if comparison.kind != "worse" or policy.policy.spec.mode != "act":
         return None
-    event = Event("worse", messages.back_to(comparison.sentence, rollback_target(action)), code="capacity-worse")
+    sentence = f"{comparison.sentence}: back to {sizes(rollback_target(action))}"
+    event = Event("worse", sentence, code="capacity-worse")
     rollback = action.model_copy(
         update={
             "id": derive_id(action.id, "late-rollback"),
@@ -117,15 +122,19 @@ def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
     return now - action.finished_at <= timedelta(seconds=rules.capacity_watch_seconds)
 
 
-def _intended(case: Situation) -> Step:
+def _intended(case: InFlight) -> Step:
     action, observed, answer = case.action, case.observed, case.observed.answer
     if isinstance(answer, Recorded):
         deadline_at = case.now + timedelta(seconds=case.rules.request_retry_seconds)
         deadline_at = min(deadline_at, action.deadline_at or deadline_at)
-        sentence = messages.doing(action.before, action.wanted, action.instance)
+        instance = action.instance
+        setting = f"setting {changes(action.before, action.wanted)}"
+        sentence = setting if instance is None else f"restarting {short_name(instance.id)}"
         return case.go(Timed("recorded", sentence, deadline_at), _change(action))
     if isinstance(answer, Conflict):
-        return case.go(Lost("lost", messages.ACTION_ELSEWHERE, answer.current, code="in-flight"))
+        return case.go(
+            Lost("lost", "another executor holds an action of this application", answer.current, code="in-flight")
+        )
     policy = observed.policy or PolicyReading(False, reason="not read")
     refusal = observed.crowded or still_wanted(action, policy, case.snapshot, case.now, observed.planned_version)
     if refusal is not None:
@@ -139,14 +148,16 @@ def _change(action: ActionState) -> Request | Restart:
     return Request(action.wanted) if action.instance is None else Restart(action.instance)
 
 
-def _applying(case: Situation) -> Step:
+def _applying(case: InFlight) -> Step:
     action, snapshot = case.action, case.snapshot
-    change = messages.change(action.before, action.wanted, action.instance)
+    change = changes(action.before, action.wanted)
+    if action.instance is not None:
+        change = f"a restart of {short_name(action.instance.id)}"
     match case.observed.answer:
         case Accepted(at):
             return case.accepted("accepted", at, change)
         case Rejected(reason):
-            return case.end("rejected", messages.refused_by_engine(change, reason))
+            return case.end("rejected", _refused(change, reason))
         case Refusal(code, sentence):
             return case.end("contested" if code == "contested" else "outdated", sentence, code)
     lost = case.job_lost()
@@ -161,19 +172,30 @@ def _applying(case: Situation) -> Step:
         if requested is not None and not _mixes(requested, target, action.wanted):
             return case.contested(requested)
         if snapshot.refusal is not None:
-            sentence = messages.unfinished(snapshot.refusal.sentence, target, requested or target)
+            sentence = _unfinished(snapshot.refusal.sentence, target, requested or target)
             return case.end("outdated", sentence, snapshot.refusal.code)
         if not case.is_late:
             return case.stay(_change(action))
     if not case.is_late:
         return case.stay()
-    reason = "" if snapshot.reachable else snapshot.reason
-    sentence = messages.request_unanswered(action.deadline_at, reason)
+    sentence = f"the request was not sent or not answered before {action.deadline_at:%H:%M:%S}"
+    if not snapshot.reachable:
+        sentence += after_colon(snapshot.reason)
     target, there = rollback_target(action), snapshot.deployment
-    return case.end("unreachable", messages.unfinished(sentence, target, (there and there.requested) or target))
+    return case.end("unreachable", _unfinished(sentence, target, (there and there.requested) or target))
 
 
-def _verifying(case: Situation) -> Step:
+def _refused(request: str, reason: str) -> str:
+    """The engine's own reason comes first: it is what a reader cannot know."""
+    return fitted(f"the engine refused: {reason}", f"; asked for {request}")
+
+
+def _unfinished(sentence: str, before: Parallelism, there: Parallelism) -> str:
+    """Add the requirements that were written before a request ended early."""
+    return sentence if before == there else f"{sentence}; {changes(before, there)} was written before"
+
+
+def _verifying(case: InFlight) -> Step:
     present = case.present()
     if isinstance(present, Step):
         return present
@@ -188,25 +210,28 @@ def _verifying(case: Situation) -> Step:
         return _restarting(case, action.instance)
     extra = _extra_restarts(action, deployment) or 0
     if extra >= case.rules.restart_loop and _is_looping(case):
-        return case.roll_back("restart-loop", messages.restart_loop(extra))
+        return case.roll_back("restart-loop", f"the job restarted {extra} times beyond the rescale itself")
     if snapshot.runs(action.wanted):
         return _began_to_run(case) if action.running_at is None else _settling(case, action.running_at)
     if case.is_late and snapshot.all_running:
-        return case.roll_back("below-requested", messages.below_requested(action.wanted, deployment.observed))
+        missing = changes(action.wanted, deployment.observed)
+        sentence = f"past the deadline the job runs below the requested parallelism ({missing})"
+        return case.roll_back("below-requested", sentence)
     progress = snapshot.progress
     if case.is_late:
-        sentence = messages.not_running(deployment.state, progress.sentence if progress else "")
-        return case.roll_back("not-running", sentence)
+        reason = progress.sentence if progress else ""
+        reason = reason or f"the job is {deployment.state} and not all of its tasks run"
+        return case.roll_back("not-running", f"past the deadline {reason}")
     if action.requested_at is None or action.running_at is not None:
         return case.stay()
     checkpoint = case.checkpoint(action.requested_at)
     if progress is not None and progress.is_worse_than(action.code):
-        sentence = messages.waiting(action.before, action.wanted, progress.sentence)
+        sentence = f"waiting for {changes(action.before, action.wanted)}: {progress.sentence}"
         return case.go(Event("waiting", sentence, code=progress.code), checkpoint)
     return case.stay(checkpoint)
 
 
-def _restarting(case: Situation, instance: InstanceRef) -> Step:
+def _restarting(case: InFlight, instance: InstanceRef) -> Step:
     """Wait until another process has the instance's place. Nothing else was changed, so there is nothing to roll back."""
     action, snapshot = case.action, case.snapshot
     is_replaced = snapshot.is_replaced(instance)
@@ -215,19 +240,26 @@ def _restarting(case: Situation, instance: InstanceRef) -> Step:
     if not case.is_late:
         return case.stay()
     progress = snapshot.progress.sentence if is_replaced and snapshot.progress else ""
-    return case.end("stuck", messages.restart_failed(instance, progress), "restart-failed")
+    sentence = f"past the deadline the restart of {short_name(instance.id)} is not complete: "
+    return case.end("stuck", sentence + (progress or "its process still runs"), "restart-failed")
 
 
-def _began_to_run(case: Situation) -> Step:
+def _began_to_run(case: InFlight) -> Step:
     """Record when the wanted parallelism began to run."""
     requested_at = case.action.requested_at
     began = min(max(case.snapshot.steady_since or case.now, requested_at or case.now), case.now)
     took = (began - (requested_at or began)).total_seconds()
-    sentence = messages.running(messages.done(case.action.before, case.action.wanted, case.action.instance), took)
+    action = case.action
+    done = changes(action.before, action.wanted) if action.instance is None else _in_place_of(action.instance)
+    sentence = f"{done} is running, {took:.1f} s after the request"
     return case.go(Running("running", sentence, case.now + case.limit(), began))
 
 
-def _settling(case: Situation, running_at: datetime) -> Step:
+def _in_place_of(instance: InstanceRef) -> str:
+    return f"the instance in place of {short_name(instance.id)}"
+
+
+def _settling(case: InFlight, running_at: datetime) -> Step:
     """Verify once the wanted parallelism ran without a restart for a while, with the capacity it had before."""
     # From here on the deadline is for running again after a restart.
     case = replace(case, action=case.action.model_copy(update={"deadline_at": case.now + case.limit()}))
@@ -239,18 +271,17 @@ def _settling(case: Situation, running_at: datetime) -> Step:
         return case.stay()
     took, instance = case.action.restart_seconds or 0.0, case.action.instance
     if instance is not None:
-        return case.end("healthy", messages.restarted(instance, took), code="verified")
-    sentence = messages.verified(
-        case.action.before,
-        case.action.wanted,
-        took,
-        capacity_is_fine=comparison.kind == "fine",
-        comparison=comparison.sentence,
+        sentence = f"{_in_place_of(instance)} settled, {took:.1f} s from request to running"
+        return case.end("healthy", sentence, code="verified")
+    sentence = fitted(
+        f"{changes(case.action.before, case.action.wanted)} settled, {took:.1f} s from request to running",
+        "; capacity holds" if comparison.kind == "fine" else "; capacity is not judged yet",
+        f": {comparison.sentence}",
     )
     return case.end("healthy", sentence, code="verified")
 
 
-def _rolling_back(case: Situation) -> Step:
+def _rolling_back(case: InFlight) -> Step:
     target = rollback_target(case.action)
     again = f"{sizes(target)} again"
     if case.action.rollback_requested_at is None:
@@ -258,7 +289,7 @@ def _rolling_back(case: Situation) -> Step:
             case Accepted(at):
                 return case.accepted("accepted", at, again, code="rollback-requested")
             case Rejected(reason):
-                sentence = messages.refused_by_engine(f"the return to {sizes(target)}", reason)
+                sentence = _refused(f"the return to {sizes(target)}", reason)
                 return case.end("rejected", sentence, code="rollback-rejected")
             case Refusal(code, sentence):
                 return case.end("contested", sentence, code)
@@ -275,16 +306,19 @@ def _rolling_back(case: Situation) -> Step:
         return case.accepted("found-requested", case.now, again, code="rollback-requested")
     if not case.is_late:
         return case.stay(Request(target))
-    return case.end("unreachable", messages.rollback_unanswered(target), code="rollback-unreachable")
+    sentence = f"the request to return to {sizes(target)} was not answered"
+    return case.end("unreachable", sentence, code="rollback-unreachable")
 
 
-def _returning(case: Situation, requested_at: datetime, state: str) -> Step:
+def _returning(case: InFlight, requested_at: datetime, state: str) -> Step:
     target = rollback_target(case.action)
     if case.snapshot.runs(target) or case.snapshot.runs(case.action.before):
-        return case.end("restored", messages.restored(target), code="rolled-back")
+        return case.end("restored", f"{sizes(target)} runs again", code="rolled-back")
     if case.is_late:
         progress = case.snapshot.progress.sentence if case.snapshot.progress else ""
-        return case.end("stuck", messages.rollback_stuck(target, state, progress), code="rollback-stuck")
+        reason = progress or f"the job is {state}"
+        sentence = f"{sizes(target)} was requested again but does not run ({reason}): check the job"
+        return case.end("stuck", sentence, code="rollback-stuck")
     return case.stay(case.checkpoint(requested_at))
 
 
@@ -300,7 +334,7 @@ def _extra_restarts(action: ActionState, deployment: Deployment) -> int | None:
     return None if count is None or before is None or count < before else max(0, count - before - 1)
 
 
-def _is_looping(case: Situation) -> bool:
+def _is_looping(case: InFlight) -> bool:
     """Return whether the restarts are due to the new parallelism: they persist, continue, and no slots are missing.
 
     The loss of a TaskManager restarts a job several times, too, until the cluster has noticed and while slots are
@@ -319,7 +353,7 @@ def _is_looping(case: Situation) -> bool:
     return slots.total >= analysis.topology.slots(action.before)
 
 
-_STEPS: dict[str, Callable[[Situation], Step]] = {
+_STEPS: dict[str, Callable[[InFlight], Step]] = {
     "intended": _intended,
     "applying": _applying,
     "verifying": _verifying,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weir_contracts import KafkaSignals, Problem, Subject
-from weir_engines.kafka_streams import messages
 from weir_engines.kafka_streams.busy import BusyMeter, merged
 from weir_engines.kafka_streams.group import DescribedGroup, Membership, membership
 from weir_engines.kafka_streams.meter import GroupMeter
@@ -118,7 +117,8 @@ class GroupCollector:
         measured = merged(readings.membership, metrics.found, self._busy)
         problems = (*readings.problems, *metrics.problems)
         if measured.busy is None and not metrics.problems and readings.membership.members:
-            what = messages.threads_without_metrics(measured.threads, len(readings.membership.members))
+            total = len(readings.membership.members)
+            what = f"metrics of {measured.threads} of {total} threads are known: busy time is unknown"
             problems = (*problems, Problem(where="metrics", what=what))
         processed = readings.processed
         by_threads = None if measured.busy is None or self._has_inner_topics else self._busy.processed
@@ -170,8 +170,13 @@ class GroupCollector:
         """Return the reason for which demand or lag is unknown."""
         where = f"group {self._id}"
         if not self._partitions.topics:
-            return [Problem(where=where, what=messages.no_topics(self._id))]
+            group = repr(self._id[:60])
+            what = f"the topics of {group} are unknown until it has members: name them in spec.signals.kafka.topics"
+            return [Problem(where=where, what=what)]
         without = [
             p for p in read if p.committed_offset is None and (p.log_end_offset or 0) > (p.log_start_offset or 0)
         ]
-        return [Problem(where=where, what=messages.no_commit(len(without), len(read)))] if without else []
+        if not without:
+            return []
+        what = f"{len(without)} of {len(read)} partitions have records and no commit: how many wait there is unknown"
+        return [Problem(where=where, what=what)]

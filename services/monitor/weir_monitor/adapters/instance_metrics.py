@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from weir_contracts import EndpointTarget, Problem
 from weir_contracts.application import InstanceMetrics as Endpoint
 from weir_contracts.plugins import EndpointState
-from weir_engines.kafka_streams import messages
 from weir_engines.kafka_streams.metrics import MAX_BYTES, InstanceMetrics, Unreadable, instance_metrics
 from weir_runtime.addresses import TARGETS, Allowed
 from weir_runtime.http_client import async_client
@@ -66,7 +65,7 @@ class InstanceMetricsCollector:
         failed = [(url, each) for url, each in zip(urls, answers, strict=False) if isinstance(each, str)]
         problems += [Problem(where=f"metrics {url}", what=reason) for url, reason in failed[:_MAX_PROBLEMS]]
         if len(failed) > _MAX_PROBLEMS or len(urls) > MAX_INSTANCES:
-            what = messages.metrics_missing(len(urls) - len(found), len(urls))
+            what = f"{len(urls) - len(found)} of {len(urls)} instances report no metrics: busy time is unknown"
             problems.append(Problem(where="metrics", what=what))
         return MetricsReadings(tuple(found), tuple(problems))
 

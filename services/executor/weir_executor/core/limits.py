@@ -1,14 +1,73 @@
-"""Limits across applications: concurrent actions, and scale-downs that begin together."""
+"""Limits of a plan beside the policy's version and mode: the policy's bounds, total and budget; the number of applications
+that restart at once; scale-downs of many applications that begin together.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from weir_contracts import Parallelism, Plan
+from weir_contracts import Deployment, Parallelism, Plan, PolicySpec, Topology, changes
 
-from . import messages
 from .observed import Refusal
 from .rules import Rules
+
+
+def out_of_bounds(
+    wanted: Parallelism, there: Deployment, spec: PolicySpec, topology: Topology | None
+) -> Refusal | None:
+    """Return the limit of the policy that `wanted` exceeds, or None.
+
+    An operator that runs outside a limit, because the policy changed or the limit cannot be met, may stay there or move
+    towards it. `wanted` covers exactly the operators of `there`; `topology` is None if the driver does not report it.
+    """
+    limits = {name: _limits(name, spec, topology) for name in wanted}
+    now = {name: _now(name, there, limits[name]) for name in wanted}
+    for name, p in wanted.items():
+        low, high = limits[name]
+        if not min(low, now[name]) <= p <= max(high, now[name]):
+            changed = changes({name: now[name]}, {name: p})
+            return Refusal("out-of-bounds", f"{changed} is outside the policy's bounds of {low} to {high}")
+    allowed = {name: max(low, min(now[name], high)) for name, (low, high) in limits.items()}
+    total, budget = spec.bounds.total, spec.budget.limit
+    if budget is not None and topology is None:
+        return Refusal(
+            "out-of-bounds", "the policy has a budget, but the slots cannot be counted: the job's graph is unknown"
+        )
+    slots, min_slots = (topology.slots(wanted), topology.slots(allowed)) if topology is not None else (0, 0)
+    if budget is not None and slots > max(budget[0], min_slots):
+        return Refusal("out-of-bounds", f"{slots} slots exceed the {budget[0]} of the budget's {budget[1]}")
+    if total is None:
+        return None
+    count, min_count = sum(wanted.values()), sum(allowed.values())
+    if total.max is not None and count > max(total.max, min_count):
+        return Refusal("out-of-bounds", f"{count} subtasks exceed the policy's total of {total.max}")
+    # Where what runs exceeds a maximum or the budget, that comes before the total's minimum.
+    fits = min_count == sum(now.values()) and (budget is None or min_slots <= budget[0])
+    if fits and total.min is not None and count < min(total.min, min_count):
+        return Refusal("out-of-bounds", f"{count} subtasks are fewer than the policy's total minimum of {total.min}")
+    return None
+
+
+def _limits(name: str, spec: PolicySpec, topology: Topology | None) -> tuple[int, int]:
+    """Return the policy's lowest and highest parallelism, the lowest as far as key groups and instances can meet it.
+
+    A plan above the key groups is the engine's to reject.
+    """
+    low, high = spec.bounds.of(name)
+    if topology is None:
+        return low, high
+    unit, key_groups = spec.target.unit, topology.operator(name).max_parallelism
+    if unit is not None:  # the smallest number of instances for the minimum may bring more subtasks than the maximum
+        low = unit.parallelism_of(topology, unit.instances_for(topology, low))
+    low = min(low, key_groups or low)
+    return low, max(low, high)
+
+
+def _now(name: str, there: Deployment, limits: tuple[int, int]) -> int:
+    """Return what runs or what is requested, whichever is nearer to the limits."""
+    low, high = limits
+    candidates = (there.observed[name], (there.requested or there.observed).get(name, there.observed[name]))
+    return min(candidates, key=lambda p: max(low - p, p - high, 0))
 
 
 def shrinks(plan: Plan) -> bool:
@@ -69,20 +128,23 @@ class Fleet:
     restarting: Mapping[str, str | None] = field(default_factory=dict)
     recommendations: Mapping[str, Recommendation] = field(default_factory=dict)
 
-    def room(self, application: str, cluster: str | None, rules: Rules) -> Refusal | None:
+    def too_many_actions(self, application: str, cluster: str | None, rules: Rules) -> Refusal | None:
         """Return a refusal if the limit of concurrent restarts is reached, in total or on this cluster."""
         others = [where for name, where in self.restarting.items() if name != application]
         if len(others) >= rules.max_actions:
-            return Refusal("too-many-actions", messages.too_many_actions(len(others), rules.max_actions))
+            return Refusal(
+                "too-many-actions",
+                f"{len(others)} applications restart at the moment; the limit is {rules.max_actions}",
+            )
         here = sum(1 for where in others if where is not None and where == cluster)
         if here >= rules.max_actions_per_cluster:
             return Refusal(
                 "too-many-actions",
-                messages.too_many_actions(here, rules.max_actions_per_cluster, cluster),
+                f"{here} applications restart at the moment on {cluster}; the limit is {rules.max_actions_per_cluster}",
             )
         return None
 
-    def input_outage(self, plan: Plan, now: datetime, rules: Rules) -> Refusal | None:
+    def fleet_shrinking(self, plan: Plan, now: datetime, rules: Rules) -> Refusal | None:
         """Return a refusal to shrink if many applications began to need less at the same time.
 
         A common cause upstream or in the metrics is more probable than that many independent falls of the load. The
@@ -105,7 +167,8 @@ class Fleet:
             return None
         return Refusal(
             "fleet-shrinking",
-            messages.fleet_shrinking(together, len(others) + 1, rules.fleet_window_seconds, until),
+            f"{together} of {len(others) + 1} applications began to need less within {rules.fleet_window_seconds:.0f} s, "
+            f"probably an input or metric outage: no scale-down before {until:%H:%M:%S}",
         )
 
 
