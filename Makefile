@@ -12,9 +12,7 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node node-means means trial check lint types imports fast explore test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench-kubernetes bench-kubernetes-node bench-loop bench-advance bench-ahead bench-capacity \
-        bench-compare bench-fleet bench-forecast bench-planners bench-quality bench-streams \
-        chaos schemas lock images clean
+        test-containers test-kubernetes test-node demo-kubernetes bench chaos schemas lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -90,44 +88,17 @@ test: lint types imports means  ## check, e2e, containers where a Docker daemon 
 	$(if $(findstring node,$(WEIR_REQUIRE)),-@$(BIN)/python -m testbed.kubernetes_programs node)
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder --thorough tests/kubernetes $(FAST) tests/e2e tests/containers tests/node tests/integration
 
-bench-loop: setup  ## measures the loop on this machine into bench/results/loop.json (about 45 minutes)
-	@$(BIN)/python -m bench.loop $(ARGS)
-
 chaos: setup  ## faults at fail points of actions, judged from outside: bench/results/chaos.json (an hour; ARGS="--target flink": see --help)
-	@$(BIN)/python -m bench.chaos $(ARGS)
+	@$(BIN)/python -m bench chaos $(ARGS)
 
-bench-fleet: setup  ## how many applications one loop carries, into bench/results/fleet.json (about 12 minutes)
-	@$(BIN)/python -m bench.fleet $(ARGS)
+bench: environment  ## lists the benchmarks: `make bench-NAME` measures one into bench/results/NAME.json (ARGS="--help" for options)
+	@$(BIN)/python -m bench
 
-bench-streams: setup  ## Kafka Streams: many groups, steps, scale-ins, a contest of ten minutes: bench/results/streams.json (about 50 minutes)
-	@$(BIN)/python -m bench.streams $(ARGS)
+# These run the real parts.
+bench-loop bench-fleet bench-compare: setup
 
-bench-compare: setup  ## Weir beside static parallelism, a reactive rule and other planners, into bench/results/compare.json (about 42 minutes)
-	@$(BIN)/python -m bench.compare $(ARGS)
-
-bench-quality: environment  ## Weir and a reactive rule on the simulator, into bench/results/quality.json (about 15 minutes)
-	@$(BIN)/python -m bench.quality $(ARGS)
-
-bench-planners: environment  ## every built-in planner on the simulator, into bench/results/planners.json (about 25 minutes of one core)
-	@$(BIN)/python -m bench.planners $(ARGS)
-
-bench-capacity: environment  ## the predictor's capacity curves against published ones, into bench/results/capacity.json (some seconds)
-	@$(BIN)/python -m bench.capacity $(ARGS)
-
-bench-forecast: environment  ## the analyzer's forecast on whole recordings, into bench/results/forecast.json (about 5 minutes of one core)
-	@$(BIN)/python -m bench.forecast $(ARGS)
-
-bench-ahead: environment  ## a week of each recording with slow capacity, with and without the forecast: bench/results/ahead.json (about 50 minutes of one core)
-	@$(BIN)/python -m bench.ahead $(ARGS)
-
-bench-kubernetes: setup kubernetes  ## actions on Kubernetes, Weir and the HPA, 200 workloads at rest: bench/results/kubernetes.json (about 50 minutes)
-	@$(BIN)/python -m bench.kubernetes $(ARGS)
-
-bench-kubernetes-node: node-means setup kubernetes-node  ## the same on a real node into bench/results/kubernetes_node.json (about 20 minutes, Debian, as root)
-	@$(BIN)/python -m bench.kubernetes.node $(ARGS)
-
-bench-advance: environment  ## measures the analyzer's core into bench/results/advance.json
-	@$(BIN)/python -m bench.advance $(ARGS)
+bench-%: environment
+	@$(BIN)/python -m bench $* $(ARGS)
 
 schemas: environment  ## exports the contracts' JSON Schemas and docs/reference/policy.md
 	@$(BIN)/python -m weir_contracts.export

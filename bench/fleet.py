@@ -20,9 +20,8 @@ from uuid import UUID
 from pydantic import SecretStr
 
 from bench.advance import OPERATORS, observation
-from bench.follower import PlanLatencies
 from bench.results_file import distribution, write
-from bench.running import usage_over
+from bench.running import PlanLatencies, usage_over
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.redis import RedisServer

@@ -71,57 +71,6 @@ def _fleet(found: dict[str, Any]) -> Figures:
         yield case, f"{_percentiles(fleet['observation_to_plan_seconds'], 's')}; {share:.2f} plans per observation"
 
 
-def _backlog(found: dict[str, Any]) -> Figures:
-    base = found["runs"][0]["observations_per_second"]
-    for run in found["runs"]:
-        setting = ", ".join(f"`{name}={value}`" for name, value in run["settings"].items()) or "default settings"
-        rate = run["observations_per_second"]
-        cost = f"{run['analyzer_cpu_milliseconds_each']:.1f} ms of a core each"
-        yield f"waiting observations, {setting}", f"{rate:.0f} observations/s (×{rate / base:.2f}), {cost}"
-
-
-def _spark(found: dict[str, Any]) -> Figures:
-    for run in found["runs"]:
-        name = f"waiting observations, {run['workers']} Spark worker{'s' * (run['workers'] > 1)} with one core each"
-        yield name, f"{run['observations_per_second']:.0f} observations/s"
-
-
-def _compose(found: dict[str, Any]) -> Figures:
-    first, memory = found["first_action_seconds"], found["memory_megabytes"]
-    yield "`docker compose up` to return", f"{found['up_returned_seconds']:.0f} s"
-    yield (
-        "`docker compose up` to first rescale",
-        f"accepted {first['requested']:.0f} s, verified {first['ended']:.0f} s",
-    )
-    total = f"{memory['at_rest_total'] / 1000:.1f} GB; {memory['with_applications_total'] / 1000:.1f} GB"
-    yield "memory of all containers", f"{total} with {found['applications']} applications"
-
-
-def _images(found: dict[str, Any]) -> Figures:
-    for name, image in found["images"].items():
-        size, added = image["megabytes"], image["over_base_megabytes"]
-        yield f"size of `weir-{name}`", f"{size:,.0f} MB, {added:,.0f} MB over its base"
-
-
-def _what_if(found: dict[str, Any]) -> Figures:
-    summary = found["summary"]
-    rate, busy = summary["throughput_relative_error"], summary["utilization_error"]
-    lag = summary["mean_lag_difference_seconds"]["sink"]
-    yield (
-        "correct answers to whether the job keeps up",
-        f"{summary['verdicts_right']} of {summary['questions']}",
-    )
-    yield "error of predicted throughput", f"mean {rate['mean']:.1%}, maximum {rate['max']:.1%}"
-    yield "error of predicted utilization", f"mean {busy['mean'] * 100:.1f}, maximum {busy['max'] * 100:.1f} points"
-    yield "error of predicted lag over a curve", f"mean {lag['mean']:.1f} s, maximum {lag['max']:.1f} s"
-
-
-def _fidelity(found: dict[str, Any]) -> Figures:
-    for name, each in found["differences"].items():
-        figure = f"{each['mean_real']:.4g} real, {each['mean_simulated']:.4g} simulated"
-        yield f"simulator against the real job: {name}", f"{figure}, mean difference {each['mean_abs']:.3g}"
-
-
 def _chaos(found: dict[str, Any]) -> Figures:
     for target, each in found.items():
         well = each["rounds"] - len(each["not_recovered"])
@@ -138,79 +87,11 @@ def _chaos(found: dict[str, Any]) -> Figures:
             yield f"{case}: recovery of {part}", f"{_percentiles(seconds, 's')} ({seconds['count']} times)"
 
 
-def _kubernetes(found: dict[str, Any]) -> Figures:
-    actions, observed, compared = found["actions"], found["watched"], found["autoscalers"]
-    yield "plan to replicas written on Kubernetes", _percentiles(actions["plan_to_scale_written_seconds"], "s")
-    ready, settle = actions["pods_ready_seconds"], actions["settle_seconds"]
-    for way, times in actions["written_to_verified_seconds"].items():
-        case = f"written to verified, {way}; pods ready after {ready:g} s, settle time {settle:g} s"
-        yield case, _percentiles(times, "s")
-    for name, calls in observed["api_calls_per_minute"].items():
-        memory = observed["usage"][name]["rss_megabytes"]
-        case = f"{name} with {observed['workloads']} watched workloads at rest"
-        yield case, f"{memory:,.0f} MB, {calls:.1f} calls of the API server a minute"
-    minutes, objective = compared["seconds"] / 60, compared["objective_seconds"]
-    for name, each in compared["autoscalers"].items():
-        cost = each["replica_seconds"] / compared["needed_replica_seconds"]
-        case = f"{minutes:.0f} min of steps and waves, queue of at most {objective:g} s, `{name}`"
-        yield (
-            case,
-            f"late {each['late_share']:.1%}, {each['replica_seconds']:,} replica-seconds ({cost:.2f} × the load), maximum "
-            f"{each['max_age_seconds']:,.0f} s",
-        )
-
-
-def _kubernetes_node(found: dict[str, Any]) -> Figures:
-    apply, stages = found["apply_to"], found["stages"]
-    reached = ", ".join(
-        f"{what} {apply[name]:.0f} s"
-        for what, name in (
-            ("all deployments available", "all_available_seconds"),
-            ("first acted plan", "first_plan_seconds"),
-            ("its request accepted", "first_request_accepted_seconds"),
-            ("verified", "first_action_verified_seconds"),
-        )
-    )
-    yield "`kubectl apply -k` on a real node with images present", reached
-    for name, stage in stages.items():
-        case = name.removesuffix("_seconds").replace("_", " ")
-        yield f"load step of a reactive Flink job, TaskManagers as pods: {case}", _percentiles(stage, "s")
-    yield "memory of the largest pod", ", ".join(f"{k} {v:,.0f} MB" for k, v in found["pod_memory_megabytes"].items())
-
-
 def _capacity(found: dict[str, Any]) -> Figures:
     for name, fitted in (("triples", "three points"), ("single", "one point")):
         reach = found[name]["within_reach"]
         error = f"median {reach['median']:.1%}, p90 {reach['p90']:.1%}; {reach['inside']:.0%} inside the interval"
         yield f"error of published capacity curves fitted on {fitted}, within reach", error
-
-
-def _streams(found: dict[str, Any]) -> Figures:
-    if groups := found.get("groups"):
-        case = f"{groups['groups']} groups of {groups['partitions_each']} partitions"
-        yield f"{case} read at once", _percentiles(groups["collectors"]["seconds"], "s")
-        monitor = groups["monitor"]
-        usage = f"{monitor['rss_megabytes']:,.0f} MB, {monitor['threads']} threads, {monitor['cpu_cores']:.2f} cores"
-        scrapes = _percentiles(monitor["scrape_seconds"], "s")
-        yield f"the monitor with {case} at {monitor['interval_seconds']} s", f"{usage}; a scrape {scrapes}"
-    for part, way in (("steps", "with the metrics endpoint"), ("steps-agentless", "by the brokers alone")):
-        if steps := found.get(part):
-            asked, unanswered = steps["step_to_replicas_asked_seconds"], steps["steps_unanswered"]
-            case = f"step of ×{steps['factor']:g}, {way}, commits every {steps['commit_interval_seconds']:g} s"
-            count = f"{asked['count']} of {asked['count'] + unanswered}"
-            yield f"{case}: instances requested", f"{_percentiles(asked, 's')} ({count})"
-            yield f"{case}: maximum lag at the output", _percentiles(steps["max_lag_seconds"], "s")
-    if still := found.get("scale-in"):
-        for name, how in (("with_eviction_seconds", "with eviction"), ("without_eviction_seconds", "without eviction")):
-            if still[name]["count"]:
-                case = f"longest time a task of {still['tasks']} stands still at a scale-in, {how}"
-                yield case, f"{_percentiles(still[name], 's')} ({still[name]['count']} times)"
-    if contest := found.get("contest"):
-        minutes = contest["load"]["seconds"] / 60
-        for each in contest["strategies"]:
-            case = f"{minutes:.0f} min of worldcup98_minutes on the Streams sample, `{each['strategy']}`"
-            cost = f"{each['instance_seconds']:,.0f} instance-seconds, {each['changes']} changes"
-            yield case, f"late {each['violation_share']:.1%}, {cost}, maximum lag {each['max_lag_seconds']:,.1f} s"
 
 
 def _forecast(found: dict[str, Any]) -> Figures:
@@ -251,23 +132,12 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "capacity": _capacity,
     "forecast": _forecast,
     "ahead": _ahead,
-    "backlog": _backlog,
-    "spark_cluster": _spark,
-    "what_if": _what_if,
-    "fidelity": _fidelity,
     "chaos": _chaos,
-    "kubernetes": _kubernetes,
-    "kubernetes_node": _kubernetes_node,
-    "streams": _streams,
-    "compose": _compose,
-    "images": _images,
 }
 """How each result becomes rows of the table of figures. `compare`, `quality` and `planners` have the table of
 strategies."""
-ARCHIVED = frozenset({"backlog", "spark_cluster", "what_if", "fidelity", "compose", "images"})
-"""Results of finished campaigns, whose commands are no longer in the tree."""
-ARCHIVED_AT = "eccaa6c"
-"""The last commit with the commands of the archived results."""
+ARCHIVED = RESULTS / "archived.md"
+"""Rows of finished campaigns. What measured them is no longer in the tree, so they are kept as they were made."""
 
 
 def _strategies(results: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -302,9 +172,9 @@ def page(folder: Path = RESULTS) -> str:
     }
     lines = [_HEAD, "## Figures", "", "| command | measured | result |", "|---|---|---|"]
     for name, document in documents.items():
-        link = f"[`{document['command']}`](../../bench/results/{name}.json)" + " †" * (name in ARCHIVED)
+        link = f"[`{document['command']}`](../../bench/results/{name}.json)"
         lines += [f"| {link} | {what} | {figure} |" for what, figure in FIGURES[name](document["results"])]
-    lines += ["", f"† A finished campaign: the command is in commit {ARCHIVED_AT}."]
+    lines += (folder / ARCHIVED.name).read_text().splitlines()
     lines += ["", "## Strategies and planners", ""]
     lines += [f"`{d['command']}` ([{name}.json](../../bench/results/{name}.json))," for name, d in strategies.items()]
     lines[-1] = lines[-1].rstrip(",") + ". Curves are the SVG files next to them."

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from bench.follower import TopicFollower
+from bench.running import TopicFollower
 from testbed.flink import FlinkCluster
 from testbed.process import ManagedProcess, TestbedError, free_port
 from testbed.service import WeirService

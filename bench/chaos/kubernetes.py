@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from bench.kubernetes.autoscalers import weir_policy
-from bench.kubernetes.load import CAPACITY
-from bench.kubernetes.metric_servers import prometheus
-from bench.kubernetes.services import Services
-from bench.kubernetes.simulation import Simulation, deployment
+import yaml
+
+from bench.results_file import PROJECT
+from testbed.kafka import KafkaBroker
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import ManagedProcess, free_port
+from testbed.redis import RedisServer
+from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.trial.options import short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES
 from weir_contracts import Parallelism
@@ -25,6 +27,7 @@ from .faults import faults_of
 from .flink import OBJECTIVE_SECONDS, PlansFollower
 from .proxy import Exchange, FailPoint, RecordingProxy
 from .service import FOLDER
+from .workload import CAPACITY, Simulation, deployment, prometheus, weir_policy
 
 NAMESPACE, NAME = "shop", "orders"
 LOW, HIGH = 200.0, 600.0
@@ -49,6 +52,13 @@ POINTS = tuple(
 )
 
 
+def rights(service: str) -> list[dict[str, Any]]:
+    """Return the rules of a service's role in namespaces of workloads."""
+    text = (PROJECT / "deploy" / "k8s" / "target" / f"{service}.yaml").read_text()
+    role = next(each for each in yaml.safe_load_all(text) if each["kind"] == "Role")
+    return list(role["rules"])
+
+
 def right(rate: float) -> range:
     """Return the replicas that are right for a rate: enough for it, and no more than the planner's margins ask for."""
     # `rate` sizes for arrivals a tenth higher at 80 %, and stays at one replica more, which is within the tolerance.
@@ -63,7 +73,9 @@ class KubernetesStack:
         self._proxy = proxy
         self.rate = LOW
         self.cluster = KubernetesCluster(folder / "kubernetes", metrics=True)
-        self.simulation = Simulation(self.cluster, NAMESPACE, [NAME], lambda _: self.rate)
+        self.simulation = Simulation(self.cluster, NAMESPACE, NAME, lambda: self.rate)
+        self.kafka, self.redis = KafkaBroker(folder / "kafka"), RedisServer(folder / "redis")
+        self.services: dict[str, WeirService] = {}
         self._api_port = free_port()
         self._parts = ExitStack()
         self._thread = threading.Thread(target=self._simulate, name="simulation", daemon=True)
@@ -77,26 +89,42 @@ class KubernetesStack:
         self._parts.enter_context(self.cluster)
         self.cluster.create_namespace(NAMESPACE)
         self.cluster.apply(deployment(NAME), namespace=NAMESPACE)
+        self._parts.enter_context(self.kafka)
+        self._parts.enter_context(self.redis)
+        self._start_services()
+        report(f"ready: {', '.join(self.services)}")
+        self.prometheus_url = self._parts.enter_context(prometheus(self.simulation.values))
+        self._thread.start()
+        report("the workload runs")
+
+    def _start_services(self) -> None:
+        """Start all services with the rights of deploy/k8s; the executor's calls pass the proxy."""
+        loop = loop_settings(self.kafka.bootstrap_servers, LOOP_PARTITIONS, self.api_url, self.redis.url, self.folder)
         trust = ssl.create_default_context(cafile=self.cluster.authority.certificate)
         through = {
             "WEIR_KUBERNETES_URL": self._proxy.in_front_of("kubernetes", self.cluster.url, verify=trust),
             "WEIR_KNOWLEDGE_URL": self._proxy.in_front_of("knowledge", self.api_url),
             FOLDER: str(self.folder),
         }
-        services = Services(
-            self.cluster,
-            NAMESPACE,
-            self.folder,
-            SERVICES,
-            api_port=self._api_port,
-            executor=through,
-            runner="bench.chaos.service",
-        )
-        self._parts.enter_context(services)
-        self.kafka, self.redis, self.services = services.kafka, services.redis, services.by_name
-        self.prometheus_url = self._parts.enter_context(prometheus(self.simulation.values))
-        self._thread.start()
-        report("the workload runs")
+        for name in SERVICES:
+            environment = dict(loop)
+            if name in ("monitor", "executor"):
+                account = self.cluster.identity(name, rights(name), namespace=NAMESPACE)
+                environment |= {
+                    "WEIR_KUBERNETES_URL": account.url,
+                    "WEIR_KUBERNETES_CA_FILE": str(account.ca_file),
+                    "WEIR_KUBERNETES_TOKEN_FILE": str(account.token_file),
+                    f"WEIR_{name.upper()}_KUBERNETES_NAMESPACES": NAMESPACE,
+                }
+            if name == "executor":
+                environment |= through
+            port = self._api_port if name == "knowledge" else None
+            runner = None if name == "analyzer" else "bench.chaos.service"
+            service = WeirService(name, self.folder / "services", environment, port=port, runner=runner)
+            self.services[name] = service
+            service.start()
+            self._parts.callback(service.stop)
+        wait_all_ready(list(self.services.values()), timeout_seconds=300.0)
 
     def stop(self) -> None:
         """End everything. May be called before all has started."""
@@ -106,7 +134,7 @@ class KubernetesStack:
         self._parts.close()
 
     def _simulate(self) -> None:
-        asyncio.run(self.simulation.run(math.inf, 0.0))
+        asyncio.run(self.simulation.run())
 
 
 class KubernetesCampaign(Campaign):
@@ -141,7 +169,7 @@ class KubernetesCampaign(Campaign):
         self.stack.rate = HIGH if self.stack.rate == LOW else LOW
 
     def target_troubles(self) -> list[str]:
-        samples, fits = self.stack.simulation.samples[NAME], right(self.stack.rate)
+        samples, fits = self.stack.simulation.samples, right(self.stack.rate)
         if not samples:
             return ["the workload has not begun"]
         if not self._plans.newest_code:

@@ -8,15 +8,31 @@ import httpx
 import psutil
 import pytest
 
-from bench.running import started, with_spec
-from bench.streams.running import StreamsRunning
+from bench.running import Running, started, with_spec
 from testbed.process import free_port
 from testbed.trial.options import TrialOptions
 from testbed.trial.streams_stack import StreamsStack
+from weir_contracts.plugins import EndpointState
 
 INSTANCES, RATE = 3, 120
 HELD_SECONDS = 10.0
 """Lag below which the application keeps up."""
+
+
+class StreamsRunning(Running):
+    """The stack, and the endpoint of its application."""
+
+    stack: StreamsStack
+
+    def endpoint(self) -> EndpointState:
+        """Return what the supervisor reports."""
+        answer = httpx.get(self.stack.endpoint_url, timeout=5, trust_env=False).raise_for_status()
+        return EndpointState.model_validate_json(answer.content)
+
+    def has(self, replicas: int) -> bool:
+        """Return whether exactly so many instances run and are ready."""
+        state = self.endpoint()
+        return state.replicas == state.ready == len(state.instances) == replicas
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def on_shape(application: StreamsApplication, shape: str) -> tuple[Score, Score,
 
 
 def on_world_cup(folder: Path, *, with_metrics: bool, state_bytes: float = 0.0) -> tuple[Score, Score, Score]:
-    """Return the scores of Weir, the HPA and KEDA on what `make bench-streams` replays: 125 records/s an instance, at most
+    """Return the scores of Weir, the HPA and KEDA on ten minutes of the World Cup: 125 records/s an instance, at most
     six of them, which take 8 s to start."""
     cut = excerpt(folder, WORLD_CUP_SECONDS)
     load = LoadTrace(named(str(cut.path)), 500.0, cut.speedup).rate_at

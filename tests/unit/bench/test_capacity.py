@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from bench.capacity.__main__ import MAX_POINTS, fit, floor_of, learned, misses_of, serial_share, summary, thinned
-from bench.capacity.curves import CURVES
+from bench.capacity import CURVES, MAX_POINTS, fit, floor_of, learned, misses_of, serial_share, summary, thinned
 from weir_predictor.fit import PRIOR
 
 

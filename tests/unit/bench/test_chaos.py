@@ -4,6 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from bench.chaos import kubernetes
@@ -20,7 +21,8 @@ from bench.chaos.judge import (
 )
 from bench.chaos.proxy import Exchange
 from bench.chaos.simulated import FAULTS
-from bench.kubernetes.load import Sample
+from bench.chaos.workload import Sample, ServiceQueue, prometheus
+from weir_monitor.adapters.prometheus import value_of
 
 APP, JOB = "shop/orders", "j1"
 NOON = 1_767_268_800.0
@@ -231,17 +233,17 @@ class _Samples(kubernetes.KubernetesCampaign):
 
     def __init__(self, *samples: Sample, code: str = "objective-held") -> None:
         self._plans = SimpleNamespace(newest_code=code)  # type: ignore[assignment]
-        self.stack = SimpleNamespace(rate=200.0, simulation=SimpleNamespace(samples={kubernetes.NAME: samples}))  # type: ignore[assignment]
+        self.stack = SimpleNamespace(rate=200.0, simulation=SimpleNamespace(samples=samples))  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
         ([], "has not begun"),
-        ([Sample(1.0, 200.0, 0.0, 3, 3, 3)], None),
-        ([Sample(1.0, 200.0, 0.0, 3, 3, 2)], "2 of 3 replicas are ready"),
-        ([Sample(1.0, 200.0, 0.0, 9, 9, 9)], "9 of 9 replicas are ready, right for 200/s"),
-        ([Sample(1.0, 200.0, 31.0, 3, 3, 3)], "waits for 31 s"),
+        ([Sample(0.0, 3, 3)], None),
+        ([Sample(0.0, 3, 2)], "2 of 3 replicas are ready"),
+        ([Sample(0.0, 9, 9)], "9 of 9 replicas are ready, right for 200/s"),
+        ([Sample(31.0, 3, 3)], "waits for 31 s"),
     ],
 )
 def test_a_workload_is_well_when_its_replicas_are_ready_right_and_in_time(
@@ -253,6 +255,28 @@ def test_a_workload_is_well_when_its_replicas_are_ready_right_and_in_time(
 
 
 def test_a_workload_that_rides_the_rounds_out_may_keep_what_the_high_load_needs() -> None:
-    kept = [Sample(1.0, 200.0, 0.0, 9, 9, 9)]
+    kept = [Sample(0.0, 9, 9)]
     assert _Samples(*kept, code="swings-ridden").target_troubles() == []
-    assert _Samples(Sample(1.0, 200.0, 0.0, 1, 1, 1), code="swings-ridden").target_troubles() != []
+    assert _Samples(Sample(0.0, 1, 1), code="swings-ridden").target_troubles() != []
+
+
+def test_a_queue_grows_without_enough_replicas_and_is_emptied_in_order() -> None:
+    """Two replicas, then none, then four: records wait for as long as the oldest one does."""
+    queue = ServiceQueue()
+    queue.step(1.0, 1.0, 100.0, ready=2)
+    assert (queue.waiting, queue.age_seconds(1.0), queue.busy_share) == (0.0, 0.0, 0.5)
+    for now in (2.0, 3.0, 4.0):
+        queue.step(now, 1.0, 100.0, ready=0)
+    assert (queue.waiting, queue.age_seconds(4.0), queue.busy_share) == (300.0, 2.0, 0.0)
+    queue.step(5.0, 1.0, 100.0, ready=2)
+    assert (queue.waiting, queue.age_seconds(5.0), queue.busy_share) == (200.0, 1.0, 1.0)
+    queue.step(6.0, 1.0, 100.0, ready=4)
+    assert (queue.waiting, queue.age_seconds(6.0), queue.processed) == (0.0, 0.0, 600.0)
+
+
+def test_the_monitor_reads_the_simulated_prometheus() -> None:
+    """One value for a known name, no series for another."""
+    with prometheus(lambda: {"weir_waiting": 12.5}) as url, httpx.Client(trust_env=False) as client:
+        known = client.get(f"{url}/api/v1/query", params={"query": "weir_waiting"})
+        assert value_of(known.content) == 12.5
+        assert client.get(f"{url}/api/v1/query", params={"query": "other"}).json()["data"]["result"] == []

@@ -1,8 +1,10 @@
 """The compared strategies decide as the rules they represent."""
 
+import pytest
+
 from bench.compare.__main__ import optimum_slot_seconds
 from bench.compare.rules import Busy, Reactive, min_parallelism_for
-from bench.contest import Sample
+from bench.contest import Contestant, Sample
 
 
 def test_utilization_is_unknown_while_counters_are() -> None:
@@ -45,3 +47,18 @@ def test_the_optimum_keeps_for_the_stabilization_what_was_needed() -> None:
 
     assert optimum_slot_seconds(samples) == 3 * 10 + 1 * 10
     assert optimum_slot_seconds(samples, 4.0) == 3 * 14 + 1 * 6
+
+
+class _Silent:
+    """Stands for a probe, which figures do not need."""
+
+
+def test_what_an_application_costs_counts_until_the_next_sample() -> None:
+    """An unknown number of instances is the last one; an unknown lag is no violation."""
+    found = Contestant("weir", _Silent(), lambda: None)  # type: ignore[arg-type]
+    observed = [(0.0, 1.0, 2), (1.0, 30.0, None), (3.0, None, 4), (4.0, 2.0, 4)]
+    found.samples += [Sample(t, None, lag, size) for t, lag, size in observed]
+    figures = found.figures(10.0)
+    assert figures.size_seconds == 2 + 2 * 2 + 4
+    assert figures.violation_share == pytest.approx(1 / 3, abs=1e-4)
+    assert (figures.changes, figures.samples_without_lag, figures.max_lag_seconds) == (1, 1, 30.0)

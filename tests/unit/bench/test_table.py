@@ -1,7 +1,12 @@
 """The page of measurements is generated from the checked-in results."""
 
+import re
+
+from bench.__main__ import MODULES
 from bench.results_file import PROJECT, RESULTS
-from bench.table import FIGURES, PAGE, page
+from bench.table import ARCHIVED, FIGURES, PAGE, page
+
+BENCH = RESULTS.parent
 
 
 def test_the_page_is_what_the_results_give() -> None:
@@ -10,9 +15,18 @@ def test_the_page_is_what_the_results_give() -> None:
 
 
 def test_every_result_is_on_the_page() -> None:
-    """Each JSON file has a generator."""
+    """Each JSON file has a generator, or its rows are kept as they were made."""
+    archived = set(re.findall(r"bench/results/(\w+)\.json", ARCHIVED.read_text()))
     results = {path.stem for path in RESULTS.glob("*.json")}
-    assert results == FIGURES.keys() | {"compare", "quality", "planners"}
+    assert results == FIGURES.keys() | archived | {"compare", "quality", "planners"}
+    assert not FIGURES.keys() & archived
+
+
+def test_every_benchmark_is_listed_by_its_runner() -> None:
+    """A module that measures and is not listed could not be run by `make bench-NAME`."""
+    measures = {path.stem for path in BENCH.glob("*.py") if "\ndef main() -> int:" in path.read_text()}
+    measures |= {path.parent.name for path in BENCH.glob("*/__main__.py")}
+    assert measures - {"__main__"} == MODULES.keys()
 
 
 def test_the_readme_s_figures_are_on_the_page() -> None:

@@ -1,8 +1,6 @@
 """`make bench-capacity`: the predictor's capacity curves, fitted on every triple and on every single point of curves that
 others measured and published (`curves.py` names them), against the other points of the same curve.
 
-    python -m bench.capacity
-
 Each curve counts the same. A point is within reach if its parallelism is at least half of the minimum and at most twice
 the maximum fitted one: the longest step that is ever taken. The prior of contention is learned from the other curves.
 The floor is the error of the same form fitted on all points of a curve: what is left is noise of the measurements.
@@ -13,9 +11,11 @@ import argparse
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -23,9 +23,20 @@ from bench.results_file import write
 from weir_predictor.capacity import DEVIATIONS, CapacityCurve, curve_through
 from weir_predictor.fit import MAX_SERIAL_SHARE, NOISE, Measurement, Prior
 
-from .curves import CURVES
-
 Points = Sequence[tuple[int, float]]
+
+
+class Curve(NamedTuple):
+    """A system's capacity at each parallelism that was measured, and who published it."""
+
+    source: str
+    points: Points
+
+
+CURVES: Mapping[str, Curve] = {
+    name: Curve(curve["source"], tuple((parallelism, rate) for parallelism, rate in curve["points"]))
+    for name, curve in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+}
 TARGETS = {"triples": {"median": 0.04, "p90": 0.07, "inside": 0.85}, "single": {"median": 0.08}}
 MAX_POINTS = 12
 """Of a longer curve so many are taken, evenly: otherwise its triples alone take minutes."""

@@ -1,1 +1,0 @@
-"""How well the predictor's capacity curves extrapolate measured ones."""

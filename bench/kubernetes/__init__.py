@@ -1,1 +1,0 @@
-"""Actions on Kubernetes: how long a plan takes to be written and verified."""

@@ -1,1 +1,0 @@
-"""Kafka Streams under the loop: reading many groups, load steps, scale-ins, and a contest with common rules."""
