@@ -29,8 +29,8 @@ from testbed.service import WeirService, loop_settings, wait_all_ready
 from weir_contracts import LoopResult, derive_id, observation_id
 from weir_contracts.topics import OBSERVATIONS
 from weir_knowledge.adapters.redis import RedisStore
-from weir_runtime.envelope import new_traceparent
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import new_traceparent
 
 PARTITIONS = 2
 PLANNER_WORKERS = 2

@@ -20,8 +20,7 @@ from testbed.trial.loop_stack import LoopStack
 from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS
 from weir_contracts import ActionState, Outcome, Plan, parse_policy
 from weir_contracts.topics import PLANS
-from weir_runtime.event_feed import EventFollower
-from weir_runtime.http_client import client
+from weir_runtime.http_client import EventFollower, client
 
 Stack = TypeVar("Stack", bound=LoopStack)
 

@@ -18,7 +18,7 @@ from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES, TrialStack
 from weir_contracts import Parallelism, parse_policy
 from weir_contracts.topics import PLANS
-from weir_runtime.records import partition_of
+from weir_runtime.bus import partition_of
 from workloads.sample_job import SLOWEST, capacity
 
 from .campaign import Campaign

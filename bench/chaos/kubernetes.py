@@ -20,7 +20,7 @@ from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.trial.options import short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES
 from weir_contracts import Parallelism
-from weir_runtime.records import partition_of
+from weir_runtime.bus import partition_of
 
 from .campaign import Campaign
 from .faults import faults_of

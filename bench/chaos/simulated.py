@@ -17,10 +17,9 @@ from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
 from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
 from weir_contracts.topics import PLANS
-from weir_runtime.bus import BusError
-from weir_runtime.envelope import encode
+from weir_runtime.bus import BusError, partition_of
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.records import partition_of
+from weir_runtime.messages import encode
 from weir_runtime.service import topic_specs
 
 from .campaign import Campaign

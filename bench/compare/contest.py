@@ -15,7 +15,7 @@ from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of,
 from testbed.trial.stack import TrialStack
 from weir_contracts import parse_policy
 from weir_engines.flink.topology import Job
-from weir_runtime.event_feed import Event, EventFollower
+from weir_runtime.http_client import Event, EventFollower
 from workloads.probe import Probe
 
 from .rules import Busy

@@ -13,8 +13,7 @@ import httpx
 import typer
 from pydantic import SecretStr
 
-from weir_runtime.event_feed import Event, parse_events
-from weir_runtime.http_client import ENDLESS, client
+from weir_runtime.http_client import ENDLESS, Event, client, parse_events
 
 from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unreachable
 

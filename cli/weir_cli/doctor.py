@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weir_runtime.credentials import words
+from weir_runtime.reach import words
 
 from .client import LOCAL, Server, TokenFile, application_id, complete_application, connect
 from .errors import CommandError, InvalidInput, Unreachable

@@ -171,7 +171,7 @@ def kta_bridge(
     from weir_contracts import InvalidDocument
     from weir_contracts.plugins import PlannerUrl
     from weir_planner.adapters.http import PlannerClient
-    from weir_runtime.addresses import Allowed
+    from weir_runtime.reach import Allowed
     from weir_sdk import serve
 
     from .kta_bridge import KtaBridge

@@ -147,19 +147,15 @@ RULES: Mapping[str, Sequence[Rule]] = {
 """Rules by the path of the field that they are about."""
 
 
-def with_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the structural schema of a resource with the rules of its fields."""
-    return _with_rules(schema, "")
-
-
-def _with_rules(node: Mapping[str, Any], path: str) -> dict[str, Any]:
+def with_rules(node: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return a schema with the rules of its fields and of those below it; `path` is its own."""
     found = dict(node)
     if "properties" in node:
         found["properties"] = {
-            name: _with_rules(each, f"{path}.{name}".lstrip(".")) for name, each in node["properties"].items()
+            name: with_rules(each, f"{path}.{name}".lstrip(".")) for name, each in node["properties"].items()
         }
     if "items" in node:
-        found["items"] = _with_rules(node["items"], f"{path}[]")
+        found["items"] = with_rules(node["items"], f"{path}[]")
     if node.get("pattern") == f"^{NAME_PATTERN}$":
         found["maxLength"] = MAX_NAME_CHARACTERS  # the API server estimates a rule's cost by it
     rules = RULES.get(path, ())

@@ -6,10 +6,10 @@ from typing import Any
 
 from weir_contracts import Analysis, Observation, Outcome, Plan
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
+from weir_runtime.bus import Outgoing, Record
 from weir_runtime.clock import Clock
-from weir_runtime.envelope import decode, encode
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import Outgoing, Record
+from weir_runtime.messages import decode, encode
 
 Message = Observation | Analysis | Plan | Outcome
 _TOPICS = {topic.name: topic for topic in (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES)}

@@ -30,10 +30,9 @@ from weir_executor.service import Executor
 from weir_planner.core.contest import ContenderRequest
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import Planner
-from weir_runtime.dead_letters import DeadLetters
-from weir_runtime.log import text_renderer
-from weir_runtime.loop import Stop
-from weir_runtime.records import Outgoing
+from weir_runtime.bus import Outgoing
+from weir_runtime.loop import Stop, text_renderer
+from weir_runtime.messages import DeadLetters
 from weir_sdk.installed import LARGE, ask, reads
 from weir_simulator import Fault, Noise, Observer, Simulation, StreamsSimulation
 from weir_simulator.faults import CLEAR

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weir_contracts import PlannerChoice, PlanReply, PlanRequest
-from weir_runtime.garbage import seldom_collected
+from weir_runtime.loop import seldom_collected
 from weir_sdk.installed import ask
 from weir_simulator import Application, Noise, Simulation, StreamsSimulation
 from weir_simulator.observe import START

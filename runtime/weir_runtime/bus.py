@@ -1,21 +1,158 @@
-"""The bus as small protocols. `kafka_bus` and `memory_bus` pass the same tests.
+"""The bus as small protocols, its records, and their signatures. `kafka_bus` and `memory_bus` pass the same tests.
 
 Delivery is at least once: a consumer must be idempotent, and commits after the results of its records were
-acknowledged.
+acknowledged. Headers carry a record's version, so that tombstones have one as well; records without a version count in
+their order.
+
+Without signatures every program that may write to the topics of policies, plans and outcomes could scale every
+application. With a key, each of their records carries an HMAC-SHA256 of topic, key, value and the headers that a reader
+obeys; a record without a valid one reaches its reader as one that cannot be decoded, a tombstone included, and so becomes
+a dead letter.
 """
 
+import hashlib
+import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
-from typing import Protocol, TypedDict, Unpack
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
-from .records import Outgoing, Record, TopicSpec
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 
+from .files import read_credentials_file
+
+VERSION_HEADER = "weir_version"
+EPOCH_HEADER = "weir_epoch"
+UNSIGNED_HEADER = "weir_unsigned"
+"""Names the setting of the keys by which a record is not signed."""
+MAX_DELETED = 10_000
+"""Deleted keys that are kept; the oldest deletions are dropped first."""
+MAX_VERSION = 2**52
+"""Largest number and epoch of a version: 140,000 years of milliseconds, and exact in every reader."""
 PartitionsChanged = Callable[[frozenset[int]], None]
 """Called on the event loop with the assigned or revoked partitions."""
-
-
 SESSION_SECONDS = 8.0
 """Without a heartbeat, until a group gives a member's partitions to others."""
+SIGNING_SETTING = "WEIR_SIGNING_KEYS_FILE"
+SIGNED = frozenset({POLICIES.name, PLANS.name, OUTCOMES.name})
+MIN_KEY_CHARACTERS = 32
+_HEADER = "weir_signature"
+_OBEYED = ("ce_type", VERSION_HEADER, EPOCH_HEADER)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that was read. `value` None: a tombstone."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timestamp: datetime | None = None
+
+    @property
+    def place(self) -> str:
+        """Topic, partition and offset, for errors and logs."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A record to write."""
+
+    topic: str
+    key: str
+    value: bytes | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic with its partitions and settings."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replicas: int | None = None
+    """Copies of each partition. None: the brokers' default."""
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return the partition of a key by Java's default partitioner (Kafka: `Utils.murmur2`).
+
+    All producers of the loop must use the same one, or a key's messages have several owners.
+    """
+    return (_murmur2(key.encode()) & 0x7FFFFFFF) % partitions
+
+
+def _murmur2(data: bytes) -> int:
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = (h * m & mask) ^ k
+    if tail := data[whole:]:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    return h ^ (h >> 15)
+
+
+class RecordVersion(NamedTuple):
+    """Compared by number, which the store assigns, then by epoch, which the publisher adds."""
+
+    number: int
+    """Grows with each change of a key, its deletion included."""
+    epoch: int
+    """Of the lease that the record's publisher held."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that carry it."""
+        return {VERSION_HEADER: str(self.number), EPOCH_HEADER: str(self.epoch)}
+
+
+def version_of(headers: Mapping[str, str]) -> RecordVersion | None:
+    """Return the version that a record's headers carry; None where they carry none that can be."""
+    try:
+        found = RecordVersion(int(headers[VERSION_HEADER]), int(headers[EPOCH_HEADER]))
+    except (KeyError, ValueError):
+        return None
+    return found if all(0 <= each <= MAX_VERSION for each in found) else None
+
+
+class NewestVersions:
+    """The newest version of each key that was read."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, RecordVersion] = {}
+        self._deleted: dict[str, None] = {}
+        """In the order of their deletion."""
+
+    def outdated(self, record: Record) -> bool:
+        """Return whether a newer version of the record's key was read before it. If not, the record's is the newest
+        now."""
+        if record.key is None:
+            return False
+        version, newest = version_of(record.headers), self._newest.get(record.key)
+        if version is None:
+            return False
+        if newest is not None and version < newest:
+            return True
+        self._forget(record.key)
+        self._newest[record.key] = version
+        if record.value is None:
+            self._deleted[record.key] = None
+            if len(self._deleted) > MAX_DELETED:
+                self._forget(next(iter(self._deleted)))
+        return False
+
+    def _forget(self, key: str) -> None:
+        self._newest.pop(key, None)
+        self._deleted.pop(key, None)
 
 
 class MemberOptions(TypedDict, total=False):
@@ -116,3 +253,115 @@ class Bus(Protocol):
 
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         """Read a topic, as of the first `receive` or `assign`."""
+
+
+def read_signing_keys(path: Path | None) -> tuple[bytes, ...]:
+    """Return the keys of a file, one a line: the first signs, each verifies, so that a key can be replaced. Empty without
+    a file. `ValueError` that names the setting, never a key."""
+    if path is None:
+        return ()
+    keys = tuple(read_credentials_file(path, SIGNING_SETTING).split())
+    if not keys or min(len(key) for key in keys) < MIN_KEY_CHARACTERS:
+        raise ValueError(
+            f"{SIGNING_SETTING}: {path} must have keys of {MIN_KEY_CHARACTERS} characters or more, one a line"
+        )
+    return keys
+
+
+def _signature(signing_key: bytes, topic: str, key: str | None, value: bytes | None, headers: Mapping[str, str]) -> str:
+    parts = [topic.encode(), b"" if key is None else key.encode(errors="surrogateescape")]
+    parts += [headers.get(name, "").encode(errors="surrogateescape") for name in _OBEYED]
+    parts.append(b"deleted" if value is None else b"is " + value)
+    signed = hmac.new(signing_key, digestmod=hashlib.sha256)
+    for part in parts:
+        # With its length: no two lists of parts have the same bytes.
+        signed.update(len(part).to_bytes(8, "big") + part)
+    return signed.hexdigest()
+
+
+class SignedBus(Bus):
+    """A bus that signs what it publishes to the topics `SIGNED`, and verifies what it reads of them."""
+
+    def __init__(self, bus: Bus, keys: Sequence[bytes]) -> None:
+        self._bus = bus
+        self._keys = keys
+
+    def signed(self, record: Outgoing) -> Outgoing:
+        if record.topic not in SIGNED:
+            return record
+        signature = _signature(self._keys[0], record.topic, record.key, record.value, record.headers)
+        return replace(record, headers={**record.headers, _HEADER: signature})
+
+    def verified(self, record: Record) -> Record:
+        """Return the record; without a valid signature one that no reader can decode, and whose version counts for
+        none: it must not outdate the records behind it."""
+        if record.topic not in SIGNED:
+            return record
+        given = record.headers.get(_HEADER, "").encode(errors="surrogateescape")
+        parts = (record.topic, record.key, record.value, record.headers)
+        if any(hmac.compare_digest(_signature(key, *parts).encode(), given) for key in self._keys):
+            return record
+        versions = (VERSION_HEADER, EPOCH_HEADER)
+        headers = {name: text for name, text in record.headers.items() if name not in versions}
+        return replace(record, value=record.value or b"", headers={**headers, UNSIGNED_HEADER: SIGNING_SETTING})
+
+    async def start(self) -> None:
+        await self._bus.start()
+
+    async def close(self) -> None:
+        await self._bus.close()
+
+    async def ping(self) -> None:
+        await self._bus.ping()
+
+    async def publish_many(self, records: Sequence[Outgoing]) -> None:
+        await self._bus.publish_many([self.signed(record) for record in records])
+
+    async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
+        return await self._bus.ensure_topics(specs)
+
+    def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
+        return _VerifiedConsumer(self._bus.consumer(topics, group, **options), self)
+
+    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
+        return _VerifiedReader(self._bus.reader(topic, **options), self)
+
+
+class _VerifiedConsumer(Consumer):
+    def __init__(self, consumer: Consumer, bus: SignedBus) -> None:
+        self._consumer = consumer
+        self._bus = bus
+
+    @property
+    def assignment(self) -> frozenset[int]:
+        return self._consumer.assignment
+
+    async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
+        return await self._consumer.confirmed_until(partition, min_seconds)
+
+    async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
+        return [self._bus.verified(r) for r in await self._consumer.receive(max_records, timeout_seconds)]
+
+    async def commit(self) -> None:
+        await self._consumer.commit()
+
+    async def close(self) -> None:
+        await self._consumer.close()
+
+
+class _VerifiedReader(Reader):
+    def __init__(self, reader: Reader, bus: SignedBus) -> None:
+        self._reader = reader
+        self._bus = bus
+
+    async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
+        return [self._bus.verified(r) for r in await self._reader.receive(max_records, timeout_seconds)]
+
+    async def assign(self, partitions: Iterable[int]) -> None:
+        await self._reader.assign(partitions)
+
+    async def caught_up(self) -> bool:
+        return await self._reader.caught_up()
+
+    async def close(self) -> None:
+        await self._reader.close()

@@ -1,10 +1,13 @@
-"""HTTP: an application with safe defaults, and its server inside the service's own event loop."""
+"""HTTP: an application with safe defaults, and its server, with TLS where there is a certificate, inside the service's own
+event loop."""
 
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Collection, Generator, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, get_origin
 
 import h11
@@ -15,10 +18,9 @@ from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from . import problems
-from .auth import Authentication, Tokens
-from .body_budget import Budget, TooLarge, TooMany
-from .listener_tls import ListenerTls
+from .access import Authentication, Problem, Tokens, answer, install_problems
+from .files import FollowedFiles
+from .http_client import Budget, TooLarge, TooMany
 from .loop import Stop
 from .origins import SameOrigin
 
@@ -29,6 +31,22 @@ RECEIVE_SECONDS = 35.0
 """For head and body of a request to arrive, then the connection is closed. Longer than `ANSWER_SECONDS`, so that a slow
 client gets a response first."""
 GRACE_SECONDS = 3
+
+
+class ListenerTls:
+    """The TLS context of a listener, which new connections use. `OSError` (`SSLError` included) if the files cannot be used;
+    later the present certificate stays."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._certificate, self._key = certificate, key
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.files = FollowedFiles("WEIR_HTTP_CERTIFICATE_FILE", self._load, lambda _: (certificate, key))
+
+    def _load(self) -> None:
+        # First into another context: a certificate that does not fit its key must not spoil the one in use.
+        for context in (ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), self.context):
+            # Without a password an encrypted key would be asked for at the terminal.
+            context.load_cert_chain(self._certificate, self._key, password="")
 
 
 class PortInUse(Exception):
@@ -52,10 +70,10 @@ class _Limits:
             return
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._body_bytes:
-            too_large = problems.Problem(413, f"the body has more than {self._body_bytes} bytes")
-            await problems.answer(too_large)(scope, receive, send)
+            too_large = Problem(413, f"the body has more than {self._body_bytes} bytes")
+            await answer(too_large)(scope, receive, send)
             return
-        refused: problems.Problem | None = None
+        refused: Problem | None = None
         begun, awaiting = False, False
 
         async def limited() -> Message:
@@ -66,10 +84,10 @@ class _Limits:
             try:
                 body.add(message.get("body", b""))
             except TooLarge as error:
-                refused = problems.Problem(413, f"the body has {error}")
+                refused = Problem(413, f"the body has {error}")
                 raise
             except TooMany as error:
-                refused = problems.Problem(503, f"{error}: try again", headers={"Retry-After": "1"})
+                refused = Problem(503, f"{error}: try again", headers={"Retry-After": "1"})
                 raise
             return message
 
@@ -90,14 +108,14 @@ class _Limits:
             except (TooLarge, TooMany):
                 if refused is None:
                     raise
-                await problems.answer(refused)(scope, receive, send)
+                await answer(refused)(scope, receive, send)
             except TimeoutError:
                 if begun or not deadline.expired():
                     raise
-                late = problems.Problem(503, f"no answer within {self._answer_seconds:g} s")
+                late = Problem(503, f"no answer within {self._answer_seconds:g} s")
                 if awaiting:
-                    late = problems.Problem(408, f"the body did not arrive within {self._answer_seconds:g} s")
-                await problems.answer(late)(scope, receive, send)
+                    late = Problem(408, f"the body did not arrive within {self._answer_seconds:g} s")
+                await answer(late)(scope, receive, send)
 
 
 def application(
@@ -118,7 +136,7 @@ def application(
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
     app.add_middleware(Authentication)  # added last, so called first: before a byte of the body is read
-    problems.install(app)
+    install_problems(app)
     return app
 
 
@@ -138,13 +156,13 @@ async def _check_query(request: Request) -> None:
         if name not in known:
             close = get_close_matches(name.replace("-", "_").lower(), known, n=1, cutoff=0.6)
             hint = f"did you mean {close[0]}?" if close else f"this route has {', '.join(known) or 'none'}"
-            raise problems.Problem(
+            raise Problem(
                 422,
                 f"{name[:100]}: is not a parameter: {hint}",
                 errors=[(f"query.{name[:100]}", f"is unknown: {hint}")],
             )
         if len(request.query_params.getlist(name)) > 1 and not known[name]:
-            raise problems.Problem(422, f"{name}: is given twice", errors=[(f"query.{name}", "is given twice")])
+            raise Problem(422, f"{name}: is given twice", errors=[(f"query.{name}", "is given twice")])
 
 
 class _DeadlineProtocol(H11Protocol):

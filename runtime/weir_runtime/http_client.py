@@ -1,32 +1,116 @@
-"""HTTP clients for all of Weir: bounded in time and bytes, uncompressed, without redirects, cookies or the
-environment's proxies.
+"""HTTP clients for all of Weir: bounded in time, bytes and memory, uncompressed, without redirects, cookies or the
+environment's proxies; and the follower of the knowledge service's event feed.
 
 A client with an allow-list resolves the name at each connect, checks every address, and connects to a checked address
 only; certificate and Host header stay those of the name.
+
+A JSON document of `[],` takes 30 times its bytes when it is parsed. So each body of callers and of users' addresses is
+charged for its elements as well, counted in its bytes as they arrive: the brackets and commas, of which those inside a
+text count too. All open bodies of a process share one budget, since a limit for each alone says nothing about many at
+once.
 """
 
 import asyncio
 import contextlib
+import json
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+import threading
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import httpcore
 import httpx
 from pydantic import SecretStr
 
-from .addresses import AddressRefused, Allowed, Resolve, checked_addresses, resolve
-from .body_budget import Budget, TooLarge, TooMany
+from .reach import AddressRefused, Allowed, Resolve, checked_addresses, resolve
 
+MAX_ELEMENTS = 200_000
+"""Elements of one body: a job of 1,000 operators has 60,000."""
+ELEMENT_BYTES = 100
+"""Memory of a parsed element: an empty object in a list takes 72 bytes."""
+MAX_OPEN_BYTES = 64_000_000
+"""Charge of all open bodies of a process, whose container has 256 MiB and more."""
 ANSWER_BYTES = 50_000_000
 ENDLESS = {"answer_bytes": None}
 """`extensions` of a request with an unbounded response."""
 _SAFE_TO_REPEAT = ("Server disconnected", "peer closed connection")
 """Protocol errors that do not quote the peer; h11 puts the unreadable line into the others."""
+BREAK_SECONDS = 1.0
+"""Pause between two connections."""
+
+
+class TooLarge(Exception):
+    """A body above its own limit."""
+
+
+class TooMany(Exception):
+    """A body for which the other open bodies leave no room."""
+
+
+class Budget:
+    """The charge of all open bodies, at most `limit_bytes`."""
+
+    def __init__(self, limit_bytes: int = MAX_OPEN_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._open_bytes = 0
+
+    @property
+    def open_bytes(self) -> int:
+        return self._open_bytes
+
+    def body(self, max_bytes: int | None, max_elements: int = MAX_ELEMENTS) -> "Body":
+        """Return the account of a new body; `max_bytes` None: a stream that is not kept, and is not charged."""
+        return Body(self, max_bytes, max_elements)
+
+    def charge(self, charge_bytes: int) -> None:
+        if self._open_bytes + charge_bytes > self._limit_bytes:
+            raise TooMany("too many large bodies are open at once")
+        self._open_bytes += charge_bytes
+
+    def release(self, charge_bytes: int) -> None:
+        self._open_bytes -= charge_bytes
+
+
+class Body:
+    """The account of one body. Leave it as a context, or call `close`: its charge is released."""
+
+    def __init__(self, budget: Budget, max_bytes: int | None, max_elements: int) -> None:
+        self._budget = budget
+        self._max_bytes = max_bytes
+        self._max_elements = max_elements
+        self._charged = 0
+        self._elements = 0
+        self.received_bytes = 0
+
+    def add(self, part: bytes) -> None:
+        """Count a part that arrived. `TooLarge` or `TooMany`, after which nothing more may be read."""
+        if self._max_bytes is None:
+            return
+        self.received_bytes += len(part)
+        elements = part.count(b",") + part.count(b"[") + part.count(b"{")
+        self._elements += elements
+        if self.received_bytes > self._max_bytes:
+            raise TooLarge(f"more than {self._max_bytes} bytes")
+        if self._elements > self._max_elements:
+            raise TooLarge(f"more than {self._max_elements} elements")
+        charge_bytes = len(part) + ELEMENT_BYTES * elements
+        self._budget.charge(charge_bytes)
+        self._charged += charge_bytes
+
+    def close(self) -> None:
+        self._budget.release(self._charged)
+        self._charged = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Certificates(NamedTuple):
@@ -276,3 +360,88 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await self._plain.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event: `kind` is plan, outcome, …; `data` its message."""
+
+    id: str
+    kind: str
+    data: Any
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Yield the server-sent events of a stream's lines (WHATWG HTML, 9.2.6), without those whose data is not JSON."""
+    event_id, kind, data = "", "message", list[str]()
+    for line in lines:
+        if not line:
+            if data:
+                with contextlib.suppress(ValueError):
+                    yield Event(event_id, kind, json.loads("\n".join(data)))
+            kind, data = "message", []
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "id":
+            event_id = value
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+
+
+class EventFollower:
+    """Reads the feed on a separate thread, resuming by `Last-Event-ID` after a break, until stopped.
+
+    It may run for hours and keeps what it reads: only events of `kinds` (None: all), without the fields `without` of
+    their data.
+    """
+
+    def __init__(self, url: str, *, kinds: Collection[str] | None = None, without: Collection[str] = ()) -> None:
+        self._url = url
+        self._kinds = kinds
+        self._without = without
+        self._events: list[Event] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="event-feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns at once; the thread ends with its connection."""
+        self._stopped.set()
+
+    def events(self) -> list[Event]:
+        """Return the kept events so far, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    def _follow(self) -> None:
+        last = "0"
+        timeout = httpx.Timeout(5.0, read=30.0)
+        with client(timeout=timeout) as http:
+            while not self._stopped.is_set():
+                # A status error is a break like any other: the service may be on its way up.
+                with (
+                    contextlib.suppress(httpx.HTTPError),
+                    http.stream("GET", self._url, headers={"Last-Event-ID": last}, extensions=ENDLESS) as response,
+                ):
+                    response.raise_for_status()
+                    for event in parse_events(response.iter_lines()):
+                        last = event.id or last
+                        self._keep(event)
+                        if self._stopped.is_set():
+                            return
+                self._stopped.wait(BREAK_SECONDS)
+
+    def _keep(self, event: Event) -> None:
+        if self._kinds is not None and event.kind not in self._kinds:
+            return
+        if self._without and isinstance(event.data, dict):
+            slim = {name: value for name, value in event.data.items() if name not in self._without}
+            event = Event(event.id, event.kind, slim)
+        with self._lock:
+            self._events.append(event)

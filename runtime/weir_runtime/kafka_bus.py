@@ -1,153 +1,154 @@
 """The bus on Kafka: confluent-kafka's synchronous clients, each on a dedicated thread, bridged to asyncio.
 
-(Its asyncio producer cannot send headers, which carry the CloudEvents attributes.)
+Records are acknowledged by all replicas, in order, idempotent. Its asyncio producer cannot send headers, which carry the
+CloudEvents attributes; its asyncio consumer hangs with a commit that hangs (docs/adr/0008-libraries-instead-of-own-code.md).
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Unpack
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
 
-from weir_contracts import counted
-
-from .bus import Bus, BusError, Consumer, MemberOptions, Reader, ReaderOptions
+from .bus import Bus, BusError, Consumer, MemberOptions, Outgoing, Reader, ReaderOptions, TopicSpec
 from .clock import Clock, SystemClock
-from .kafka_consumer import KafkaConsumer
-from .kafka_producer import Outbox
-from .kafka_reader import KafkaReader
-from .kafka_security import LOOP_SETTING
-from .kafka_thread import ClientThread, Complaints, Shared, code_of, connection, connection_problem, explain
-from .records import Outgoing, TopicSpec
+from .kafka_client import (
+    LOOP_SETTING,
+    TOPICS_SECONDS,
+    ClientThread,
+    Complaints,
+    connection,
+    connection_problem,
+    create_missing,
+    explain,
+    running_future,
+    shortfalls,
+)
+from .kafka_consumer import KafkaConsumer, KafkaReader, Shared
+from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 
 PING_SECONDS = 2.0
 FLUSH_SECONDS = 1.5
-METADATA_SECONDS = 5.0
-TOPICS_SECONDS = 15.0
-"""For new topics until every broker knows them."""
-LISTED_PAUSE_SECONDS = 0.1
-MIN_INSYNC = "min.insync.replicas"
+
+
+class _Generation:
+    """One librdkafka producer, and the thread that serves its delivery reports."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.broken = False
+        self._retired = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="kafka-producer", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._retired.is_set():
+            self.producer.poll(0.2)
+        # Report undelivered records as failed: their senders wait.
+        self.producer.purge()
+        self.producer.flush(1.0)
+
+    def retire(self) -> None:
+        self._retired.set()
+
+    def finish(self, seconds: float) -> None:
+        """Wait up to `seconds` for pending deliveries, then end."""
+        self.producer.flush(seconds)
+        self.retire()
+        self._thread.join(2.0)
+
+
+class Outbox:
+    """The producer. One that librdkafka declares unusable (a fatal error of idempotence) is replaced at the next send."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        delivery_timeout_seconds: float,
+        make: Callable[[dict[str, Any]], Producer] = Producer,
+    ) -> None:
+        self._make = make
+        self._generation: _Generation | None = None
+        self._log = structlog.get_logger("kafka")
+        self._settings = {
+            **settings,
+            "enable.idempotence": True,
+            "acks": "all",
+            # One request at a time, or an acknowledged record may be lost: if a broker refuses a producer's first batch
+            # (it does not know yet that it leads the partition) and accepts the second, already sent one, librdkafka
+            # counts the first as written (KAFKA-15591; 9 of 500 new topics). With distant brokers this costs latency:
+            # one batch per round trip and connection.
+            "max.in.flight.requests.per.connection": 1,
+            # Java's partitioner: librdkafka's own would put keys elsewhere than Spark does.
+            "partitioner": "murmur2_random",
+            "linger.ms": 2,
+            "compression.type": "lz4",
+            "message.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,
+            "delivery.timeout.ms": int(delivery_timeout_seconds * 1000),
+            "queue.buffering.max.kbytes": 65_536,
+        }
+
+    def start(self) -> None:
+        """Open the producer; does not wait for the brokers."""
+        if self._generation is None:
+            self._generation = _Generation(self._make(self._settings))
+
+    def send(self, record: Outgoing) -> asyncio.Future[None]:
+        """Hand a record over; the future ends with its delivery report, a `BusError` if it was not delivered."""
+        generation = self._usable()
+        report = running_future()
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            self._check_fatal(generation, error)
+            if error is None:
+                report.set_result(None)
+            else:
+                report.set_exception(_undelivered(record, error.str()))
+
+        try:
+            generation.producer.produce(
+                record.topic,
+                key=record.key.encode(),
+                value=record.value,
+                headers=[(name, text.encode()) for name, text in record.headers.items()],
+                on_delivery=delivered,
+            )
+        except (BufferError, KafkaException) as error:
+            self._check_fatal(generation, error.args[0] if error.args else None)
+            report.set_exception(_undelivered(record, explain(error)))
+        return asyncio.wrap_future(report)
+
+    def _usable(self) -> _Generation:
+        if self._generation is None:
+            raise BusError("kafka: the bus was not started")
+        if self._generation.broken:
+            self._generation.retire()
+            self._generation = _Generation(self._make(self._settings))
+        return self._generation
+
+    def _check_fatal(self, generation: _Generation, error: object) -> None:
+        if isinstance(error, KafkaError) and (error.fatal() or error.code() == KafkaError._FATAL):
+            if not generation.broken:
+                self._log.error("producer-replaced", reason=error.str())
+            generation.broken = True
+
+    async def close(self, seconds: float) -> None:
+        """Flush for at most `seconds`; the rest is reported as not delivered."""
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            await asyncio.to_thread(generation.finish, seconds)
+
+
+def _undelivered(record: Outgoing, reason: str) -> BusError:
+    return BusError(f"kafka: {record.topic} {record.key}: {reason}")
+
 
 _LIBRARY = logging.getLogger("weir.kafka")
-
-
-class TooFewBrokers(BusError):
-    """A topic that needs more brokers than there are; some may still start."""
-
-
-def partition_counts(admin: AdminClient) -> dict[str, int]:
-    """Return the number of partitions of each topic that the broker lists."""
-    topics = admin.list_topics(timeout=METADATA_SECONDS).topics
-    return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
-
-
-def create_missing(admin: AdminClient, specs: Sequence[TopicSpec], clock: Clock, deadline: float) -> list[TopicSpec]:
-    """Create missing topics and return those that this call created, once the broker lists all of them.
-
-    `BusError` for a topic with another number of partitions, before anything is created: its keys would move; and for
-    one that cannot be created, or is not listed at `deadline` (monotonic seconds).
-    """
-    listed = partition_counts(admin)
-    _expect_partitions(specs, listed)
-    missing = [spec for spec in specs if spec.name not in listed]
-    created = _create(admin, missing)
-    pause = threading.Event()
-    while unlisted := {spec.name for spec in missing} - listed.keys():
-        listed = partition_counts(admin)
-        if unlisted <= listed.keys():
-            break
-        if clock.monotonic() >= deadline:
-            raise BusError(f"created, but not listed by the broker: {', '.join(sorted(unlisted - listed.keys()))}")
-        pause.wait(LISTED_PAUSE_SECONDS)
-    _expect_partitions(missing, listed)
-    return created
-
-
-def _expect_partitions(specs: Sequence[TopicSpec], listed: Mapping[str, int]) -> None:
-    for spec in specs:
-        if listed.get(spec.name, spec.partitions) != spec.partitions:
-            raise BusError(
-                f"topic {spec.name} has {listed[spec.name]} partitions and must have {spec.partitions} (WEIR_PARTITIONS, one number for "
-                "all topics of the loop): its keys would move, so delete it or change the setting"
-            )
-
-
-def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[TopicSpec]:
-    """Return the topics that this call created. A broker lists a topic shortly after its creation, so that a missing
-    one may exist."""
-    wanted = [NewTopic(spec.name, spec.partitions, spec.replicas or -1, config=dict(spec.configs)) for spec in specs]
-    results = admin.create_topics(wanted, operation_timeout=TOPICS_SECONDS) if wanted else {}
-    created = []
-    for spec in specs:
-        try:
-            results[spec.name].result(timeout=TOPICS_SECONDS + 5.0)
-            created.append(spec)
-        except KafkaException as error:
-            if error.args[0].retriable():
-                raise
-            if code_of(error) == KafkaError.INVALID_REPLICATION_FACTOR:
-                raise TooFewBrokers(
-                    f"topic {spec.name} cannot be created with {spec.replicas or 'the default number of'} replicas "
-                    f"(WEIR_REPLICATION_FACTOR): start more brokers or lower it; {explain(error)}"
-                ) from error
-            # Another service starts at the same time and was first.
-            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BusError(f"topic {spec.name} cannot be created: {explain(error)}") from error
-    return created
-
-
-def shortfalls(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[str]:
-    """Return a sentence about existing topics with fewer replicas than specified, and one about a lower
-    `min.insync.replicas`; none about what the brokers do not show."""
-    wanted = [(spec, spec.replicas) for spec in specs if spec.replicas is not None]
-    if not wanted:
-        return []
-    replicas = replica_counts(admin)
-    few = [spec for spec, required in wanted if replicas.get(spec.name, required) < required]
-    found = []
-    if few:
-        fewest = counted(min(replicas[spec.name] for spec in few), "replica")
-        found.append(
-            f"{_named(few)} {fewest}, not {few[0].replicas} (WEIR_REPLICATION_FACTOR): "
-            "kafka-reassign-partitions.sh adds replicas"
-        )
-    lower = [
-        spec for spec, is_now in _in_sync(admin, [spec for spec, _ in wanted]) if is_now < int(spec.configs[MIN_INSYNC])
-    ]
-    if lower:
-        remedy = "add replicas first" if few else "python -m weir_runtime.topics sets it"
-        found.append(
-            f"{_named(lower)} {MIN_INSYNC} below {lower[0].configs[MIN_INSYNC]} (WEIR_MIN_INSYNC_REPLICAS): {remedy}"
-        )
-    return found
-
-
-def replica_counts(admin: AdminClient) -> dict[str, int]:
-    """Return the smallest number of replicas of a partition, of each topic that the broker lists."""
-    topics = admin.list_topics(timeout=METADATA_SECONDS).topics
-    return {
-        name: min(len(partition.replicas) for partition in topic.partitions.values())
-        for name, topic in topics.items()
-        if topic.partitions
-    }
-
-
-def _in_sync(admin: AdminClient, specs: Sequence[TopicSpec]) -> Iterator[tuple[TopicSpec, int]]:
-    """Yield the `min.insync.replicas` of topics that specify one, where the user may see it."""
-    resources = {ConfigResource(ResourceType.TOPIC, s.name): s for s in specs if MIN_INSYNC in s.configs}
-    described = admin.describe_configs(list(resources), request_timeout=METADATA_SECONDS) if resources else {}
-    for resource, result in described.items():
-        with suppress(KafkaException):
-            yield resources[resource], int(result.result(METADATA_SECONDS + 1.0)[MIN_INSYNC].value)
-
-
-def _named(specs: Sequence[TopicSpec]) -> str:
-    return f"{specs[0].name} has" if len(specs) == 1 else f"{specs[0].name} and {len(specs) - 1} more topics have"
 
 
 class KafkaBus(Bus):

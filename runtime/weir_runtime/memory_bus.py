@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Unpack
 
-from .bus import SESSION_SECONDS, Bus, BusError, MemberOptions, ReaderOptions
+from .bus import SESSION_SECONDS, Bus, BusError, MemberOptions, Outgoing, ReaderOptions, Record, TopicSpec, partition_of
 from .clock import Clock, SystemClock
-from .records import Outgoing, Record, TopicSpec, partition_of
 
 Place = tuple[str, int]
 """Topic and partition."""

@@ -1,32 +1,38 @@
-"""Runs a service: its listener first, so that it can report what it waits for, then its tasks, then an orderly end."""
+"""Runs a service: its listener first, so that it can report what it waits for, then its tasks, then an orderly end.
+Readiness, liveness and metrics are its routes."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
 
 import structlog
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Response
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from pydantic import BaseModel
 
 from weir_contracts.topics import TOPICS
 
-from . import log
-from .bus import Bus, BusError
-from .envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
-from .followed_files import follow
-from .garbage import collect_seldom
-from .health import Health
+from .access import AnyText, requires
+from .bus import Bus, BusError, TopicSpec
+from .clock import Clock
+from .files import follow
 from .http import PortInUse, listen, serve
-from .kafka_bus import MIN_INSYNC
-from .kafka_lease import TOPIC as LEASES
-from .loop import Stop, retry_until_ready
-from .records import TopicSpec
+from .kafka_client import MIN_INSYNC
+from .lease import TOPIC as LEASES
+from .loop import Stop, collect_seldom, configure_logs, retry_until_ready
+from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings
 
+Ping = Callable[[], Awaitable[object]]
+_READY_NOW = Gauge("weir_dependency_ready", "1 where a dependency of this service answers", ["dependency"])
+_GOOD = {"ok": True, "reason": "ok", "since": "2026-06-14T18:00:00Z"}
+_BAD = {"ok": False, "reason": "no answer within 3 s", "since": "2026-06-14T18:29:00Z"}
 Task = Callable[[Stop], Coroutine[Any, Any, None]]
-
 GRACE_SECONDS = 5.0
 """For tasks to finish after a stop was requested; then they are cancelled."""
 CANCEL_SECONDS = 1.0
@@ -36,6 +42,140 @@ WARNING_SECONDS = 60.0
 """Between two checks whether a warning about the topics still holds."""
 AGAIN_SECONDS = 2.0
 """For such a check: readiness waits for it."""
+
+
+@dataclass
+class _Dependency:
+    ping: Ping
+    timeout_seconds: float
+    ok: bool | None = None
+    reason: str = "not checked yet"
+    since: datetime | None = None
+
+
+@dataclass
+class Health:
+    """Dependencies by name, each with a ping. A ping that returns is ready, one that raises gives the reason; a
+    returned text is shown."""
+
+    clock: Clock
+    _dependencies: dict[str, _Dependency] = field(default_factory=dict, init=False)
+
+    def register(self, name: str, ping: Ping, timeout_seconds: float = 3.0) -> None:
+        """Let readiness depend on `ping` from now on."""
+        self._dependencies[name] = _Dependency(ping, timeout_seconds)
+
+    async def check(self) -> tuple[bool, dict[str, dict[str, str | bool | None]]]:
+        """Ping all dependencies at once; return whether all are ready, and the state, reason and start of each."""
+        await asyncio.gather(*(self._check(name, d) for name, d in self._dependencies.items()))
+        report = {
+            name: {"ok": d.ok, "reason": d.reason, "since": d.since.isoformat() if d.since else None}
+            for name, d in self._dependencies.items()
+        }
+        return all(d.ok for d in self._dependencies.values()), report
+
+    async def _check(self, name: str, dependency: _Dependency) -> None:
+        ok, reason = True, "ok"
+        try:
+            answer = await asyncio.wait_for(dependency.ping(), dependency.timeout_seconds)
+            reason = answer if isinstance(answer, str) else reason
+        except TimeoutError:
+            ok, reason = False, f"no answer within {dependency.timeout_seconds:g} s"
+        except Exception as error:  # noqa: BLE001 - any failure is a reason
+            ok, reason = False, str(error) or type(error).__name__
+        if dependency.ok is not ok:
+            dependency.since = self.clock.now()
+        dependency.ok, dependency.reason = ok, reason
+        _READY_NOW.labels(name).set(ok)
+
+
+class Life(BaseModel):
+    """The process answers; its build, if `WEIR_REVISION` names it."""
+
+    status: Literal["live"] = "live"
+    revision: str | None = None
+
+
+class DependencyReport(BaseModel):
+    """`ok` null: not checked yet."""
+
+    ok: bool | None
+    reason: str
+    since: datetime | None
+
+
+class Readiness(BaseModel):
+    """Every dependency by name."""
+
+    ready: bool
+    dependencies: dict[str, DependencyReport]
+
+
+def _example(value: object, media_type: str = "application/json") -> dict[str, Any]:
+    return {"content": {media_type: {"example": value}}}
+
+
+_READY: dict[int | str, dict[str, Any]] = {
+    200: _example({"ready": True, "dependencies": {"kafka": _GOOD}}),
+    503: {
+        "description": "Not ready",
+        "model": Readiness,
+        **_example({"ready": False, "dependencies": {"kafka": _BAD}}),
+    },
+}
+_METRICS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Prometheus' text format",
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": "process_open_fds 12.0\n"}},
+    }
+}
+
+
+def health_router(health: Health, revision: str | None = None) -> APIRouter:
+    """Return `/health/live`, `/health/ready` (503 with the reasons) and `/metrics` for the role `metrics`, which pings the
+    dependencies as well.
+
+    `revision` names the build; default: `WEIR_REVISION`.
+    """
+    routes = APIRouter(tags=["health"])
+    life = Life(revision=revision or os.environ.get("WEIR_REVISION") or None)
+
+    @routes.get(
+        "/health/live",
+        summary="The process answers",
+        response_model_exclude_none=True,
+        responses={200: _example({"status": "live", "revision": "4f2c9d1"})},
+    )
+    async def live() -> Life:
+        return life
+
+    @routes.get("/health/ready", summary="All dependencies answer", response_model=Readiness, responses=_READY)
+    async def ready() -> Response:
+        ok, report = await health.check()
+        return AnyText({"ready": ok, "dependencies": report}, status_code=200 if ok else 503)
+
+    generating: asyncio.Task[bytes] | None = None
+
+    async def generated() -> bytes:
+        await health.check()
+        # Tens of thousands of series take a while; other requests do not wait for them.
+        return await asyncio.to_thread(generate_latest)
+
+    @routes.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=Response,
+        responses=_METRICS,
+        dependencies=[Depends(requires("metrics"))],
+    )
+    async def metrics() -> Response:
+        nonlocal generating
+        if generating is None or generating.done():
+            generating = asyncio.create_task(generated())
+        # Requests at the same time share one text. One that is cancelled does not cancel it for the others.
+        return Response(await asyncio.shield(generating), media_type=CONTENT_TYPE_LATEST)
+
+    return routes
 
 
 async def run_service(
@@ -51,7 +191,7 @@ async def run_service(
     Tasks get the `Stop` and return soon after it was requested. `on_stopped` closes shared clients. The settings'
     tokens protect the API.
     """
-    log.configure(name, settings.log_level)
+    configure_logs(name, settings.log_level)
     logger = structlog.get_logger(name)
     try:
         tokens, tls = settings.callers(), settings.listener_tls()

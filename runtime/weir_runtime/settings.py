@@ -17,19 +17,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from weir_contracts.document import sentence_of
 
-from .addresses import USUAL_TARGETS, Allowed
-from .auth import Tokens, read_tokens
-from .bus import Bus
+from .access import Tokens, read_tokens
+from .bus import Bus, SignedBus, read_signing_keys
 from .clock import Clock
-from .credentials import read_text, words
-from .followed_files import FollowedFiles, FollowedSet
+from .files import FollowedFiles, FollowedSet, read_text
+from .http import ListenerTls
 from .kafka_bus import KafkaBus
-from .kafka_security import read_security
-from .listener_tls import ListenerTls
-from .log import masked, without_credentials
+from .kafka_client import read_security
+from .loop import masked, without_credentials
 from .origins import is_loopback
-from .reach import Reach, read_pairs
-from .signed_bus import SignedBus, read_signing_keys
+from .reach import USUAL_TARGETS, Allowed, Reach, read_pairs, words
 
 S = TypeVar("S", bound="ServiceSettings")
 A = TypeVar("A")

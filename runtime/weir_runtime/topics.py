@@ -12,11 +12,18 @@ from dataclasses import replace
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from .bus import BusError
+from .bus import BusError, TopicSpec
 from .clock import Clock, SystemClock
-from .kafka_bus import LISTED_PAUSE_SECONDS, MIN_INSYNC, TooFewBrokers, create_missing, replica_counts, shortfalls
-from .kafka_thread import connection, explain
-from .records import TopicSpec
+from .kafka_client import (
+    LISTED_PAUSE_SECONDS,
+    MIN_INSYNC,
+    TooFewBrokers,
+    connection,
+    create_missing,
+    explain,
+    replicas_by_topic,
+    shortfalls,
+)
 from .service import topic_specs
 from .settings import ServiceSettings, load
 
@@ -40,8 +47,10 @@ def ensure(
     """Create missing topics and set different settings; returns what was done and what falls short, in sentences. Errors
     as `create_missing`."""
     created = create_missing(admin, specs, clock, clock.monotonic() + listed_seconds)
-    replicas = replica_counts(admin)
-    existing = [_writable(spec, replicas.get(spec.name, 0)) for spec in specs if spec not in created and spec.configs]
+    replicas = replicas_by_topic(admin)
+    existing = [
+        _writable(spec, min(replicas.get(spec.name, [0]))) for spec in specs if spec not in created and spec.configs
+    ]
     differing = _differing(admin, existing)
     made = [f"{spec.name}: made with {spec.partitions} partitions" for spec in created]
     set_now = [_configure(admin, spec, changes) for spec, changes in differing]

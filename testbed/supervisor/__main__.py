@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from testbed.jars import class_path, jmx_exporter_jar
 from testbed.process import TestbedError
 from testbed.streams import LOOPBACK, StreamsInstance, StreamsSettings, listening
-from weir_runtime.auth import read_tokens
+from weir_runtime.access import read_tokens
 from weir_runtime.http import PortInUse, listen, serve
 from weir_runtime.loop import Stop
 

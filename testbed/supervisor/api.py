@@ -3,9 +3,8 @@
 from fastapi import Depends, FastAPI
 
 from weir_contracts.plugins import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
-from weir_runtime.auth import Tokens, requires
+from weir_runtime.access import Problem, Tokens, requires
 from weir_runtime.http import application
-from weir_runtime.problems import Problem
 
 from .fleet import Fleet, FleetState
 from .scale import StaleVersion

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
-from weir_runtime.event_feed import Event
-from weir_runtime.http_client import client
+from weir_runtime.http_client import Event, client
 
 from .loop_stack import LoopStack
 from .report import ActionRecord, Decision, Sample

@@ -26,8 +26,8 @@ from weir_contracts import (
     parse_policy,
     within,
 )
-from weir_runtime.envelope import Undecodable, decode
-from weir_runtime.records import Record
+from weir_runtime.bus import Record
+from weir_runtime.messages import Undecodable, decode
 
 EXAMPLES = Path(__file__).parents[2] / "contracts" / "examples" / "v1alpha1"
 TOO_LARGE = st.floats(min_value=MAX_NUMBER, exclude_min=True, allow_infinity=False)

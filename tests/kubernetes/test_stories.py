@@ -22,12 +22,11 @@ from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 from weir_executor.adapters.memory import MemoryKnowledge
 from weir_executor.core.rules import Rules
 from weir_executor.service import Executor
-from weir_runtime.addresses import TARGETS
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import encode
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.reach import Reach
+from weir_runtime.messages import encode
+from weir_runtime.reach import TARGETS, Reach
 
 APP = "shop/orders"
 RULES = Rules(

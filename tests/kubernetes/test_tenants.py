@@ -34,12 +34,11 @@ from weir_knowledge.adapters.kubernetes import KubernetesResources
 from weir_knowledge.applications_api import summary_by_name
 from weir_knowledge.policy_changes import PolicyChanges
 from weir_knowledge.resource_policies import ResourcePolicies
-from weir_runtime.addresses import TARGETS
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import encode
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.reach import Reach
+from weir_runtime.messages import encode
+from weir_runtime.reach import TARGETS, Reach
 
 DEFINITION = FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 DEADLINE_SECONDS = 60.0

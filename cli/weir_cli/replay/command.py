@@ -17,7 +17,7 @@ from weir_cli.errors import InvalidInput
 from weir_cli.output import Format, show
 from weir_cli.terminal import Progress, terminal
 from weir_runtime.clock import SystemClock
-from weir_runtime.event_feed import Event
+from weir_runtime.http_client import Event
 
 from . import recorded as history
 from .chart import LABEL, WIDTH, charts, check_place, save

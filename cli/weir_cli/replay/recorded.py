@@ -14,7 +14,7 @@ from rich.text import Text
 from weir_cli.client import Client
 from weir_cli.errors import InvalidInput
 from weir_cli.terminal import Listing
-from weir_runtime.event_feed import Event
+from weir_runtime.http_client import Event
 
 if TYPE_CHECKING:
     from weir_replay.recorded import Changed, Comparison

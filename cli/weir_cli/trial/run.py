@@ -25,7 +25,7 @@ from testbed.trial.report import SAMPLE_SECONDS, Sample, TrialResult, closing_li
 from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
 from testbed.trial.stack import TrialStack
 from testbed.trial.streams_stack import StreamsStack
-from weir_runtime.event_feed import EventFollower
+from weir_runtime.http_client import EventFollower
 from workloads.probe import ProbeError
 
 from .view import SPARKLINE_WIDTH, Screen, line, render

@@ -6,11 +6,10 @@ import platform
 import sys
 
 from weir_runtime.clock import SystemClock
-from weir_runtime.health import Health, router
 from weir_runtime.http import application
-from weir_runtime.kafka_lease import KafkaLease
+from weir_runtime.lease import KafkaLease
 from weir_runtime.loop import Stop
-from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import EXIT_BAD_SETTINGS, load
 
 from .adapters.session import SparkUnusable, connector_jars
@@ -32,7 +31,7 @@ async def start(settings: AnalyzerSettings) -> int:
     health.register("kafka", bus.ping)
     health.register("spark", analyzer.ping)
     app = application("Weir analyzer", "Understands observations: rates, capacities, lag, symptoms.")
-    app.include_router(router(health))
+    app.include_router(health_router(health))
 
     async def run(stop: Stop) -> None:
         if await wait_for_topics(bus, settings, stop, health):

@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
 from weir_runtime.clock import Clock
-from weir_runtime.kafka_thread import ClientThread
+from weir_runtime.kafka_client import ClientThread
 from weir_runtime.lease import Lease, Terms, judge
 from weir_runtime.loop import MAX_BACKOFF_SECONDS, Stop
 

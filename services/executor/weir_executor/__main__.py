@@ -5,11 +5,10 @@ import sys
 from uuid import uuid4
 
 from weir_runtime.clock import SystemClock
-from weir_runtime.health import Health, router
 from weir_runtime.http import application
 from weir_runtime.http_client import async_client
 from weir_runtime.loop import Stop
-from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .adapters.endpoint import EndpointDriver
@@ -64,7 +63,7 @@ async def start(settings: Settings) -> int:
     health.register("knowledge", knowledge.ping)
     health.register("plans", executor.ping)
     app = application("Weir executor", "Applies plans, verifies them, rolls back.")
-    app.include_router(router(health))
+    app.include_router(health_router(health))
 
     async def run(stop: Stop) -> None:
         if await wait_for_topics(bus, settings, stop, health):

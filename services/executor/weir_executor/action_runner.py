@@ -13,8 +13,8 @@ import structlog
 from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy
 from weir_runtime.bus import Bus
 from weir_runtime.clock import Clock
-from weir_runtime.envelope import child_traceparent, new_traceparent
-from weir_runtime.log import canonical_line
+from weir_runtime.loop import canonical_line
+from weir_runtime.messages import child_traceparent, new_traceparent
 from weir_runtime.reach import Reach
 
 from . import telemetry

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import structlog
 
 from weir_contracts import Analysis
-from weir_runtime.envelope import Undecodable, decode
-from weir_runtime.records import Record
+from weir_runtime.bus import Record
+from weir_runtime.messages import Undecodable, decode
 
 
 class LatestAnalyses:

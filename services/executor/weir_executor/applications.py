@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
-from weir_runtime.envelope import new_traceparent
+from weir_runtime.messages import new_traceparent
 
 from .core.gate import has_run
 from .core.history import ActionHistory

@@ -10,7 +10,7 @@ import structlog
 from weir_contracts import ActionState, Outcome
 from weir_contracts.topics import OUTCOMES
 from weir_runtime.bus import Bus, BusError
-from weir_runtime.envelope import child_traceparent, encode, new_traceparent
+from weir_runtime.messages import child_traceparent, encode, new_traceparent
 
 from .applications import Application
 from .core.history import CompareAndSwap, resolve_conflict

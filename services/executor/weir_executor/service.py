@@ -14,14 +14,11 @@ from prometheus_client import Gauge
 
 from weir_contracts import Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
-from weir_runtime.bus import Bus, BusError, Consumer, Reader
+from weir_runtime.bus import Bus, BusError, Consumer, Reader, Record
 from weir_runtime.clock import Clock
-from weir_runtime.dead_letters import DeadLetters
-from weir_runtime.envelope import Decoded, Undecodable, decode
 from weir_runtime.loop import Stop, run_forever
+from weir_runtime.messages import DeadLetters, Decoded, GlobalTable, Undecodable, decode
 from weir_runtime.reach import REACH, Reach
-from weir_runtime.records import Record
-from weir_runtime.table import GlobalTable
 
 from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses

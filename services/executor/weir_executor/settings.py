@@ -6,9 +6,14 @@ from functools import cached_property
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from weir_runtime.broker_credentials import BrokerSettings
-from weir_runtime.followed_files import FollowedMapping
-from weir_runtime.http_credentials import FlinkSettings, HttpCredential, followed_credentials, read_credentials
+from weir_runtime.files import FollowedMapping
+from weir_runtime.policy_credentials import (
+    BrokerSettings,
+    FlinkSettings,
+    HttpCredential,
+    followed_credentials,
+    read_credentials,
+)
 from weir_runtime.reach import Reach
 from weir_runtime.settings import KubernetesSettings, http_port
 

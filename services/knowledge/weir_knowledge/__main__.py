@@ -13,16 +13,14 @@ from prometheus_client import REGISTRY
 from weir_contracts import ScalingPolicy
 from weir_contracts.topics import POLICIES
 from weir_engines.kubernetes.api import Access, KubernetesApi
-from weir_runtime import health
+from weir_runtime.access import Problem, answer
+from weir_runtime.bus import partition_of
 from weir_runtime.clock import SystemClock
-from weir_runtime.dead_letters import DeadLetters
-from weir_runtime.envelope import decode
 from weir_runtime.http import application
-from weir_runtime.kafka_lease import KafkaLease
+from weir_runtime.lease import KafkaLease
 from weir_runtime.loop import Stop, retry_until_ready
-from weir_runtime.problems import Problem, answer
-from weir_runtime.records import partition_of
-from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.messages import DeadLetters, decode
+from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .adapters.kubernetes import KubernetesResources
@@ -104,11 +102,11 @@ async def run(settings: KnowledgeSettings) -> int:
     )
     leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
     app = api()
-    checks = health.Health(clock)
+    checks = Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("redis", store.check_room)
     checks.register("rebuilt", knowledge.check_rebuilt)
-    app.include_router(health.router(checks))
+    app.include_router(health_router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
     resources = _resources(settings)
     changes = PolicyChanges(

@@ -21,8 +21,8 @@ from weir_contracts import (
     parse_duration,
 )
 from weir_predictor import InvalidQuestion, NotYet, parse_at, parse_load, parse_parallelism, what_if
+from weir_runtime.access import Problem
 from weir_runtime.clock import Clock
-from weir_runtime.problems import Problem
 
 from . import messages
 from .advice import advice_view

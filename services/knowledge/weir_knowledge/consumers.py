@@ -8,11 +8,9 @@ from prometheus_client import Counter
 
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
-from weir_runtime.bus import Bus, Consumer, PartitionsChanged
-from weir_runtime.envelope import Undecodable, decode
-from weir_runtime.labels import CardinalityLimiter
-from weir_runtime.loop import Stop, run_forever
-from weir_runtime.records import Record
+from weir_runtime.bus import Bus, Consumer, PartitionsChanged, Record
+from weir_runtime.loop import CardinalityLimiter, Stop, run_forever
+from weir_runtime.messages import Undecodable, decode
 
 from .store import RETRY_SECONDS, StoreFull
 

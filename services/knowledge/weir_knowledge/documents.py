@@ -21,9 +21,7 @@ from weir_contracts import (
     parse_duration,
 )
 from weir_contracts.export import CONTRACTS
-from weir_runtime import problems
-from weir_runtime.auth import Caller, requires
-from weir_runtime.problems import Problem
+from weir_runtime.access import Caller, Problem, documented, requires
 
 from . import messages
 from .advice import AdviceView
@@ -147,11 +145,11 @@ def responds(model: type[BaseModel], *more: Responses) -> dict[str, Any]:
 
 def refuses(status: int, description: str, detail: str, *fields: tuple[str, str]) -> Responses:
     """Return a further response of a route: a problem document with its example."""
-    return {status: problems.documented(description, status, detail, *fields)}
+    return {status: documented(description, status, detail, *fields)}
 
 
 ERRORS: Responses = {
-    "4XX": problems.documented("The request is wrong", 404, messages.unknown_application("shop/orders")),
+    "4XX": documented("The request is wrong", 404, messages.unknown_application("shop/orders")),
     **refuses(503, "The store is away", "redis: connection refused"),
 }
 """How every route may fail."""

@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from weir_contracts import example
+from weir_runtime.access import Problem, answer
 from weir_runtime.clock import Clock, SystemClock
-from weir_runtime.problems import Problem, answer
 
 from . import messages
 from .documents import ERRORS, Reader, Responses, SinceInstant, UntilInstant, refuses, time_range

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from weir_contracts import Analysis, Estimate, Observation, Outcome, Parallelism, Plan, ScalingPolicy
-from weir_runtime.labels import CardinalityLimiter
+from weir_runtime.loop import CardinalityLimiter
 
 from .core import Event
 

@@ -14,8 +14,8 @@ from weir_contracts import (
     example,
     parse_policy,
 )
+from weir_runtime.access import Problem, invalid
 from weir_runtime.documents import Unreadable, read_json, read_yaml
-from weir_runtime.problems import Problem, invalid
 
 from . import messages
 from .documents import CHANGED, ERRORS, WRONG_POLICY, Application, Policies, Reader, Responses, Writer, responds, shows

@@ -10,9 +10,8 @@ import structlog
 
 from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
 from weir_contracts.resource import RELEASE
-from weir_runtime.auth import Caller
+from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.clock import Clock
-from weir_runtime.problems import Problem, invalid
 from weir_runtime.reach import REACH, Reach
 
 from . import messages

@@ -17,12 +17,11 @@ from prometheus_client import Gauge
 
 from weir_contracts import Observation, ScalingPolicy, derive_id, ended_observation, observation_id
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_runtime.bus import Bus, Reader
+from weir_runtime.bus import Bus, Outgoing, Reader, Record, RecordVersion, version_of
 from weir_runtime.clock import Clock
-from weir_runtime.envelope import encode, new_traceparent
 from weir_runtime.lease import Lease, Terms, judge
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.records import Outgoing, Record, RecordVersion, version_of
+from weir_runtime.messages import encode, new_traceparent
 
 from .store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
 

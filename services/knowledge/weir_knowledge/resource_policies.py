@@ -17,9 +17,8 @@ from prometheus_client import Gauge
 from weir_contracts import InvalidPolicy, parse_policy
 from weir_contracts.resource import document_of
 from weir_engines.kubernetes.api import ApiFailed
-from weir_runtime.auth import Caller
+from weir_runtime.access import Caller, Problem
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.problems import Problem
 
 from .core import Summary
 from .policy_changes import PolicyChanges

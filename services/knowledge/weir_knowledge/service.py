@@ -13,13 +13,10 @@ from prometheus_client import Counter
 
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, precedes
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
-from weir_runtime.bus import Bus
+from weir_runtime.bus import UNSIGNED_HEADER, Bus, NewestVersions, Record, version_of
 from weir_runtime.clock import Clock
-from weir_runtime.dead_letters import DeadLetters, readable
-from weir_runtime.envelope import UNSIGNED_HEADER, Undecodable, decode
-from weir_runtime.log import canonical_line
-from weir_runtime.loop import Stop, run_forever
-from weir_runtime.records import NewestVersions, Record, version_of
+from weir_runtime.loop import Stop, canonical_line, run_forever
+from weir_runtime.messages import DeadLetters, Undecodable, decode, readable
 
 from .consumers import Batches
 from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, kind_of, remember

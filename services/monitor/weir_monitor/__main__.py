@@ -5,11 +5,10 @@ import sys
 
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads
-from weir_runtime import health
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
-from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .adapters.application import Collectors
@@ -31,11 +30,11 @@ async def run(settings: MonitorSettings) -> int:
         flink_credentials=settings.flink_credentials,
     )
     monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
-    checks = health.Health(clock)
+    checks = Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("policies", monitor.ping)
     app = application("Weir monitor", "Watches applications.")
-    app.include_router(health.router(checks))
+    app.include_router(health_router(checks))
 
     async def watch(stop: Stop) -> None:
         if await wait_for_topics(bus, settings, stop, checks):

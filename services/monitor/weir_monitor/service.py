@@ -8,12 +8,10 @@ from prometheus_client import Gauge
 
 from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_runtime.bus import Bus, BusError, Reader
+from weir_runtime.bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record
 from weir_runtime.clock import Clock
-from weir_runtime.dead_letters import DeadLetters, log_unreadable
-from weir_runtime.envelope import UNSIGNED_HEADER, TooLarge, Undecodable, decode, encode, new_traceparent
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.records import NewestVersions, Record
+from weir_runtime.messages import DeadLetters, TooLarge, Undecodable, decode, encode, log_unreadable, new_traceparent
 
 from .watch import CollectorFactory, Pause, Watch, pause
 

@@ -3,8 +3,7 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from weir_runtime.broker_credentials import BrokerSettings
-from weir_runtime.http_credentials import FlinkSettings
+from weir_runtime.policy_credentials import BrokerSettings, FlinkSettings
 from weir_runtime.settings import KubernetesSettings, http_port
 
 

@@ -3,11 +3,10 @@
 import asyncio
 import sys
 
-from weir_runtime import health
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
-from weir_runtime.service import run_service, wait_for_topics
+from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .adapters.http import Credentials, PlannerClient
@@ -38,12 +37,12 @@ async def run(settings: PlannerSettings) -> int:
     planners = Planners(workers, registrations, remote)
     planner = Planner(bus, clock, planners, cache, partitions=settings.partitions)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
-    checks = health.Health(clock)
+    checks = Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("outcomes", planner.ping)
     checks.register("planners", registrations.ping)
     checks.register("installed-planners", planners.ping)
-    app.include_router(health.router(checks))
+    app.include_router(health_router(checks))
     app.include_router(planner_router(planners, clock))
 
     async def plan(stop: Stop) -> None:

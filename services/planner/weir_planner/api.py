@@ -16,11 +16,10 @@ from weir_contracts import (
     bounded,
 )
 from weir_predictor import InvalidQuestion, NotYet, judged
-from weir_runtime.auth import Caller, requires
+from weir_runtime.access import Caller, Problem, invalid, requires
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
 from weir_runtime.documents import Unreadable, read_json
-from weir_runtime.problems import Problem, invalid
 from weir_sdk.installed import Problem as InstallationProblem
 from weir_sdk.installed import installed, problems
 

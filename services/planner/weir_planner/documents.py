@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from weir_contracts import Analysis, NewPlanner, Outcome, Parallelism, example
 from weir_contracts.base import NAME_PATTERN, Name, Timestamp
 from weir_predictor.judgement import HORIZON_SECONDS, MAX_HORIZON_SECONDS, MIN_HORIZON_SECONDS
-from weir_runtime.problems import documented
+from weir_runtime.access import documented
 
 PlannerName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$", description="the planner's name")]
 

@@ -3,7 +3,7 @@
 from prometheus_client import Counter
 
 from weir_contracts import PlanReply
-from weir_runtime.labels import CardinalityLimiter
+from weir_runtime.loop import CardinalityLimiter
 
 from .core.decide import FAILED
 

@@ -8,8 +8,8 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 
 from weir_contracts import Analysis
-from weir_runtime.envelope import Decoded
-from weir_runtime.records import Record
+from weir_runtime.bus import Record
+from weir_runtime.messages import Decoded
 
 BATCH_SECONDS = 0.5
 """Wait for a batch before the next one is received: installed planners reply within it, slow remote ones stay pending.

@@ -8,12 +8,10 @@ from uuid import uuid5
 from weir_contracts import NewPlanner, PlannerDescription, PlannerRegistration
 from weir_contracts.base import WEIR_NAMESPACE
 from weir_contracts.topics import PLANNERS
-from weir_runtime.bus import Bus
+from weir_runtime.bus import Bus, Record
 from weir_runtime.clock import Clock
-from weir_runtime.envelope import Undecodable, decode, encode
 from weir_runtime.loop import Stop
-from weir_runtime.records import Record
-from weir_runtime.table import GlobalTable
+from weir_runtime.messages import GlobalTable, Undecodable, decode, encode
 
 MAX_PLANNERS = 500
 """Each is read by every replica."""

@@ -7,13 +7,19 @@ import structlog
 
 from weir_contracts import Analysis, Observation, Outcome, Plan, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS
-from weir_runtime.bus import Bus, Consumer, Reader
+from weir_runtime.bus import Bus, Consumer, Reader, Record, partition_of
 from weir_runtime.clock import Clock
-from weir_runtime.dead_letters import DeadLetters, readable
-from weir_runtime.envelope import Decoded, TooLarge, child_traceparent, decode, encode
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.records import Record, partition_of
-from weir_runtime.table import GlobalTable
+from weir_runtime.messages import (
+    DeadLetters,
+    Decoded,
+    GlobalTable,
+    TooLarge,
+    child_traceparent,
+    decode,
+    encode,
+    readable,
+)
 
 from . import telemetry
 from .pending import UNCOMMITTED_SECONDS, PendingDecisions, skipped

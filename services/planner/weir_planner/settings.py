@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from weir_runtime.addresses import Allowed
+from weir_runtime.reach import Allowed
 from weir_runtime.settings import ServiceSettings, http_port
 
 PLUGIN = "WEIR_PLANNER_PLUGIN"

@@ -5,7 +5,7 @@ from datetime import datetime
 from prometheus_client import Counter, Histogram
 
 from weir_contracts import Analysis, Plan
-from weir_runtime.labels import CardinalityLimiter
+from weir_runtime.loop import CardinalityLimiter
 
 MAX_CODES = 200
 """Distinct codes in the metric: remote planners choose their own."""

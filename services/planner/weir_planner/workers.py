@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from weir_contracts import PlanReply, PlanRequest, one_line
-from weir_runtime.garbage import collect_seldom
+from weir_runtime.loop import collect_seldom
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, ask, installed, needed, reads
 

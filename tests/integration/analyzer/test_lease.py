@@ -19,8 +19,7 @@ from tests.integration.analyzer.test_stream import observations
 from tests.unit.runtime import lease_suite
 from tests.unit.runtime.lease_suite import TERMS
 from weir_runtime.clock import SystemClock
-from weir_runtime.kafka_lease import TOPIC, KafkaLease
-from weir_runtime.lease import Lease
+from weir_runtime.lease import TOPIC, KafkaLease, Lease
 
 
 class KafkaContest:
@@ -76,7 +75,7 @@ _CONTENDER = """
 import sys, time
 import structlog
 from weir_runtime.clock import SystemClock
-from weir_runtime.kafka_lease import KafkaLease
+from weir_runtime.lease import KafkaLease
 from weir_runtime.lease import Terms, judge
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 clock, terms = SystemClock(), Terms("analyzer", lease_seconds=6.0)

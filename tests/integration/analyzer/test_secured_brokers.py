@@ -17,10 +17,9 @@ from testbed.service import WeirService, wait_all_ready
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
 from weir_contracts.topics import OBSERVATIONS
-from weir_runtime.bus import BusError
+from weir_runtime.bus import BusError, Outgoing
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.kafka_security import read_security
-from weir_runtime.records import Outgoing
+from weir_runtime.kafka_client import read_security
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "own-cluster.md"
 SECONDS = 60

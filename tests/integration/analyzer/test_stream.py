@@ -22,7 +22,7 @@ from tests.unit.analyzer.story import NOON, Job
 from weir_analyzer.core import STATE_VERSION
 from weir_contracts import Observation, observation_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
-from weir_runtime.records import partition_of
+from weir_runtime.bus import partition_of
 
 JUST_NOW = datetime.now(UTC) - timedelta(minutes=8)  # brokers stamp records with the real time
 

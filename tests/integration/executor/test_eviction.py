@@ -23,9 +23,9 @@ from weir_executor.adapters.groups import GroupUnread
 from weir_executor.adapters.kafka_groups import KafkaGroups, _remove
 from weir_executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
 from weir_monitor.adapters.application import Collectors
-from weir_runtime.addresses import Allowed
-from weir_runtime.broker_credentials import BrokerCredentials
 from weir_runtime.clock import SystemClock
+from weir_runtime.policy_credentials import BrokerCredentials
+from weir_runtime.reach import Allowed
 
 pytestmark = pytest.mark.integration
 

@@ -18,13 +18,12 @@ from weir_executor.adapters.memory import MemoryKnowledge
 from weir_executor.core.rules import Rules
 from weir_executor.driver import Unfenced
 from weir_executor.service import Executor
-from weir_runtime.bus import Bus
+from weir_runtime.bus import Bus, TopicSpec
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import encode
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import TopicSpec
+from weir_runtime.messages import encode
 
 APP = "shop/orders"
 RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_seconds=3.0, capacity_watch_seconds=0)

@@ -9,7 +9,7 @@ from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
 from tests.unit.executor.test_shared_limits import restarts_at_once
 from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
-from weir_runtime.records import TopicSpec, partition_of
+from weir_runtime.bus import TopicSpec, partition_of
 
 PARTITIONS = 4
 NAMES = [f"shop/app-{i}" for i in range(40)]

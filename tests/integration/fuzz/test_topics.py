@@ -33,9 +33,8 @@ from weir_contracts.topics import (
     POLICIES,
     TOPICS,
 )
-from weir_runtime.dead_letters import MAX_OF_KEY
-from weir_runtime.envelope import decode, encode
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import MAX_OF_KEY, decode, encode
 from weir_runtime.service import topic_specs
 
 APPLICATION = "fuzz/orders"

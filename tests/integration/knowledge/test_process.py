@@ -21,9 +21,9 @@ from tests.unit.knowledge.builders import NOON, action, document, observation, o
 from weir_contracts import Observation, Outcome, Plan
 from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
 from weir_knowledge.adapters.redis import WHOLE
-from weir_runtime.envelope import encode
+from weir_runtime.bus import Record
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.records import Record
+from weir_runtime.messages import encode
 
 DATABASE = 8
 """Of these tests alone: an emptied one is theirs to empty."""

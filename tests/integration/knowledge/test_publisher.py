@@ -20,9 +20,9 @@ from tests.integration.knowledge.test_process import World
 from tests.unit.knowledge.builders import document
 from weir_contracts import Observation
 from weir_contracts.topics import OBSERVATIONS
-from weir_runtime.envelope import decode
+from weir_runtime.bus import Record, version_of
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.records import Record, version_of
+from weir_runtime.messages import decode
 
 LEASE_SECONDS = 6
 SLEEPER = """

@@ -25,8 +25,8 @@ from weir_engines.scrape import Scrape
 from weir_monitor.adapters.groups import GroupCollector
 from weir_monitor.adapters.kafka import KafkaBrokers
 from weir_monitor.core import Readings, observe
-from weir_runtime.broker_credentials import NO_CREDENTIALS
 from weir_runtime.clock import SystemClock
+from weir_runtime.policy_credentials import NO_CREDENTIALS
 
 from .test_groups import RealRig
 

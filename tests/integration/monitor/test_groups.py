@@ -17,8 +17,8 @@ from weir_contracts import parse_policy
 from weir_monitor.adapters.application import Collectors
 from weir_monitor.adapters.groups import GroupCollector
 from weir_monitor.adapters.kafka import KafkaBrokers
-from weir_runtime.broker_credentials import BrokerCredentials
 from weir_runtime.clock import SystemClock
+from weir_runtime.policy_credentials import BrokerCredentials
 
 
 class Members:

@@ -17,8 +17,8 @@ from tests.integration.monitor.conftest import Log
 from tests.unit.monitor.brokers_suite import BrokersSuite
 from weir_monitor.adapters.kafka import KafkaBrokers
 from weir_monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
-from weir_runtime.addresses import Allowed
 from weir_runtime.clock import FakeClock, SystemClock
+from weir_runtime.reach import Allowed
 
 
 class RealRig:

@@ -15,8 +15,8 @@ from weir_contracts import KafkaSignals
 from weir_monitor.adapters.kafka import KafkaBrokers
 from weir_monitor.adapters.partitions import Brokers, KafkaReadings, PartitionCollector, Place
 from weir_monitor.core import PartitionOffsets
-from weir_runtime.broker_credentials import NO_CREDENTIALS
 from weir_runtime.clock import SystemClock
+from weir_runtime.policy_credentials import NO_CREDENTIALS
 
 DAY_MS = 86_400_000
 

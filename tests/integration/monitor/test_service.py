@@ -20,11 +20,11 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 from weir_monitor.adapters.application import Collectors
 from weir_monitor.service import Monitor
 from weir_monitor.settings import MonitorSettings
+from weir_runtime.bus import partition_of
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import decode
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
-from weir_runtime.records import partition_of
+from weir_runtime.messages import decode
 from weir_runtime.service import topic_specs
 
 SETTINGS = MonitorSettings()

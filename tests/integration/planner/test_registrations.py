@@ -17,8 +17,8 @@ from tests.unit.planner.build import SOURCE, WORK, analysis, policy, request
 from tests.unit.planner.plugin import Plugin, json_answer
 from weir_contracts import NO_REPLY, Contender, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, PLANS
-from weir_runtime.envelope import encode
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import encode
 
 NAME, CHOSEN = "registered-once", "registered-and-chosen"
 MORE = {SOURCE: 2, WORK: 3}

@@ -16,8 +16,8 @@ from tests.unit.planner.build import WORK, analysis, policy, request
 from weir_contracts import Plan, PlanRequest
 from weir_contracts.topics import ANALYSES, PLANS
 from weir_planner.core.decide import plan_offline
-from weir_runtime.envelope import encode
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import encode
 
 JSON = {"Content-Type": "application/json"}
 PATIENT = {"name": "rate", "timeout": "10s"}

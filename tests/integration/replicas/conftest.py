@@ -22,9 +22,9 @@ from testbed.simulated_flink import ManyJobs
 from tests.unit.planner.build import WORK, analysis, policy
 from weir_contracts import Observation, Outcome, Plan
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS
-from weir_runtime.envelope import decode, encode
+from weir_runtime.bus import partition_of
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.records import partition_of
+from weir_runtime.messages import decode, encode
 from weir_runtime.service import topic_specs
 
 M = TypeVar("M", bound=BaseModel)

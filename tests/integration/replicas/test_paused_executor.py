@@ -28,10 +28,10 @@ from weir_executor.adapters.memory import MemoryKnowledge
 from weir_executor.core import Conflict
 from weir_runtime.bus import Reader
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import decode, encode
 from weir_runtime.http import listen, serve
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
+from weir_runtime.messages import decode, encode
 from weir_runtime.service import topic_specs
 
 PARTITIONS = 4

@@ -16,8 +16,8 @@ from weir_executor.adapters.groups import GroupUnread
 from weir_executor.adapters.kafka_groups import KafkaGroups
 from weir_monitor.adapters.kafka import KafkaBrokers
 from weir_monitor.adapters.partitions import BrokersAway
-from weir_runtime.broker_credentials import BrokerCredentials, read_broker_credentials
 from weir_runtime.clock import SystemClock
+from weir_runtime.policy_credentials import BrokerCredentials, read_broker_credentials
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
 """kafka-python leaves sockets whose connection was refused to the garbage collector."""

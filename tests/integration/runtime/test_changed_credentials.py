@@ -18,11 +18,11 @@ from weir_contracts import KafkaSignals, Observation, policy_of
 from weir_contracts.topics import OBSERVATIONS, POLICIES
 from weir_executor.adapters.groups import GroupUnread
 from weir_executor.adapters.kafka_groups import KafkaGroups
-from weir_runtime.broker_credentials import BrokerSettings
 from weir_runtime.bus import Reader
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import decode
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import decode
+from weir_runtime.policy_credentials import BrokerSettings
 from weir_runtime.service import topic_specs
 
 pytestmark = pytest.mark.filterwarnings(

@@ -18,7 +18,7 @@ from weir_executor.adapters.flink import FlinkDriver
 from weir_executor.core.observed import Accepted, Rejected
 from weir_monitor.adapters.flink import FlinkCollector
 from weir_runtime.clock import SystemClock
-from weir_runtime.http_credentials import HttpCredential, read_credentials
+from weir_runtime.policy_credentials import HttpCredential, read_credentials
 
 SECONDS = 60
 TIMEOUT_SECONDS = 5.0

@@ -10,10 +10,9 @@ import pytest
 
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end
-from weir_runtime.bus import Bus, BusError, Consumer
+from weir_runtime.bus import Bus, BusError, Consumer, Outgoing, TopicSpec
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.kafka_consumer import KafkaConsumer
-from weir_runtime.records import Outgoing, TopicSpec
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ import pytest
 
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, collect, read_to_end, until
-from weir_runtime.bus import BusError
+from weir_runtime.bus import BusError, TopicSpec
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.records import TopicSpec
 
 
 @pytest.fixture(scope="module")

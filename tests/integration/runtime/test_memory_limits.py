@@ -25,8 +25,8 @@ from testbed.service import WeirService
 from tests.unit.executor.builders import plan
 from weir_contracts import Outcome, Plan, ScalingPolicy, policy_of
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
-from weir_runtime.envelope import encode
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import encode
 from weir_runtime.service import topic_specs
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import read_to_end
+from weir_runtime.bus import TopicSpec
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.records import TopicSpec
 
 from .refusing_broker import RefusingBroker
 

@@ -24,8 +24,8 @@ from tests.unit.planner.build import policy
 from weir_contracts import DeadLetter, Outcome
 from weir_contracts.base import VERSION
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
-from weir_runtime.envelope import decode, encode
 from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.messages import decode, encode
 
 APPLICATION = "users/orders"
 DATABASE = 13

@@ -6,10 +6,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
-from weir_runtime.bus import BusError
+from weir_runtime.bus import BusError, TopicSpec
 from weir_runtime.clock import SystemClock
-from weir_runtime.kafka_bus import TooFewBrokers
-from weir_runtime.records import TopicSpec
+from weir_runtime.kafka_client import TooFewBrokers
 from weir_runtime.topics import ensure, ensure_within, main
 
 

@@ -5,9 +5,8 @@ from collections import defaultdict
 from weir_analyzer.adapters.processing import StoredState, process, seeded
 from weir_analyzer.core import AnalysisSettings
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
-from weir_runtime.bus import Bus
+from weir_runtime.bus import Bus, Outgoing, Record
 from weir_runtime.loop import Stop
-from weir_runtime.records import Outgoing, Record
 
 GROUP = "weir-analyzer"
 

@@ -43,7 +43,7 @@ def test_what_is_sent_is_all_that_a_worker_imports_of_ours() -> None:
         names = set(archive.namelist())
     assert {
         "weir_contracts/__init__.py",
-        "weir_runtime/envelope.py",
+        "weir_runtime/messages.py",
         "weir_analyzer/__init__.py",
         "weir_analyzer/adapters/daemon.py",
         "weir_analyzer/core/advance.py",

@@ -11,9 +11,9 @@ from weir_analyzer.adapters.processing import Lost, StoredState, process, seeded
 from weir_analyzer.core import AnalysisSettings
 from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
+from weir_runtime.bus import Outgoing, Record
 from weir_runtime.clock import FakeClock
-from weir_runtime.dead_letters import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
-from weir_runtime.records import Outgoing, Record
+from weir_runtime.messages import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
 
 SETTINGS = AnalysisSettings()
 TRACE = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"

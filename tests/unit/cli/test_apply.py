@@ -21,8 +21,8 @@ from weir_knowledge.__main__ import api
 from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PolicyChanges
+from weir_runtime.access import Problem
 from weir_runtime.clock import FakeClock
-from weir_runtime.problems import Problem
 
 ORDERS, PAYMENTS = "shop/orders", "shop/payments"
 

@@ -25,7 +25,7 @@ from weir_cli.client import Client, application_id
 from weir_cli.client import seconds as parse_seconds
 from weir_cli.errors import InvalidInput, Refused
 from weir_cli.output import applications_table
-from weir_runtime.event_feed import Event
+from weir_runtime.http_client import Event
 
 PROJECT = Path(__file__).resolve().parents[3]
 REQUEST = PROJECT / "contracts" / "examples" / "v1alpha1" / "plan-request" / "full.json"

@@ -26,8 +26,8 @@ from weir_planner.adapters.http import PlannerClient
 from weir_planner.failures import PlannerFailed
 from weir_planner.remote import Remote
 from weir_planner.settings import PLUGIN, PlannerSettings
-from weir_runtime.addresses import AddressRefused, Allowed
 from weir_runtime.clock import FakeClock
+from weir_runtime.reach import AddressRefused, Allowed
 from weir_sdk import Request
 from weir_sdk.server import application
 from weir_sdk.testing import request as recorded

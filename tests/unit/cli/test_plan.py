@@ -11,7 +11,7 @@ from tests.unit.cli.test_command import REQUEST, Done, weir
 from tests.unit.cli.test_replay_recorded import NOW, Knowledge
 from tests.unit.replay.test_recorded import APP, recorded
 from weir_runtime.clock import FakeClock
-from weir_runtime.event_feed import Event
+from weir_runtime.http_client import Event
 
 SINCE = f"{int((NOW - timedelta(minutes=30)).timestamp() * 1000)}-0"
 

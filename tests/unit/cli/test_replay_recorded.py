@@ -13,7 +13,7 @@ from tests.unit.cli.test_command import Done, weir
 from tests.unit.replay.test_recorded import APP, SECONDS, recorded, second_half
 from weir_cli.client import Client
 from weir_runtime.clock import FakeClock
-from weir_runtime.event_feed import Event
+from weir_runtime.http_client import Event
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 """Of simulated time."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weir_runtime.auth import read_tokens
+from weir_runtime.access import read_tokens
 
 PREPARE = Path(__file__).resolve().parents[3] / "deploy" / "compose" / "jobs" / "prepare.py"
 READERS = ("knowledge", "planner", "executor", "others", "grafana", "prometheus")

@@ -17,12 +17,11 @@ from weir_executor.adapters.memory import MemoryKnowledge
 from weir_executor.core.rules import Rules
 from weir_executor.driver import Driver, Knowledge
 from weir_executor.service import Executor
-from weir_runtime.bus import Bus
+from weir_runtime.bus import Bus, Record, partition_of
 from weir_runtime.clock import FakeClock
-from weir_runtime.envelope import encode
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus, MemoryConsumer
-from weir_runtime.records import Record, partition_of
+from weir_runtime.messages import encode
 
 APP = "shop/orders"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -24,9 +24,9 @@ from weir_executor.adapters.group_state import GroupMember, GroupReading, Instan
 from weir_executor.core.in_flight import rescale_limit
 from weir_executor.core.observed import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
 from weir_executor.core.rules import Rules
-from weir_runtime.addresses import Allowed
 from weir_runtime.clock import Clock, FakeClock, SystemClock
-from weir_runtime.http_credentials import read_credentials
+from weir_runtime.policy_credentials import read_credentials
+from weir_runtime.reach import Allowed
 
 TOKEN = "a-token-of-32-visible-characters"  # noqa: S105 - only tests know it
 

@@ -23,7 +23,7 @@ from weir_knowledge.applications_api import applications_router
 from weir_knowledge.core import State
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PolicyChanges
-from weir_runtime.auth import Caller, Tokens
+from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop

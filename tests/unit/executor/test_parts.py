@@ -11,7 +11,7 @@ from weir_executor.core.history import ActionHistory, record_refusal
 from weir_executor.core.observed import Refusal
 from weir_executor.core.rules import Rules
 from weir_executor.settings import Settings
-from weir_runtime.records import Record
+from weir_runtime.bus import Record
 from weir_runtime.settings import load
 
 APP = "shop/orders"

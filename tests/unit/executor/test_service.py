@@ -16,7 +16,7 @@ from weir_contracts import Analysis, DeadLetter, DeploymentRef, Outcome, Paralle
 from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
 from weir_executor.core.observed import Snapshot
-from weir_runtime.envelope import new_traceparent
+from weir_runtime.messages import new_traceparent
 
 pytestmark = pytest.mark.virtual_time
 

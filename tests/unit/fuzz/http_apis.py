@@ -22,10 +22,10 @@ from weir_planner.api import planner_router
 from weir_planner.planners import Planners
 from weir_planner.remote import Remote
 from weir_planner.workers import Workers
-from weir_runtime.addresses import Allowed
 from weir_runtime.clock import FakeClock
-from weir_runtime.health import Health, router
 from weir_runtime.http import application
+from weir_runtime.reach import Allowed
+from weir_runtime.service import Health, health_router
 from weir_sdk.installed import ask
 
 NAME = APP.split("/")[1]
@@ -74,7 +74,7 @@ class Desk(Workers):
 def knowledge() -> FastAPI:
     app, store, clock = api(), Library(), FakeClock(NOON)
     asyncio.run(store.fill())
-    app.include_router(router(Health(clock)))
+    app.include_router(health_router(Health(clock)))
     app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
     app.include_router(applications_router(store, clock))
     app.include_router(events_router(store))
@@ -84,7 +84,7 @@ def knowledge() -> FastAPI:
 def planner() -> FastAPI:
     clock = FakeClock(NOON)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
-    app.include_router(router(Health(clock)))
+    app.include_router(health_router(Health(clock)))
     client = PlannerClient(Allowed.of("http,https", "*", "public", prefix="WEIR_PLANNER_PLUGIN"), resolve=inside)
     app.include_router(planner_router(Planners(Desk(), FixedRegistrations(clock, KEPT), Remote(client, clock)), clock))
     return app
@@ -99,5 +99,5 @@ def health() -> FastAPI:
     checks = Health(FakeClock(NOON))
     checks.register("kafka", away)
     app = application("Weir monitor", "Watches applications.")
-    app.include_router(router(checks))
+    app.include_router(health_router(checks))
     return app

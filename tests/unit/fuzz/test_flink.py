@@ -24,8 +24,8 @@ from weir_executor.driver import Unfenced
 from weir_monitor.adapters import flink as flink_adapter
 from weir_monitor.adapters.flink import FlinkCollector
 from weir_monitor.core import Readings, observe
-from weir_runtime.addresses import Allowed
 from weir_runtime.clock import FakeClock, SystemClock
+from weir_runtime.reach import Allowed
 
 from .documents import JSON
 from .hostile_flink import JOB, MANNERS, PATHS, bomb, compressed_twice, drip, honest, listening, silence, spoil, well

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.effort import examples, some
 from tests.unit.knowledge.builders import APP
 from tests.unit.planner.build import SOURCE, WORK
-from weir_runtime.problems import MEDIA_TYPE
+from weir_runtime.access import MEDIA_TYPE
 
 from .documents import broken_at_random, example
 from .http_apis import knowledge, planner

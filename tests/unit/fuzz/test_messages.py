@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from tests.effort import examples, some
 from weir_contracts.export import CONTRACTS
-from weir_runtime.envelope import MAX_MESSAGE_BYTES, Decoded, Undecodable, child_traceparent, decode, new_traceparent
-from weir_runtime.records import Record
+from weir_runtime.bus import Record
+from weir_runtime.messages import MAX_MESSAGE_BYTES, Decoded, Undecodable, child_traceparent, decode, new_traceparent
 
 from .documents import BROKEN, JSON, Place, broken, example, places
 

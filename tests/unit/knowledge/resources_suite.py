@@ -24,9 +24,8 @@ from weir_knowledge.resource_policies import (
     resource_exists,
 )
 from weir_knowledge.settings import KnowledgeSettings
-from weir_runtime.auth import Caller
+from weir_runtime.access import Caller, Problem
 from weir_runtime.clock import FakeClock
-from weir_runtime.problems import Problem
 
 DEADLINE_SECONDS = 30.0
 WRITER = Caller("ada", frozenset({"write"}))

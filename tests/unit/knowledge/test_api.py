@@ -22,7 +22,7 @@ from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PolicyChanges
 from weir_knowledge.store import FeedEvent, StoreUnavailable
-from weir_runtime.auth import Caller, Tokens
+from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
 
 NOON_MS = int(NOON.timestamp() * 1000)

@@ -8,8 +8,8 @@ from tests.unit.knowledge.builders import NOON
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
 from weir_knowledge.consumers import count_dead_letter
-from weir_runtime.envelope import encode
-from weir_runtime.records import Record
+from weir_runtime.bus import Record
+from weir_runtime.messages import encode
 
 LETTER = DeadLetter(
     id=UUID(int=1),

@@ -17,7 +17,7 @@ from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PolicyChanges
 from weir_runtime.clock import FakeClock
-from weir_runtime.health import Health, router
+from weir_runtime.service import Health, health_router
 
 pytestmark = pytest.mark.thorough
 
@@ -27,7 +27,7 @@ METHODS = {"get", "put", "post", "delete", "patch"}
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     app, store, clock = api(), MemoryStore(), FakeClock()
-    app.include_router(router(Health(clock)))
+    app.include_router(health_router(Health(clock)))
     app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
     app.include_router(applications_router(store, clock))
     app.include_router(events_router(store))

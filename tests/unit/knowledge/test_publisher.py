@@ -24,17 +24,13 @@ from weir_knowledge.publisher import _OUTBOX as OUTBOX
 from weir_knowledge.publisher import PolicyPublisher
 from weir_knowledge.service import Knowledge
 from weir_knowledge.store import StoreUnavailable, VersionConflict
-from weir_runtime.auth import Caller
-from weir_runtime.bus import Bus
+from weir_runtime.access import Caller, Problem
+from weir_runtime.bus import MAX_VERSION, Bus, Record, SignedBus, version_of
 from weir_runtime.clock import FakeClock
-from weir_runtime.envelope import decode, encode
 from weir_runtime.lease import Terms
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.problems import Problem
-from weir_runtime.records import MAX_VERSION, Record, version_of
-from weir_runtime.signed_bus import SignedBus
-from weir_runtime.table import GlobalTable
+from weir_runtime.messages import GlobalTable, decode, encode
 
 TERMS = Terms("publisher", lease_seconds=10.0, standby_seconds=float("inf"))
 WRITER = Caller("somebody", frozenset({"write"}))

@@ -13,7 +13,7 @@ from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
 from weir_contracts.base import Estimate
 from weir_knowledge.core import HistoryLimits, State, remember
 from weir_knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
-from weir_runtime.problems import Problem as Refused
+from weir_runtime.access import Problem as Refused
 
 
 class MemoryWorld:

@@ -32,10 +32,10 @@ from weir_knowledge.service import GROUP, READ, Knowledge
 from weir_knowledge.store import StoreUnavailable
 from weir_runtime.bus import BusError
 from weir_runtime.clock import FakeClock
-from weir_runtime.envelope import encode
 from weir_runtime.lease import Terms
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.messages import encode
 
 OTHER = "shop/payments"
 TERMS = Terms("publisher", standby_seconds=float("inf"))

@@ -8,8 +8,8 @@ import pytest
 from tests.effort import thorough
 from weir_monitor.adapters.kafka import KafkaBrokers
 from weir_monitor.adapters.partitions import BrokersAway
-from weir_runtime.addresses import Allowed
 from weir_runtime.clock import FakeClock
+from weir_runtime.reach import Allowed
 
 PRIVATE = Allowed.of("http,https", "*", "private", prefix="WEIR_TARGET")
 USUAL = Allowed.of("http,https", "*", "private,loopback", prefix="WEIR_TARGET")

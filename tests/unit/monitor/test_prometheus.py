@@ -16,7 +16,7 @@ from weir_monitor.adapters.prometheus import (
     QueryFailed,
     value_of,
 )
-from weir_runtime.addresses import Allowed
+from weir_runtime.reach import Allowed
 
 
 def _answer(*values: str, kind: str = "vector") -> bytes:

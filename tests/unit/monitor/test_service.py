@@ -14,13 +14,12 @@ from weir_contracts import DeadLetter, Observation, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, POLICIES
 from weir_monitor.core import Readings
 from weir_monitor.service import Monitor
-from weir_runtime import envelope
-from weir_runtime.bus import BusError
+from weir_runtime import messages
+from weir_runtime.bus import BusError, RecordVersion, partition_of
 from weir_runtime.clock import SystemClock
-from weir_runtime.envelope import decode
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import RecordVersion, partition_of
+from weir_runtime.messages import decode
 
 PARTITIONS = 4
 WAIT_SECONDS = 5.0
@@ -127,7 +126,7 @@ async def test_an_observation_that_is_too_large_says_so(house: House, monkeypatc
     async with house.replica():
         await until(house.observations)
         small = len(house.bus.records(OBSERVATIONS.name)[0].value or b"")
-        monkeypatch.setattr(envelope, "MAX_MESSAGE_BYTES", small - 100)
+        monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", small - 100)
         seen = len(house.bus.records(OBSERVATIONS.name))
         await until(lambda: len(house.bus.records(OBSERVATIONS.name)) > seen + 1)
     last = decode(house.bus.records(OBSERVATIONS.name)[-1], Observation).message

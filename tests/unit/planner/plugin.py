@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tests.unit.planner.build import NOON
 from weir_contracts import PlannerRegistration, PlanReply
-from weir_runtime.addresses import Allowed
+from weir_runtime.reach import Allowed
 
 LOOPBACK = Allowed.of("http,https", "*", "127.0.0.0/8,::1/128", prefix="WEIR_PLANNER_PLUGIN")
 DESCRIPTION: dict[str, Any] = {

@@ -18,12 +18,12 @@ from weir_planner.core.breaker import FAILURES_TO_OPEN
 from weir_planner.planners import Planners
 from weir_planner.registrations import Registrations
 from weir_planner.remote import Remote
-from weir_runtime.addresses import Allowed
-from weir_runtime.auth import Caller, Tokens
+from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.reach import Allowed
 
 JSON = {"Content-Type": "application/json"}
 

@@ -20,8 +20,8 @@ from weir_planner.adapters.http import Credentials, PlannerClient
 from weir_planner.core.breaker import FAILURES_TO_OPEN, FIRST_PAUSE_SECONDS
 from weir_planner.failures import PlannerFailed
 from weir_planner.remote import Remote
-from weir_runtime.addresses import Allowed
 from weir_runtime.clock import FakeClock
+from weir_runtime.reach import Allowed
 
 WHOLE = {SOURCE: 1, WORK: 3}
 

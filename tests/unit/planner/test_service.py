@@ -15,11 +15,11 @@ from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import GROUP, Planner
 from weir_planner.workers import Workers
+from weir_runtime.bus import partition_of
 from weir_runtime.clock import FakeClock
-from weir_runtime.envelope import encode
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import partition_of
+from weir_runtime.messages import encode
 from weir_sdk.installed import ask
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

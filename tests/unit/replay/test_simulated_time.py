@@ -8,8 +8,8 @@ import pytest
 from weir_contracts.topics import PLANS
 from weir_replay.bus import RECORDS_KEPT, ReplayBus
 from weir_replay.simulated_time import SimulatedClock, SimulatedTimeLoop
+from weir_runtime.bus import Outgoing
 from weir_runtime.clock import FakeClock
-from weir_runtime.records import Outgoing
 from weir_simulator.observe import START
 
 

@@ -7,9 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from weir_runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer, Reader
+from weir_runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer, Outgoing, Reader, Record, TopicSpec, partition_of
 from weir_runtime.clock import SystemClock
-from weir_runtime.records import Outgoing, Record, TopicSpec, partition_of
 
 PARTITIONS = 4
 KEYS = [f"shop/app-{i}" for i in range(12)]

@@ -1,4 +1,4 @@
-"""What a policy may name beyond its own namespace, by the settings."""
+"""What a policy may reach: addresses, workloads of other namespaces, groups, and credentials."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,10 +6,159 @@ from typing import Any
 import pytest
 
 from weir_contracts import policy_of
-from weir_runtime.addresses import USUAL_TARGETS, Allowed
-from weir_runtime.broker_credentials import BrokerCredentials
-from weir_runtime.http_credentials import HttpCredential
-from weir_runtime.reach import Reach
+from weir_runtime.policy_credentials import BrokerCredentials, HttpCredential
+from weir_runtime.reach import USUAL_TARGETS, AddressRefused, Allowed, Reach, checked_addresses
+from weir_runtime.settings import TargetSettings
+
+PREFIX = "WEIR_PLANNER_PLUGIN"
+USUAL = Allowed.of("https", "*", "public", prefix=PREFIX)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.8.9.10",
+        "::1",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "255.255.255.255",
+        "240.0.0.1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fc00::1",
+        "fd12:3456::1",
+        "ff02::1",
+        "2001:db8::1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "::127.0.0.1",
+        "64:ff9b::7f00:1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+        "2001:0:7f00:1::",
+        "no address",
+    ],
+)
+def test_what_is_not_at_large_is_refused(address: str) -> None:
+    """Loopback, link-local, private, shared, multicast, reserved, documentation; also within an IPv6 address that
+    carries it."""
+    with pytest.raises(AddressRefused) as refused:
+        USUAL.check_address(address, "planner.example.org")
+    assert address == "no address" or f"{PREFIX}_NETWORKS" in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:2800:220:1::1", "::ffff:8.8.8.8"])
+def test_the_internet_at_large_is_allowed_by_default(address: str) -> None:
+    """It can be left out, too."""
+    USUAL.check_address(address, "planner.example.org")
+    with pytest.raises(AddressRefused, match="a public address"):
+        Allowed.of("https", "*", "10.0.0.0/8", prefix=PREFIX).check_address(address, "planner.example.org")
+
+
+def test_only_a_listed_network_is_allowed() -> None:
+    """The unspecified address stays refused even where everything is listed: some systems take it for this machine."""
+    inside = Allowed.of("http", "*", "10.0.0.0/8, 127.0.0.0/8, ::1/128", prefix=PREFIX)
+    for address in ("10.2.3.4", "127.0.0.1", "::1", "::ffff:10.2.3.4"):
+        inside.check_address(address, "planner")
+    for address in ("192.168.0.1", "8.8.8.8", "fe80::1"):
+        with pytest.raises(AddressRefused):
+            inside.check_address(address, "planner")
+    with pytest.raises(AddressRefused, match="unspecified"):
+        Allowed.of("http", "*", "0.0.0.0/0", prefix=PREFIX).check_address("0.0.0.0", "planner")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "url", "fits"),
+    [
+        ("*", "https://any.example.com/x", True),
+        ("planner.example.org", "https://planner.example.org", True),
+        ("planner.example.org", "https://PLANNER.example.org.:8443/x", True),
+        ("planner.example.org", "https://other.example.org", False),
+        ("*.example.org", "https://a.b.example.org", True),
+        ("*.example.org", "https://example.org", False),
+        ("*.example.org", "https://evilexample.org", False),
+        ("", "https://planner.example.org", False),
+    ],
+)
+def test_hosts_are_listed_by_name(hosts: str, url: str, fits: bool) -> None:
+    """Exactly, or all names below one."""
+    allowed = Allowed.of("https", hosts, "public", prefix=PREFIX)
+    if fits:
+        allowed.check_url(url)
+    else:
+        with pytest.raises(AddressRefused, match=f"{PREFIX}_HOSTS"):
+            allowed.check_url(url)
+
+
+def test_schemes_are_listed() -> None:
+    """Without encryption only where listed."""
+    with pytest.raises(AddressRefused, match=f"{PREFIX}_SCHEMES"):
+        USUAL.check_url("http://planner.example.org")
+    Allowed.of("http,https", "*", "public", prefix=PREFIX).check_url("http://planner.example.org")
+
+
+def test_an_address_written_as_one_is_checked_at_once() -> None:
+    """No name to resolve."""
+    for url in ("https://127.0.0.1:9/", "https://[::1]/", "https://[::ffff:10.0.0.1]/"):
+        with pytest.raises(AddressRefused, match=f"{PREFIX}_NETWORKS"):
+            USUAL.check_url(url)
+
+
+@pytest.mark.parametrize("lists", [("ftp", "*", "public"), ("https", "*", "10.0.0.0/99"), ("https", "*", "privat")])
+def test_lists_that_mean_nothing_are_refused_at_the_start(lists: tuple[str, str, str]) -> None:
+    """A misspelt entry must be neither allowed nor forbidden."""
+    with pytest.raises(ValueError, match=r"ftp|10\.0\.0\.0/99|privat"):
+        Allowed.of(*lists, prefix=PREFIX)
+
+
+METADATA = ["169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"]
+
+
+@pytest.mark.parametrize(
+    "address", [*METADATA, "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fe80::1", "169.254.0.9"]
+)
+def test_metadata_services_are_refused_unless_a_network_lists_them(address: str) -> None:
+    """No keyword covers them: they hand out the machine's credentials."""
+    usual = TargetSettings().targets()
+    with pytest.raises(AddressRefused, match="WEIR_TARGET_NETWORKS does not allow"):
+        usual.check_address(address, "flink")
+    everything = "public,0.0.0.0/0,::/0"
+    TargetSettings(target_networks=everything).targets().check_address(address, "flink")
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "10.1.2.3", "192.168.65.254", "100.64.3.4", "fd12::1", "8.8.8.8"]
+)
+def test_targets_may_be_on_this_machine_in_private_networks_and_outside(address: str) -> None:
+    """By default; each can be left out."""
+    TargetSettings().targets().check_address(address, "flink")
+    with pytest.raises(AddressRefused):
+        TargetSettings(target_networks="203.0.113.0/24").targets().check_address(address, "flink")
+
+
+async def test_every_address_of_a_name_is_checked() -> None:
+    """One that is allowed does not help the other."""
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return ["10.0.0.1", "169.254.169.254"]
+
+    with pytest.raises(AddressRefused, match=r"169\.254\.169\.254 \(of flink\) is a link-local address"):
+        await checked_addresses("flink", 8081, TargetSettings().targets(), resolve)
+
+
+@pytest.mark.parametrize("host", ["0x7f.1", "2130706433", "localhost", "127.1"])
+async def test_other_spellings_of_an_address_are_resolved_before_they_are_checked(host: str) -> None:
+    """The system's resolver takes them for 127.0.0.1."""
+    with pytest.raises(AddressRefused, match="a loopback address"):
+        await checked_addresses(host, 80, TargetSettings(target_networks="public,private").targets())
+
 
 HOSTS = "*.{namespace}.svc,kafka.example.org,prometheus.monitoring.svc"
 GROUPS = "{namespace}-*,shared"

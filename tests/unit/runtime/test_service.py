@@ -1,4 +1,4 @@
-"""Running a service: up before its dependencies, down in an orderly way."""
+"""A service from its start to its end, its readiness, and a container's health check."""
 
 import asyncio
 import contextlib
@@ -7,22 +7,23 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
 import structlog
 
 from weir_contracts.topics import TOPICS
-from weir_runtime import service
+from weir_runtime import probe, service
+from weir_runtime.bus import TopicSpec
 from weir_runtime.clock import FakeClock
-from weir_runtime.health import Health, router
 from weir_runtime.http import application
 from weir_runtime.http_client import async_client
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import TopicSpec
-from weir_runtime.service import WARNING_SECONDS, run_service, topic_specs, wait_for_topics
+from weir_runtime.service import WARNING_SECONDS, Health, health_router, run_service, topic_specs, wait_for_topics
 from weir_runtime.settings import ServiceSettings
 
 COLLECTS: list[str] = []
@@ -65,7 +66,7 @@ async def test_it_answers_before_its_dependencies_are_there(capsys: pytest.Captu
     chosen, bus, health = settings(), MemoryBus(), Health(FakeClock())
     bus.break_down("no brokers")
     app = application("Oven", "Bakes.")
-    app.include_router(router(health))
+    app.include_router(health_router(health))
     working, closed = asyncio.Event(), asyncio.Event()
 
     async def work(stop: Stop) -> None:
@@ -271,3 +272,209 @@ def test_every_topic_of_the_loop_is_requested() -> None:
     for topic in TOPICS:
         assert dict(topic.configs).items() <= dict(specs[topic.name].configs).items()
         assert int(specs[topic.name].configs["max.message.bytes"]) > 8_000_000
+
+
+class Dependency:
+    problem: str | None = None
+
+    async def ping(self) -> None:
+        if self.problem is not None:
+            raise ConnectionError(self.problem)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def health(clock: FakeClock) -> Health:
+    return Health(clock)
+
+
+def client(health: Health) -> httpx.AsyncClient:
+    app = application("Oven", "Bakes.")
+    app.include_router(health_router(health, revision="abc"))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://oven")
+
+
+async def test_a_process_lives_whatever_is_missing(health: Health) -> None:
+    """Liveness depends on nothing: a restart would not bring Kafka back."""
+    kafka = Dependency()
+    kafka.problem = "refused"
+    health.register("kafka", kafka.ping)
+    async with client(health) as http:
+        answer = await http.get("/health/live")
+    assert (answer.status_code, answer.json()) == (200, {"status": "live", "revision": "abc"})
+
+
+async def test_a_build_without_a_name_is_not_given_one(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`WEIR_REVISION` names it; without it the field is left out."""
+    for given, expected in (("", {"status": "live"}), ("4f2c9d1", {"status": "live", "revision": "4f2c9d1"})):
+        monkeypatch.setenv("WEIR_REVISION", given)
+        app = application("Oven", "Bakes.")
+        app.include_router(health_router(health))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://oven") as http:
+            assert (await http.get("/health/live")).json() == expected
+
+
+async def test_readiness_names_what_is_missing(health: Health, clock: FakeClock) -> None:
+    """Each dependency with its state, its reason and since when it has been so."""
+    kafka, redis = Dependency(), Dependency()
+    health.register("kafka", kafka.ping)
+    health.register("redis", redis.ping)
+    began = clock.now().isoformat()
+    async with client(health) as http:
+        answer = await http.get("/health/ready")
+        assert answer.status_code == 200
+        assert answer.json() == {
+            "ready": True,
+            "dependencies": {name: {"ok": True, "reason": "ok", "since": began} for name in ("kafka", "redis")},
+        }
+        clock.advance(10)
+        lost = clock.now().isoformat()
+        redis.problem = "connection refused"
+        await http.get("/health/ready")
+        clock.advance(10)
+        redis.problem = "no route to host"
+        answer = await http.get("/health/ready")
+    assert answer.status_code == 503
+    assert answer.json()["ready"] is False
+    assert answer.json()["dependencies"]["kafka"] == {"ok": True, "reason": "ok", "since": began}
+    assert answer.json()["dependencies"]["redis"] == {"ok": False, "reason": "no route to host", "since": lost}
+
+
+async def test_a_ping_may_remark_something(health: Health) -> None:
+    """The dependency is good and its reason is the remark."""
+
+    async def ping() -> str:
+        return "planner mine cannot be used"
+
+    health.register("planners", ping)
+    async with client(health) as http:
+        answer = await http.get("/health/ready")
+    assert answer.status_code == 200
+    assert answer.json()["dependencies"]["planners"]["reason"] == "planner mine cannot be used"
+
+
+async def test_one_that_hangs_delays_no_other(health: Health) -> None:
+    """All are checked at once, each with its own deadline."""
+
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    health.register("slow", hang, timeout_seconds=0.02)
+    health.register("silent", hang, timeout_seconds=0.02)
+    health.register("quick", Dependency().ping)
+    ok, report = await asyncio.wait_for(health.check(), 2.0)
+    assert not ok
+    assert report["slow"]["reason"] == "no answer within 0.02 s"
+    assert report["quick"]["ok"] is True
+
+
+async def test_an_error_without_words_has_a_name(health: Health) -> None:
+    """A reason is never empty."""
+
+    async def fail() -> None:
+        raise KeyError
+
+    health.register("odd", fail)
+    _, report = await health.check()
+    assert report["odd"]["reason"] == "KeyError"
+
+
+async def test_metrics_are_prometheus_text(health: Health) -> None:
+    """For a scraper."""
+    async with client(health) as http:
+        answer = await http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "weir_cycles_failed_total" in answer.text
+
+
+async def test_many_scrapers_at_once_share_one_text(health: Health) -> None:
+    """Otherwise 64 of them would take the processor from every other request for seconds."""
+    pinged, begun, answered = 0, asyncio.Event(), asyncio.Event()
+
+    async def ping() -> None:
+        nonlocal pinged
+        pinged += 1
+        begun.set()
+        await answered.wait()
+
+    health.register("slow", ping)
+    async with client(health) as http:
+        requests = [asyncio.create_task(http.get("/metrics")) for _ in range(20)]
+        await begun.wait()
+        answered.set()
+        texts = {answer.text for answer in await asyncio.gather(*requests)}
+    assert pinged == 1
+    assert len(texts) == 1
+
+
+NOT_READY = {
+    "ready": False,
+    "dependencies": {"kafka": {"ok": True, "reason": "ok"}, "redis": {"ok": False, "reason": "refused"}},
+}
+
+
+class _Service(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        body = json.dumps(NOT_READY).encode()
+        self.send_response(self.status if self.path == "/health/ready" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not into the tests' output."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A service that answers with the class's status."""
+    with HTTPServer(("127.0.0.1", 0), _Service) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield int(server.server_address[1])
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "reported"), [(200, "ready\n"), (503, "redis: refused\n"), (404, "redis: refused\n")]
+)
+def test_it_reports_readiness(
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    reported: str,
+) -> None:
+    """The service is found by its own settings; listening everywhere includes loopback."""
+    monkeypatch.setattr(_Service, "status", status)
+    monkeypatch.setenv("WEIR_HTTP_HOST", "0.0.0.0")
+    monkeypatch.setenv("WEIR_HTTP_PORT", str(port))
+    assert probe.main() == (0 if status == 200 else 1)
+    assert capsys.readouterr().out == reported
+
+
+def test_no_listener() -> None:
+    """A service that does not listen is a complaint like any other."""
+    assert probe.ask("127.0.0.1", 9).startswith("no answer on port 9")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"dependencies": {"kafka": 1}}', b"<html>"])
+def test_an_answer_that_is_none_of_ours(body: bytes) -> None:
+    """Another program listens on the port: only its status is reported."""
+    assert probe.complaint(502, body) == "answers 502"
+
+
+def test_what_is_there_may_have_a_warning(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weir doctor --kubernetes` asks for it: a dependency that answers and should be mended."""
+    few = {"ok": True, "reason": "weir.plans has 1 replica, not 3"}
+    monkeypatch.setitem(NOT_READY["dependencies"], "topics", few)  # type: ignore[arg-type]
+    assert probe.ask("127.0.0.1", port, read=probe.warnings) == "topics: weir.plans has 1 replica, not 3"
+    assert probe.warnings(404, b"{}") == ""

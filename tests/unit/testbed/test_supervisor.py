@@ -24,7 +24,7 @@ from testbed.supervisor.scale import (
     steps,
 )
 from weir_engines.endpoint.rest import Endpoint, EndpointFailed
-from weir_runtime.auth import Caller, Tokens
+from weir_runtime.access import Caller, Tokens
 
 RUNNING, ENDING = Slot(Phase.RUNNING), Slot(Phase.ENDING)
 TOKEN = "0123456789abcdef"  # noqa: S105 - of this test alone

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from weir_analyzer.core import AnalysisSettings, AnalyzerState, UnreadableState, advance, seed
 from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS
-from weir_runtime.dead_letters import LetterRate, dead_letter, value_fields
-from weir_runtime.envelope import Undecodable, child_traceparent, decode, encode
-from weir_runtime.records import Outgoing, Record
+from weir_runtime.bus import Outgoing, Record
+from weir_runtime.messages import LetterRate, Undecodable, child_traceparent, dead_letter, decode, encode, value_fields
 
 SERVICE = "analyzer"
 _CLOCKS_APART = timedelta(minutes=5)

@@ -14,9 +14,9 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from weir_analyzer.core import AnalysisSettings
 from weir_contracts.topics import OBSERVATIONS
+from weir_runtime.bus import Outgoing, Record
 from weir_runtime.clock import SystemClock
-from weir_runtime.dead_letters import LetterRate
-from weir_runtime.records import Outgoing, Record
+from weir_runtime.messages import LetterRate
 
 from .processing import Lost, StoredState, process, seeded
 

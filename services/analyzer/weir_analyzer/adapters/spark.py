@@ -13,9 +13,8 @@ from weir_analyzer.service import Batch, NotYet, StateUnusable, StreamDied
 from weir_analyzer.settings import AnalyzerSettings
 from weir_contracts.topics import ANALYSES, OBSERVATIONS
 from weir_runtime.clock import Clock
-from weir_runtime.envelope import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
-from weir_runtime.kafka_security import java_settings
-from weir_runtime.kafka_thread import connection
+from weir_runtime.kafka_client import connection, java_settings
+from weir_runtime.messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 
 from .checkpoint import base_of, checkpoint_of, is_damaged, located, lost_between, offsets_in, why_new
 from .processing import Lost

@@ -28,10 +28,10 @@ from weir_executor.core.observed import (
     contested,
 )
 from weir_executor.driver import Fence
-from weir_runtime.addresses import TARGETS, Allowed
 from weir_runtime.clock import Clock
-from weir_runtime.credentials import CredentialsRefused
-from weir_runtime.http_credentials import ClientsByCredential, HttpCredential
+from weir_runtime.files import CredentialsRefused
+from weir_runtime.policy_credentials import ClientsByCredential, HttpCredential
+from weir_runtime.reach import TARGETS, Allowed
 
 from .group_state import STABLE, GroupReading, InstanceMemory, fewest_members, group_progress, running_instances
 from .group_target import deployment_of, group_of, kafka_of, topology_of, unfit, unit_of

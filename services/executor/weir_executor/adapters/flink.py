@@ -25,10 +25,10 @@ from weir_executor.core.observed import (
     contested,
 )
 from weir_executor.driver import Fence, WithoutGroups
-from weir_runtime.addresses import TARGETS, Allowed
 from weir_runtime.clock import Clock
-from weir_runtime.credentials import CredentialsRefused
-from weir_runtime.http_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
+from weir_runtime.files import CredentialsRefused
+from weir_runtime.policy_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
+from weir_runtime.reach import TARGETS, Allowed
 
 from .steadiness import Steadiness
 

@@ -18,13 +18,13 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 from weir_contracts import KafkaSignals
 from weir_engines.kafka_streams.group import STATES
 from weir_executor.core.observed import DepartedMember
-from weir_runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
-from weir_runtime.broker_credentials import BrokerCredentials, credentials_for
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
-from weir_runtime.credentials import CredentialsRefused
+from weir_runtime.files import CredentialsRefused
+from weir_runtime.kafka_client import ClientThread, code_of, connection, connection_problem, explain
 from weir_runtime.kafka_python import close_admin, open_admin
-from weir_runtime.kafka_thread import ClientThread, code_of, connection, connection_problem, explain
+from weir_runtime.policy_credentials import BrokerCredentials, credentials_for
+from weir_runtime.reach import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 
 from .group_state import GroupMember, GroupReading
 from .groups import GroupUnread

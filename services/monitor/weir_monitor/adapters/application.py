@@ -9,9 +9,8 @@ from weir_engines.kubernetes.cluster import WorkloadReader
 from weir_engines.kubernetes.signals import ServiceMeter
 from weir_engines.scrape import Scrape
 from weir_monitor.core import Readings
-from weir_runtime.broker_credentials import BrokerCredentials, credentials_for
 from weir_runtime.clock import Clock
-from weir_runtime.http_credentials import HttpCredential
+from weir_runtime.policy_credentials import BrokerCredentials, HttpCredential, credentials_for
 from weir_runtime.reach import REACH, Reach
 
 from .flink import FlinkCollector

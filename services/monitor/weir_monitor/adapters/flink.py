@@ -20,9 +20,9 @@ from weir_engines.flink.readings import FlinkReadings, Shares, scrape_of
 from weir_engines.flink.rest import CallFailed, Cluster
 from weir_engines.flink.values import Unreadable, count, mapping
 from weir_engines.scrape import Scrape
-from weir_runtime.addresses import TARGETS, Allowed
-from weir_runtime.credentials import CredentialsRefused
-from weir_runtime.http_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
+from weir_runtime.files import CredentialsRefused
+from weir_runtime.policy_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
+from weir_runtime.reach import TARGETS, Allowed
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from weir_contracts import EndpointTarget, Problem
 from weir_contracts.application import InstanceMetrics as Endpoint
 from weir_contracts.plugins import EndpointState
 from weir_engines.kafka_streams.metrics import MAX_BYTES, InstanceMetrics, Unreadable, instance_metrics
-from weir_runtime.addresses import TARGETS, Allowed
 from weir_runtime.http_client import async_client
+from weir_runtime.reach import TARGETS, Allowed
 
 MAX_INSTANCES = 200
 MAX_CONCURRENT_CALLS = 8

@@ -29,12 +29,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from weir_contracts import Problem
 from weir_engines.kafka_streams.group import DescribedGroup
-from weir_runtime.addresses import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
-from weir_runtime.broker_credentials import NO_CREDENTIALS, BrokerCredentials
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
-from weir_runtime.credentials import CredentialsRefused
-from weir_runtime.kafka_thread import ClientThread, connection, connection_problem, explain
+from weir_runtime.files import CredentialsRefused
+from weir_runtime.kafka_client import ClientThread, connection, connection_problem, explain
+from weir_runtime.policy_credentials import NO_CREDENTIALS, BrokerCredentials
+from weir_runtime.reach import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 
 from .batches import Batches, retrieve_error
 from .kafka_groups import GroupRequests, Refused, Wanted, described_group, newer_group

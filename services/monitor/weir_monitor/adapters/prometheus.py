@@ -12,8 +12,8 @@ import httpx
 from pydantic_core import from_json
 
 from weir_contracts import MAX_NUMBER, Problem, PrometheusSignals, within
-from weir_runtime.addresses import TARGETS, Allowed
 from weir_runtime.http_client import async_client
+from weir_runtime.reach import TARGETS, Allowed
 
 MAX_RESPONSE_BYTES = 1_000_000
 MAX_CONCURRENT_QUERIES = 8

@@ -1,26 +1,29 @@
-"""Parts of the Kafka bus without a broker: threads, repeated errors, and a fatal producer error."""
+"""Parts of the Kafka clients without a broker: threads, credentials, errors, topics, and a fatal producer error."""
 
+import argparse
 import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
+from tests.unit.runtime.test_policy_credentials import written
 from weir_runtime import kafka_bus
-from weir_runtime.bus import BusError
+from weir_runtime.bus import BusError, Outgoing, TopicSpec
 from weir_runtime.clock import FakeClock
-from weir_runtime.kafka_bus import KafkaBus, shortfalls
-from weir_runtime.kafka_lease import KafkaLease
-from weir_runtime.kafka_producer import Outbox
-from weir_runtime.kafka_thread import REPEAT_SECONDS, ClientThread, Complaints
-from weir_runtime.lease import Terms, judge
-from weir_runtime.records import Outgoing, TopicSpec
+from weir_runtime.kafka_bus import KafkaBus, Outbox
+from weir_runtime.kafka_client import REPEAT_SECONDS, ClientThread, Complaints, java_settings, read_security, shortfalls
+from weir_runtime.lease import KafkaLease, Terms, judge
+from weir_runtime.settings import ServiceSettings
+from weir_runtime.topics import further, main
 
 RECORD = Outgoing("weir.plans.v1", "shop/orders", b"{}")
 
@@ -259,3 +262,133 @@ def test_what_topics_lack_is_a_sentence(topics: dict[str, tuple[int, int | None]
     asked = [TopicSpec(name, 2, {"min.insync.replicas": "2"}, replicas=3) for name in topics]
     assert shortfalls(Listed(topics), asked) == sentences  # type: ignore[arg-type]
     assert shortfalls(Listed(topics), [TopicSpec(name, 2) for name in topics]) == []  # type: ignore[arg-type]
+
+
+SASL = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "weir",
+    "sasl.password": "pass-word",
+}
+
+
+def test_a_service_reads_its_file(tmp_path: Path) -> None:
+    """The settings themselves show the path only."""
+    settings = ServiceSettings(kafka_credentials_file=written(tmp_path, SASL))
+    assert settings.kafka_security == SASL
+    assert "pass-word" not in f"{settings!r} {settings.describe()}"
+    assert ServiceSettings().kafka_security == {}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+        ("SCRAM-SHA-512", "scram.ScramLoginModule"),
+    ],
+)
+def test_a_login_means_the_same_to_java(mechanism: str, module: str) -> None:
+    """Quotes and backslashes of a password stay what they are."""
+    found = java_settings({**SASL, "sasl.mechanism": mechanism, "sasl.password": 'a"b\\c'})
+    assert found == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
+        'username="weir" password="a\\"b\\\\c";',
+    }
+
+
+def test_certificates_are_passed_as_their_text(tmp_path: Path) -> None:
+    """Spark's executors on other machines have none of the files."""
+    paths = {name: tmp_path / f"{name}.pem" for name in ("ca", "certificate", "key")}
+    for name, path in paths.items():
+        path.write_text(f"PEM of {name}")
+    security = {f"ssl.{name}.location": str(path) for name, path in paths.items()}
+    assert java_settings({"security.protocol": "SSL", **security, "ssl.key.password": "secret"}) == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "PEM of ca",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "PEM of certificate",
+        "ssl.keystore.key": "PEM of key",
+        "ssl.key.password": "secret",
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("{", "is not JSON"),
+        ([], "must be an object of librdkafka's settings"),
+        ({**SASL, "plugin.library.paths": "secret"}, "'plugin.library.paths' is not among"),
+        ({**SASL, "sasl.password": 7}, "sasl.password must be text"),
+        ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({**SASL, "ssl.ca.location": "/missing.pem"}, "ssl.ca.location: cannot read /missing.pem: FileNotFoundError"),
+        ({**SASL, "ssl.ca.location": "/"}, "ssl.ca.location: cannot read /: IsADirectoryError"),
+        ({**SASL, "ssl.key.location": "/k.pem"}, "ssl.certificate.location and ssl.key.location belong together"),
+        ({}, "security.protocol must be one of SSL, SASL_SSL, SASL_PLAINTEXT"),
+        ({**SASL, "security.protocol": "SASL-SSL"}, "security.protocol must be one of SSL, SASL_SSL, SASL_PLAINTEXT"),
+        ({**SASL, "security.protocol": "SSL"}, "sasl.mechanism has no effect with security.protocol SSL"),
+        (
+            {**SASL, "security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "/ca.pem"},
+            "ssl.ca.location has no effect with security.protocol SASL_PLAINTEXT",
+        ),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is required with security.protocol SASL_SSL"),
+        (
+            {key: value for key, value in SASL.items() if key != "sasl.password"},
+            "sasl.password is required with security.protocol SASL_SSL",
+        ),
+        ({**SASL, "sasl.password": "pass-word\n"}, "sasl.password must not be empty or contain a line break"),
+        ({**SASL, "sasl.username": ""}, "sasl.username must not be empty or contain a line break"),
+    ],
+)
+def test_an_invalid_file_ends_the_start_without_its_values(tmp_path: Path, document: Any, sentence: str) -> None:
+    path = written(tmp_path, document)
+    with pytest.raises(ValueError, match=sentence) as error:
+        read_security(path)
+    assert str(error.value).startswith("WEIR_KAFKA_CREDENTIALS_FILE: ") and "pass-word" not in str(error.value)
+    with pytest.raises(ValidationError, match="WEIR_KAFKA_CREDENTIALS_FILE: "):
+        ServiceSettings(kafka_credentials_file=path)
+
+
+def test_a_certificate_that_is_not_pem_is_named_without_its_bytes(tmp_path: Path) -> None:
+    """DER, and a text that is no certificate."""
+    for content in (b"0\x82\x03pass-word", b"pass-word"):
+        (tmp_path / "ca.der").write_bytes(content)
+        path = written(tmp_path, {**SASL, "ssl.ca.location": str(tmp_path / "ca.der")})
+        with pytest.raises(ValueError, match=r"ssl.ca.location: .*ca\.der is not PEM") as error:
+            read_security(path)
+        assert "pass-word" not in str(error.value) and "0x82" not in str(error.value)
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    """Editors of Windows write one."""
+    path = written(tmp_path, SASL)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_security(path) == SASL
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read .*nothing: FileNotFoundError"):
+        read_security(tmp_path / "nothing")
+
+
+def test_a_further_topic() -> None:
+    """A name may contain anything but ends before the last colon."""
+    assert (further("orders:12").name, further("orders:12").partitions) == ("orders", 12)
+
+
+@pytest.mark.parametrize("text", ["orders", ":3", "orders:", "orders:0", "orders:x", "orders:513", "orders:-1"])
+def test_what_is_no_topic_is_refused(text: str) -> None:
+    """In one line that shows the form."""
+    with pytest.raises(argparse.ArgumentTypeError, match="is not NAME:PARTITIONS"):
+        further(text)
+
+
+def test_help_lists_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """Like every program of the loop."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "--also NAME:PARTITIONS" in capsys.readouterr().out

@@ -1,17 +1,19 @@
-"""Credentials for HTTP addresses of policies, by name: a policy names an entry and never contains a secret.
+"""Credentials for the addresses of policies, by name: TLS and SASL settings for brokers, tokens, passwords and
+certificates for HTTP. A policy names an entry and never contains a secret.
 
-An entry has the origin that it is for. Without it the author of a policy could have a token sent to a server of their
-own.
+An entry has the brokers or the origin that it is for. Without them the author of a policy could have a password or a
+token sent to a server of their own.
 """
 
 import asyncio
+import re
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import httpx
 from pydantic import (
@@ -30,15 +32,118 @@ from pydantic import (
 from weir_contracts.base import Name
 from weir_contracts.document import sentence_of
 
-from .credentials import CredentialsRefused, read_credentials_file, read_namespaces
-from .followed_files import FileState, FollowedFiles, FollowedMapping, state_of
+from .files import (
+    NAMESPACES,
+    CredentialsRefused,
+    FileState,
+    FollowedFiles,
+    FollowedMapping,
+    read_credentials_file,
+    read_namespaces,
+    read_object,
+    state_of,
+)
 from .http_client import Certificates, async_client, bearer, tls_context
+from .kafka_client import FILES, check
 from .reach import Reach
 from .settings import TargetSettings, shared
 
+BROKER_SETTING = "WEIR_BROKER_CREDENTIALS_FILE"
+SERVERS = "servers"
 FLINK_SETTING = "WEIR_FLINK_CREDENTIALS_FILE"
 LAST_REQUEST_SECONDS = 60.0
 """For the requests that a client still sends when its credentials change."""
+
+
+@dataclass(frozen=True)
+class BrokerCredentials:
+    """One entry. Its text shows no value."""
+
+    servers: frozenset[str]
+    settings: Mapping[str, str]
+    namespaces: frozenset[str]
+    """Namespaces of the policies that may use it."""
+    files: tuple[FileState, ...] = ()
+    """State of the certificates that the settings name: an entry with other ones is another entry."""
+
+    def __repr__(self) -> str:
+        return f"BrokerCredentials({len(self.settings)} settings for {len(self.servers)} servers)"
+
+
+NO_CREDENTIALS = BrokerCredentials(frozenset(), {}, frozenset())
+"""Of a policy that names none."""
+
+
+def read_broker_credentials(path: Path | None) -> Mapping[str, BrokerCredentials]:
+    """Read `{"shop": {"namespaces": "shop", "servers": "kafka:9093", "security.protocol": "SASL_SSL", …}}`; without a file
+    there are none.
+
+    `ValueError` names the setting, the entry and its field, never a value.
+    """
+    if path is None:
+        return {}
+    document = read_object(path, BROKER_SETTING, "map names to entries")
+    return {name: _broker_entry(entry, f"{BROKER_SETTING}: {path}: {name[:60]!r}") for name, entry in document.items()}
+
+
+def _broker_entry(entry: Any, place: str) -> BrokerCredentials:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{place} must be an object: the file maps names to entries")  # noqa: TRY004
+    try:
+        namespaces = read_namespaces(entry.get(NAMESPACES))
+    except ValueError as error:
+        raise ValueError(f"{place}: {NAMESPACES} {error}") from None
+    entry = {field: value for field, value in entry.items() if field != NAMESPACES}
+    check(entry, place, frozenset({SERVERS}))
+    servers = frozenset(part.strip().lower() for part in entry.get(SERVERS, "").split(",") if part.strip())
+    if not servers or not all(re.fullmatch(r"[^\s/@]+:\d{1,5}", server) for server in servers):
+        raise ValueError(f"{place}: {SERVERS} must list the brokers as host:port, separated by commas")
+    settings = {field: value for field, value in entry.items() if field != SERVERS}
+    files = state_of(Path(settings[field]) for field in sorted(FILES & settings.keys()))
+    return BrokerCredentials(servers, settings, namespaces, files)
+
+
+class BrokerSettings(TargetSettings):
+    """Settings of a service that connects to the brokers of policies."""
+
+    broker_credentials_file: Path | None = shared(
+        "broker_credentials_file",
+        default=None,
+        description="JSON file with TLS and SASL settings for policies' brokers, by name; each entry lists its servers and "
+        "the namespaces of its policies",
+    )
+
+    @model_validator(mode="after")
+    def _readable_credentials_file(self) -> Self:
+        _ = self.broker_credentials
+        return self
+
+    @cached_property
+    def broker_credentials(self) -> Mapping[str, BrokerCredentials]:
+        """The credentials of brokers by name, as the file is now; `ValueError` that names the setting if they cannot be read."""
+        path = self.broker_credentials_file
+        if path is None:
+            return {}
+        return FollowedMapping(self.follow(_followed(path, BROKER_SETTING, lambda: read_broker_credentials(path))))
+
+    def reach(self) -> Reach:
+        """Return what policies may name, with these credentials."""
+        return super().reach().with_credentials("signals.kafka", self.broker_credentials)
+
+
+def credentials_for(
+    name: str | None, bootstrap_servers: str, known: Mapping[str, BrokerCredentials]
+) -> BrokerCredentials:
+    """Return an entry; `CredentialsRefused` if there is none, or it is for other brokers."""
+    if name is None:
+        return NO_CREDENTIALS
+    entry = known.get(name)
+    if entry is None:
+        raise CredentialsRefused(f"signals.kafka.credentials: {BROKER_SETTING} has no entry {name!r}")
+    others = sorted({server.lower() for server in bootstrap_servers.split(",")} - entry.servers)
+    if others:
+        raise CredentialsRefused(f"signals.kafka.credentials: {name!r} is not for the broker {others[0][:100]}")
+    return entry
 
 
 def _origin_only(value: AnyHttpUrl) -> AnyHttpUrl:
@@ -59,7 +164,7 @@ def _fits_login(value: str) -> str:
     return value
 
 
-class _Entry(BaseModel):
+class _HttpEntry(BaseModel):
     """Entry of a setting."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -109,7 +214,7 @@ class _Entry(BaseModel):
         return SecretStr(f"Basic {b64encode(pair.encode()).decode()}")
 
 
-_ENTRIES = TypeAdapter(dict[Name, _Entry])
+_ENTRIES = TypeAdapter(dict[Name, _HttpEntry])
 
 
 @dataclass(frozen=True)
@@ -124,6 +229,9 @@ class HttpCredential:
     certificates: Certificates | None = None
     files: tuple[FileState, ...] = ()
     """State of the certificates: an entry with other ones is another entry."""
+
+
+C = TypeVar("C", BrokerCredentials, HttpCredential)
 
 
 def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
@@ -159,7 +267,7 @@ def _problem(kind: str, place: Sequence[str], sentence: str) -> str:
     if place[-1] == "[key]":
         return f"the name {place[0][:100]!r} {sentence}"
     if kind == "extra_forbidden":
-        sentence = f"is not among {', '.join(_Entry.model_fields)}"
+        sentence = f"is not among {', '.join(_HttpEntry.model_fields)}"
     elif len(place) == 1 and kind in ("model_type", "model_attributes_type", "dict_type"):
         sentence = "must be an object: the file maps names to entries"
     return f"{'.'.join(place)[:200]}: {sentence}"
@@ -252,7 +360,13 @@ def followed_credentials(path: Path, setting: str) -> FollowedFiles[Mapping[str,
         except ValueError as error:
             raise ValueError(f"{setting}: {path}: {error}") from None
 
-    def paths(found: Mapping[str, HttpCredential]) -> list[Path]:
-        return [path, *(Path(file[0]) for entry in found.values() for file in entry.files)]
+    return _followed(path, setting, read)
+
+
+def _followed(path: Path, setting: str, read: Callable[[], Mapping[str, C]]) -> FollowedFiles[Mapping[str, C]]:
+    """Return what `read` reads, which changes with the file and with the certificates that its entries name."""
+
+    def paths(entries: Mapping[str, C]) -> list[Path]:
+        return [path, *(Path(file[0]) for entry in entries.values() for file in entry.files)]
 
     return FollowedFiles(setting, read, paths)

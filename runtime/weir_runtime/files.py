@@ -1,4 +1,5 @@
-"""Files that are read again when they change, so that a new password or a further namespace needs no restart.
+"""Files of credentials and other settings, which are read again when they change, so that a new password or a further
+namespace needs no restart.
 
 Kubernetes replaces the files of a mounted Secret or ConfigMap by another target of a symbolic link; other programs
 write a new file. Both show in a file's number, size or time of change.
@@ -11,20 +12,70 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 from prometheus_client import Gauge
+from pydantic_core import from_json
 
 from .loop import Stop
+from .reach import ANY
 
+MAX_BYTES = 1_000_000
+NAMESPACES = "namespaces"
+"""Field of an entry: namespaces of the policies that may use it, or `*`."""
 T = TypeVar("T")
 V = TypeVar("V")
-
 CHECK_SECONDS = 5.0
 """Between two looks at the files. Kubernetes takes up to a minute to replace them."""
 FileState = tuple[str, int, int, int]
 """Path, number, size and time of change of a file; zeros if there is none."""
-
 _UNUSABLE = Gauge(
     "weir_files_unusable", "1 while a file was changed and cannot be used, so that its last content counts", ["setting"]
 )
+
+
+class CredentialsRefused(Exception):
+    """Credentials that do not exist, or not for this address; the sentence names the setting."""
+
+
+def read_credentials_file(path: Path, setting: str) -> bytes:
+    """Return the content of a file, or `ValueError` that names the setting, or the field, of the path."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{setting}: cannot read {path}: {type(error).__name__}") from None
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{setting}: {path} has more than {MAX_BYTES:,} bytes")
+    return content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+
+
+def read_text(path: Path, setting: str) -> str:
+    """Return the text of a file, or `ValueError` that names the setting."""
+    try:
+        return read_credentials_file(path, setting).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{setting}: {path} is not UTF-8 text") from None
+
+
+def read_namespaces(value: Any) -> frozenset[str]:
+    """Return the namespaces of an entry, a list or text with commas; `ValueError` unless it names one."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        parts = []
+    found = frozenset(filter(None, (part.strip() for part in parts)))
+    if not found:
+        raise ValueError(f'must list the namespaces of the policies that may use the entry, or "{ANY}"')
+    return found
+
+
+def read_object(path: Path, setting: str, what: str) -> dict[str, Any]:
+    """Return the JSON object in a file, or `ValueError` that names the setting; `what` the object must be."""
+    content = read_credentials_file(path, setting)
+    try:
+        document: Any = from_json(content)
+    except ValueError:
+        raise ValueError(f"{setting}: {path} is not JSON") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{setting}: {path} must {what}")  # noqa: TRY004 - the content is wrong, not the caller
+    return document
 
 
 def state_of(paths: Iterable[Path]) -> tuple[FileState, ...]:

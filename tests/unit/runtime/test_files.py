@@ -14,12 +14,10 @@ from structlog.testing import capture_logs
 from testbed.mount import Mount
 from weir_contracts import policy_of
 from weir_executor.settings import Settings
-from weir_runtime import http_credentials
-from weir_runtime.broker_credentials import BrokerSettings, credentials_for
-from weir_runtime.credentials import CredentialsRefused
-from weir_runtime.followed_files import FollowedFiles, follow
-from weir_runtime.http_credentials import ClientsByCredential, FlinkSettings
+from weir_runtime import policy_credentials
+from weir_runtime.files import CredentialsRefused, FollowedFiles, follow
 from weir_runtime.loop import Stop
+from weir_runtime.policy_credentials import BrokerSettings, ClientsByCredential, FlinkSettings, credentials_for
 from weir_runtime.settings import KubernetesSettings, ServiceSettings, load
 
 SERVER = "kafka:9093"
@@ -137,7 +135,7 @@ def test_another_certificate_makes_another_entry(tmp_path: Path) -> None:
 async def test_a_new_token_has_a_new_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests on their way end with the client that sends them; later ones have the new token, and the client of before
     is closed."""
-    monkeypatch.setattr(http_credentials, "LAST_REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(policy_credentials, "LAST_REQUEST_SECONDS", 0.0)
     headers: list[str | None] = []
     arrived, goes_on = asyncio.Event(), asyncio.Event()
 

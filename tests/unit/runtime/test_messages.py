@@ -1,32 +1,205 @@
-"""Unreadable records go to the dead-letter topic with their reason."""
+"""Messages to bytes and back, dead letters for those that cannot be read, and the newest value of each key."""
 
 import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import REGISTRY
+from pydantic import BaseModel, ConfigDict, Field
 from structlog.testing import capture_logs
 
 from weir_contracts import DeadLetter, Plan
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
-from weir_runtime import dead_letters
-from weir_runtime.bus import BusError
+from weir_runtime import messages
+from weir_runtime.bus import BusError, Outgoing, Record, RecordVersion
 from weir_runtime.clock import FakeClock
-from weir_runtime.dead_letters import (
+from weir_runtime.loop import Stop
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.messages import (
     MAX_OF_ALL,
     MAX_OF_KEY,
     MAX_VALUE_BYTES,
+    NEWER_VERSION,
     PERIOD_SECONDS,
     DeadLetters,
+    GlobalTable,
     LetterRate,
+    TooLarge,
+    Undecodable,
+    child_traceparent,
+    decode,
+    encode,
+    is_newer,
+    new_traceparent,
     readable,
+    version_rank,
 )
-from weir_runtime.envelope import Undecodable, decode
-from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import Outgoing, Record
+from weir_runtime.service import Health, wait_for_topics
+from weir_runtime.settings import ServiceSettings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ID = UUID("6b2f9f4e-7f0e-5d55-9d0e-3f1f5d8a7c11")
+
+
+class Inner(BaseModel):
+    count: int = Field(ge=0)
+
+
+class Letter(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    name: str
+    inner: list[Inner] = []
+
+
+def record(value: bytes | None, headers: dict[str, str] | None = None) -> Record:
+    return Record("weir.letters.v1", 2, 17, "shop/orders", value, headers or {})
+
+
+def test_a_message_travels_with_cloudevents_attributes() -> None:
+    """Binary mode: attributes in the headers, the message alone in the body."""
+    message = Letter(name="grüße", inner=[Inner(count=1)])
+    body, headers = encode(message, type="dev.weir.letters.v1", source="planner", id=ID, time=NOON, traceparent="00-x")
+    assert headers == {
+        "ce_specversion": "1.0",
+        "ce_id": str(ID),
+        "ce_type": "dev.weir.letters.v1",
+        "ce_source": "/weir/planner",
+        "ce_time": "2026-01-01T12:00:00+00:00",
+        "content-type": "application/json",
+        "traceparent": "00-x",
+    }
+    decoded = decode(record(body, headers), Letter)
+    assert decoded.message == message
+    assert decoded.traceparent == "00-x"
+    assert decoded.record.offset == 17
+
+
+def test_without_a_trace_there_is_no_header() -> None:
+    """Absent is absent, not an empty text."""
+    body, headers = encode(Letter(name="a"), type="t", source="s", id=ID, time=NOON)
+    assert "traceparent" not in headers
+    assert decode(record(body, headers), Letter).traceparent is None
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "reason"),
+    [
+        (None, None, "no value"),
+        (b"", None, "JSON"),
+        (b"not json", None, "JSON"),
+        (b"\xff\xfe", None, "JSON"),
+        (b"[]", None, "mapping of fields"),
+        (b"{}", "name", "required"),
+        (b'{"name": 7}', "name", "text"),
+        (b'{"name": "a", "inner": [{"count": 1}, {"count": -1}]}', "inner.1.count", "greater than or equal to 0"),
+        (b"[" * 100_000, None, ""),
+    ],
+)
+def test_what_cannot_be_read_is_named(value: bytes | None, field: str | None, reason: str) -> None:
+    """The error names the field, the reason and the record's place."""
+    with pytest.raises(Undecodable) as caught:
+        decode(record(value), Letter)
+    assert caught.value.field == field
+    assert reason in caught.value.reason
+    assert str(caught.value).startswith("weir.letters.v1/2@17: ")
+
+
+def test_the_error_does_not_carry_the_message() -> None:
+    """A reason goes to logs and topics; what people put into fields need not."""
+    with pytest.raises(Undecodable) as caught:
+        decode(record(b'{"name": ["hunter2"]}'), Letter)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_too_large_a_message_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody spends memory on parsing it, and before it is sent."""
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
+    with pytest.raises(Undecodable, match="is 101 bytes, more than 100"):
+        decode(record(b"x" * 101), Letter)
+    with pytest.raises(TooLarge, match="the message of type t has 112 bytes, more than 100"):
+        encode(Letter(name="x" * 90), type="t", source="s", id=ID, time=NOON)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_harm(value: bytes) -> None:
+    """Whatever a topic holds, reading it ends in a message or in `Undecodable`."""
+    try:
+        decode(record(value), Letter)
+    except Undecodable as error:
+        assert error.reason
+
+
+def test_a_trace_begins_with_the_message_and_goes_on() -> None:
+    """From reading to outcome one trace id; each step has its own span."""
+    first = new_traceparent(ID)
+    version, trace, span, flags = first.split("-")
+    assert (version, trace, len(span), flags) == ("00", ID.hex, 16, "01")
+    other = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
+    assert child_traceparent(first, other) == f"00-{ID.hex}-{other.hex[16:]}-01"
+
+
+@pytest.mark.parametrize(
+    "parent", [None, "", "00-short-span-01", f"00-{'z' * 32}-{'1' * 16}-01", f"00-{'0' * 32}-1-01"]
+)
+def test_a_broken_trace_is_replaced(parent: str | None) -> None:
+    """An invalid header neither loses the message nor is passed on."""
+    assert child_traceparent(parent, ID) == new_traceparent(ID)
+
+
+def of_type(type: str) -> Record:
+    return Record("weir.letters.v1beta1", 2, 17, "shop/orders", b'{"name": "a"}', {"ce_type": type})
+
+
+def test_versions_are_ordered_as_kubernetes_orders_them() -> None:
+    """A stable version is later than its betas, and those are later than its alphas."""
+    names = ["v1alpha1", "v1alpha2", "v1beta1", "v1", "v2alpha1", "v2", "v10"]
+    ranks = [version_rank(f"dev.weir.letters.{name}") for name in names]
+    assert None not in ranks
+    assert ranks == sorted(ranks, key=lambda rank: rank or ())
+
+
+@pytest.mark.parametrize("type", ["", "dev.weir.letters", "dev.weir.letters.v1beta", "com.example.letters.v9"])
+def test_what_is_no_type_of_ours_is_never_newer(type: str) -> None:
+    """A foreign producer may omit the header or write its own: then the body decides."""
+    assert not is_newer(type, "dev.weir.letters.v1beta1")
+    assert decode(of_type(type), Letter).message.name == "a"
+
+
+@pytest.mark.parametrize("type", ["dev.weir.letters.v1beta1", "dev.weir.letters.v1alpha1"])
+def test_its_own_and_earlier_versions_are_read(type: str) -> None:
+    """Only what is later is refused unread."""
+    assert decode(of_type(type), Letter).message.name == "a"
+
+
+def test_a_newer_message_names_the_remedy() -> None:
+    """Though its body might fit: what a field means may have changed."""
+    with pytest.raises(
+        Undecodable, match=r"is dev\.weir\.letters\.v1, from a newer Weir .* reads weir\.letters\.v1beta1: upgrade"
+    ):
+        decode(of_type("dev.weir.letters.v1"), Letter)
+    with pytest.raises(Undecodable) as refused:
+        decode(of_type("dev.weir.letters.v1"), Letter)
+    assert refused.value.code == NEWER_VERSION
+
+
+async def test_one_newer_message_takes_no_service_out() -> None:
+    """It is a dead letter with its own code; readiness is about what a service needs, not about what it was sent."""
+    clock, bus = FakeClock(), MemoryBus()
+    health = Health(clock)
+    assert await wait_for_topics(bus, ServiceSettings(), Stop(), health)
+    letters = DeadLetters(bus, "monitor", clock)
+    assert await letters.decoded(of_type("dev.weir.letters"), Letter) is not None
+    assert await letters.decoded(of_type("dev.weir.letters.v2"), Letter) is None
+    assert (await health.check())[0]
+    (sent,) = [DeadLetter.model_validate_json(each.value or b"") for each in bus.records(DEAD_LETTERS.name)]
+    assert sent.code == NEWER_VERSION
+    assert sent.reason.startswith("is dev.weir.letters.v2, from a newer Weir than this")
 
 
 def bad(value: bytes | None = b"{", key: str | None = "shop/orders") -> Record:
@@ -204,7 +377,7 @@ async def test_letters_that_the_brokers_refuse_take_no_room() -> None:
 
 def test_lines_about_records_without_a_letter_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every replica reads them: a stream of bad records fills no log. The first line of another key counts those without one."""
-    monkeypatch.setattr(dead_letters, "_LOGGED", LetterRate(FakeClock()))
+    monkeypatch.setattr(messages, "_LOGGED", LetterRate(FakeClock()))
     with capture_logs() as lines:
         for offset in range(500):
             assert readable(Record(PLANS.name, 0, offset, "shop/logged", b"{"), Plan) is None
@@ -271,3 +444,102 @@ async def test_a_letter_that_cannot_be_sent_is_sent_later() -> None:
                 await asyncio.sleep(0.01)
         await replica.end()
     assert refusals == []
+
+
+TOPIC = "weir.things.v1"
+
+
+def number(record: Record) -> int:
+    try:
+        return int(record.value or b"")
+    except ValueError:
+        raise Undecodable(record, "is no number") from None
+
+
+async def following(table: GlobalTable[int], stop: Stop) -> "asyncio.Task[None]":
+    task = asyncio.create_task(table.follow(stop))
+    assert await table.wait_ready(5.0)
+    return task
+
+
+async def test_the_newest_value_of_each_key_wins() -> None:
+    """Over all partitions; a tombstone removes."""
+    bus = MemoryBus()
+    for i in range(20):
+        await bus.publish(TOPIC, f"k{i % 10}", b"%d" % i)
+    await bus.publish(TOPIC, "k0", None)
+    table = GlobalTable(bus, TOPIC, number)
+    with pytest.raises(BusError, match=rf"{TOPIC} is being read"):
+        await table.ping()
+    stop = Stop()
+    task = await following(table, stop)
+    assert table.latest == {f"k{i}": 10 + i for i in range(1, 10)}
+    await table.ping()
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_it_follows_what_comes() -> None:
+    """Changes are reported with key and value, None for a removal."""
+    bus, stop = MemoryBus(), Stop()
+    changes: asyncio.Queue[tuple[str, int | None]] = asyncio.Queue()
+    table = GlobalTable(bus, TOPIC, number, on_change=lambda key, value: changes.put_nowait((key, value)))
+    task = await following(table, stop)
+    await bus.publish(TOPIC, "a", b"1")
+    await bus.publish(TOPIC, "a", None)
+    assert [await asyncio.wait_for(changes.get(), 5.0) for _ in range(2)] == [("a", 1), ("a", None)]
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_an_unreadable_record_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key keeps its value; the records behind it are read, and the log names the place. The dead letter is sent by a
+    group."""
+    bus, stop = MemoryBus(), Stop()
+    for value in (b"1", b"x"):
+        await bus.publish(TOPIC, "a", value)
+    await bus.publish(TOPIC, "b", b"2")
+    monkeypatch.setattr(messages, "_LOGGED", LetterRate(FakeClock()))
+    table = GlobalTable(bus, TOPIC, number)
+    with capture_logs() as lines:
+        task = await following(table, stop)
+    assert table.latest == {"a": 1, "b": 2}
+    assert [(line["event"], line["reason"]) for line in lines] == [("unreadable", "is no number")]
+    assert bus.records(DEAD_LETTERS.name) == []
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_it_is_not_ready_before_the_brokers_are() -> None:
+    """An outage at start delays it; it must not be taken for an empty topic."""
+    bus, stop = MemoryBus(), Stop()
+    await bus.publish(TOPIC, "a", b"1")
+    bus.break_down()
+    table = GlobalTable(bus, TOPIC, number)
+    task = asyncio.create_task(table.follow(stop))
+    assert not await table.wait_ready(0.1)
+    bus.mend()
+    assert await table.wait_ready(5.0)
+    assert table.latest == {"a": 1}
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
+
+
+async def test_a_record_without_key_is_no_row() -> None:
+    """It cannot be replaced or removed, so it is left out."""
+    table = GlobalTable(MemoryBus(), TOPIC, number)
+    table._apply(Record(TOPIC, 0, 0, None, b"1"))
+    assert table.latest == {}
+
+
+async def test_a_late_record_changes_nothing() -> None:
+    """A publisher that slept sent what had been replaced, or deleted, meanwhile."""
+    bus, stop = MemoryBus(), Stop()
+    for key, value, version in (("a", b"1", 1), ("a", b"2", 2), ("a", b"1", 1), ("b", b"1", 1), ("b", None, 2)):
+        await bus.publish(TOPIC, key, value, RecordVersion(version, 1).headers())
+    await bus.publish(TOPIC, "b", b"1", RecordVersion(1, 1).headers())
+    table = GlobalTable(bus, TOPIC, number)
+    task = await following(table, stop)
+    assert table.latest == {"a": 2}
+    stop.request("done")
+    await asyncio.wait_for(task, 5.0)
