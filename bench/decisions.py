@@ -20,7 +20,7 @@ from typing import Any
 from bench.planners.contest import Situation, prepared, situations
 from weir_analyzer.core import AnalysisSettings, advance
 from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
-from weir_engines.flink.health import health_of
+from weir_engines.flink.topology import health_of
 from weir_planner.core.decide import plan_offline
 from weir_replay.differences import comparable, differences
 from weir_replay.loop import Loop

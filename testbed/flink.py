@@ -10,12 +10,10 @@ from uuid import uuid4
 import httpx
 
 from weir_contracts import Parallelism
-from weir_engines.flink.health import TERMINAL
 from weir_engines.flink.jobs import Jobs
 from weir_engines.flink.rescale import request_body
-from weir_engines.flink.rest import CallFailed
-from weir_engines.flink.topology import Job, job
-from weir_engines.flink.values import Unreadable
+from weir_engines.flink.rest import CallFailed, Unreadable
+from weir_engines.flink.topology import TERMINAL, Job, job
 
 from .jars import class_path, java
 from .kubernetes_access import Authority, write_java_stores

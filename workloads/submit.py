@@ -17,11 +17,9 @@ from pathlib import Path
 
 import httpx
 
-from weir_engines.flink.health import TERMINAL
 from weir_engines.flink.jobs import Jobs
-from weir_engines.flink.rest import CallFailed
-from weir_engines.flink.topology import JobEntry
-from weir_engines.flink.values import Unreadable
+from weir_engines.flink.rest import CallFailed, Unreadable
+from weir_engines.flink.topology import TERMINAL, JobEntry
 
 from .sample_job import arguments as sample_costs
 

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from weir_contracts import Parallelism, Subject, changes
+from weir_engines.driver import Fence, WithoutGroups
 from weir_executor.core import (
     Accepted,
     Refusal,
@@ -11,7 +12,6 @@ from weir_executor.core import (
     Unanswered,
     contested,
 )
-from weir_executor.driver import Fence, WithoutGroups
 from weir_runtime.clock import Clock
 from weir_simulator import Simulation
 from weir_simulator.observe import deployment_of

@@ -22,10 +22,10 @@ from weir_analyzer.core import AnalysisSettings
 from weir_analyzer.core import advance as analyze
 from weir_contracts import DeadLetter, Observation, Outcome, PlanReply, PlanRequest, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
-from weir_executor.adapters.endpoint import EndpointDriver
-from weir_executor.adapters.memory import MemoryKnowledge
+from weir_engines.driver import Driver
+from weir_engines.endpoint.driver import EndpointDriver
 from weir_executor.core import Rules
-from weir_executor.driver import Driver
+from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_planner.core.contest import ContenderRequest
 from weir_planner.request_cache import RequestCache

@@ -11,18 +11,17 @@ from pydantic import ValidationError
 
 from weir_contracts import KafkaSignals, Observation, ScalingPolicy, Subject
 from weir_contracts.plugins import EndpointRequest, EndpointRestart
-from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
-from weir_engines.kafka_streams.metrics import InstanceMetrics, ThreadMetrics
-from weir_executor.adapters.group_state import GroupMember, GroupReading
-from weir_executor.adapters.groups import GroupUnread
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector, MetricsReadings
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
+from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
+from weir_engines.kafka.metrics import InstanceMetrics, ThreadMetrics
+from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
+from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_executor.core import DepartedMember
-from weir_monitor.adapters.application import ApplicationCollector
-from weir_monitor.adapters.groups import GroupCollector
-from weir_monitor.adapters.instance_metrics import InstanceMetricsCollector, MetricsReadings
-from weir_monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
-from weir_monitor.adapters.positions import FirstRecord, FirstRecords
-from weir_monitor.adapters.prometheus import SignalReadings
+from weir_monitor.applications import ApplicationCollector
 from weir_monitor.core import Readings, observe
+from weir_monitor.prometheus import SignalReadings
 from weir_runtime.clock import Clock
 from weir_simulator import Fault, StreamsSimulation
 from weir_simulator.streams_bytes import NEVER, assignment, subscription, user_data

@@ -16,11 +16,10 @@ from tests.unit.executor.memory_cluster import MemoryDriver
 from tests.unit.executor.pod_groups import GROUP as CONSUMERS
 from tests.unit.executor.pod_groups import PodGroup, PodProcess, no_pods
 from weir_contracts import Parallelism, Subject
+from weir_engines.driver import Fence, Snapshot, TargetChanged, Unfenced
 from weir_engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
-from weir_executor.adapters.kubernetes import Answer, KubernetesDriver
-from weir_executor.adapters.kubernetes_api import ApiWorkloads
-from weir_executor.core.observed import Snapshot, TargetChanged
-from weir_executor.driver import Fence, Unfenced
+from weir_engines.kubernetes.driver import Answer, KubernetesDriver
+from weir_engines.kubernetes.scaling import ApiWorkloads
 from weir_runtime.clock import SystemClock
 
 DEADLINE_SECONDS = 60.0

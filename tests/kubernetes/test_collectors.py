@@ -18,7 +18,7 @@ from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.watches import Pauses
-from weir_monitor.adapters.application import Collectors
+from weir_monitor.applications import Collectors
 from weir_monitor.core import observe
 from weir_runtime.clock import SystemClock
 

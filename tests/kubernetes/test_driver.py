@@ -18,7 +18,7 @@ from tests.unit.executor.group_pods_suite import GroupPodsSuite
 from tests.unit.executor.kubernetes_rig import service_subject
 from tests.unit.executor.restart_suite import RestartSuite, letting
 from tests.unit.executor.workload_suite import ServiceSuite
-from weir_executor.core.observed import Accepted, Refusal, Rejected, Snapshot, TargetChanged
+from weir_engines.driver import Accepted, Refusal, Rejected, Snapshot, TargetChanged
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from weir_cli.doctor import RIGHTS, WEIR, Finding, Kubectl, examine, rights_find
 from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads
-from weir_executor.adapters.kubernetes_api import ApiWorkloads
+from weir_engines.kubernetes.scaling import ApiWorkloads
 
 DEADLINE_SECONDS = 300.0
 DEFINITION = FOLDER / "components" / "policy-resources" / "scalingpolicies.json"

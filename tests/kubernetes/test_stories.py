@@ -19,8 +19,8 @@ from tests.unit.executor.builders import plan
 from tests.unit.executor.kubernetes_rig import kubernetes_policy
 from weir_contracts import Outcome, Plan
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
-from weir_executor.adapters.memory import MemoryKnowledge
 from weir_executor.core.rules import Rules
+from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.clock import SystemClock
 from weir_runtime.loop import Stop

@@ -25,10 +25,10 @@ from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import Outcome, parse_policy
 from weir_contracts.resource import document_of
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
-from weir_executor.adapters.kubernetes import KubernetesDriver
-from weir_executor.adapters.kubernetes_api import ApiWorkloads
-from weir_executor.adapters.memory import MemoryKnowledge
+from weir_engines.kubernetes.driver import KubernetesDriver
+from weir_engines.kubernetes.scaling import ApiWorkloads
 from weir_executor.core.rules import Rules
+from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_knowledge.adapters.kubernetes import KubernetesResources
 from weir_knowledge.applications_api import summary_by_name

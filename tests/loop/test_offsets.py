@@ -11,8 +11,9 @@ import pytest
 from tests.loop.streams_world import StreamsWorld
 from tests.loop.world import World, job
 from weir_contracts import KafkaSignals, Observation
-from weir_monitor.adapters.partitions import Isolation, Offsets, PartitionCollector, Place
-from weir_monitor.adapters.positions import FirstRecord, FirstRecords
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.partitions import Isolation, Offsets, PartitionCollector
+from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_replay.streams import SimulatedBrokers
 from weir_simulator import streams
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import httpx
 
+from weir_engines.flink.rest import count, mapping, text
+
 from .rest import CallFailed, decode
 from .topology import JobEntry, find_job
-from .values import count, mapping, text
 
 
 class Jobs:

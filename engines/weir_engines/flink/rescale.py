@@ -6,8 +6,16 @@ from datetime import datetime
 from typing import Any
 
 from weir_contracts import MAX_SECONDS, Parallelism, RescaleSettings, Topology, within
-
-from .values import MAX_PARALLELISM, Unreadable, count, flink_seconds, instant, mapping, number, sequence
+from weir_engines.flink.rest import (
+    MAX_PARALLELISM,
+    Unreadable,
+    count,
+    flink_seconds,
+    instant,
+    mapping,
+    number,
+    sequence,
+)
 
 _ADAPTIVE = "jobmanager.adaptive-scheduler."
 _UNLIMITED_SLOTS = 2**31 - 1

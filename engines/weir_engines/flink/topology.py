@@ -6,9 +6,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weir_contracts import Edge, Health, Operator, Topology
-
-from .health import health_of
-from .values import MAX_PARALLELISM, Unreadable, count, identifier, instant, mapping, number, sequence, text
+from weir_engines.flink.rest import (
+    MAX_PARALLELISM,
+    Unreadable,
+    count,
+    identifier,
+    instant,
+    mapping,
+    number,
+    sequence,
+    text,
+)
 
 _MAX_NAME_CHARACTERS = 380
 _MAX_NAMES_CHARACTERS = 100_000
@@ -257,3 +265,30 @@ def _ordered(vertices: Mapping[str, VertexReading], links: Sequence[Link]) -> It
         for inputs in waiting.values():
             inputs.discard(ready)
         yield vertices[ready]
+
+
+_HEALTH: dict[str, Health] = {
+    "INITIALIZING": "restarting",
+    "CREATED": "restarting",
+    "RUNNING": "running",
+    "FAILING": "restarting",
+    "RESTARTING": "restarting",
+    "RECONCILING": "restarting",
+    "FAILED": "failed",
+    "CANCELLING": "ended",
+    "CANCELED": "ended",
+    "FINISHED": "ended",
+    "SUSPENDED": "ended",
+}
+"""Health by constant of Flink's `JobStatus`."""
+TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
+"""States in which a job has released its slots (in Flink: globally terminal)."""
+
+
+def health_of(state: str, *, all_running: bool = True) -> Health | None:
+    """Return the health of a job in `state`, or None for an unknown state.
+
+    A RUNNING job is restarting until every task runs (`all_running`).
+    """
+    found = _HEALTH.get(state.upper())
+    return "restarting" if found == "running" and not all_running else found

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from weir_contracts import Pod
 from weir_contracts.application import WorkloadRef
+from weir_engines.kubernetes.polled import CreateFailures, Usage, UsageCache
 
 from .api import ApiFailed, Call, KubernetesApi
 from .discovery import (
@@ -21,9 +22,7 @@ from .discovery import (
     kinds_of_version,
     root_of,
 )
-from .events import CreateFailures
 from .pods import Controller, PodReading, pod_of
-from .usage import Usage, UsageCache
 from .values import selects
 from .watches import Pauses, Watch
 from .workloads import WorkloadReading, has_own_replicas, workload_of

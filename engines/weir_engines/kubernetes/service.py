@@ -19,10 +19,10 @@ from weir_contracts import (
     Topology,
 )
 from weir_contracts.application import KubernetesTarget, Unit, Workload
+from weir_engines.kubernetes.polled import Usage
 from weir_engines.scrape import Scrape
 
 from .cluster import Replicas, WorkloadsReading, pods_of
-from .usage import Usage
 
 ENGINE = "service"
 STALE_SECONDS = 60.0

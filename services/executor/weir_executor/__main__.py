@@ -4,6 +4,11 @@ import asyncio
 import sys
 from uuid import uuid4
 
+from weir_engines.endpoint.driver import EndpointDriver
+from weir_engines.flink.driver import FlinkDriver
+from weir_engines.kafka.coordinators import KafkaGroups
+from weir_engines.kubernetes.driver import KubernetesDriver, Workloads
+from weir_executor.knowledge import HttpKnowledge
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
 from weir_runtime.http_client import async_client
@@ -11,11 +16,6 @@ from weir_runtime.loop import Stop
 from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
-from .adapters.endpoint import EndpointDriver
-from .adapters.flink import FlinkDriver
-from .adapters.kafka_groups import KafkaGroups
-from .adapters.knowledge import HttpKnowledge
-from .adapters.kubernetes import KubernetesDriver, Workloads
 from .service import Executor
 from .settings import Settings
 
@@ -85,8 +85,7 @@ def _workloads(settings: Settings) -> Workloads | None:
     if not settings.uses_kubernetes:
         return None
     from weir_engines.kubernetes.api import Access, KubernetesApi
-
-    from .adapters.kubernetes_api import ApiWorkloads
+    from weir_engines.kubernetes.scaling import ApiWorkloads
 
     access = settings.kubernetes_access(Access.of)
     return ApiWorkloads(KubernetesApi(access, timeout_seconds=settings.target_timeout_seconds))

@@ -11,6 +11,9 @@ from uuid import UUID
 import structlog
 
 from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy
+from weir_engines.driver import Driver, Refusal, Snapshot, TargetChanged, Unanswered
+from weir_executor.core.observed import Answer, Instruction, Observed, PolicyReading, Record, Request, Step
+from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus
 from weir_runtime.clock import Clock
 from weir_runtime.loop import canonical_line
@@ -24,23 +27,9 @@ from .core.capacity import judge
 from .core.gate import POLICY_DELETED, Context, admit, is_for_us, precheck
 from .core.history import Transition, recall, record_refusal, record_transition, taken_over
 from .core.limits import out_of_bounds
-from .core.observed import (
-    Answer,
-    Instruction,
-    Observed,
-    PolicyReading,
-    Record,
-    Refusal,
-    Request,
-    Snapshot,
-    Step,
-    TargetChanged,
-    Unanswered,
-)
 from .core.rules import Rules
 from .core.steps import is_watched, late_rollback, next_step, resume, supersede
 from .core.table import Event
-from .driver import Driver, Knowledge
 from .effects import ActionStore, OutcomePublisher
 from .fence import Ownership
 from .targets import Targets

@@ -9,13 +9,14 @@ import structlog
 
 from weir_contracts import ActionState, Outcome
 from weir_contracts.topics import OUTCOMES
+from weir_engines.driver import Unanswered
+from weir_executor.core.observed import Conflict, Recorded
+from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus, BusError
 from weir_runtime.messages import child_traceparent, encode, new_traceparent
 
 from .applications import Application
 from .core.history import CompareAndSwap, resolve_conflict
-from .core.observed import Conflict, Recorded, Unanswered
-from .driver import Knowledge
 from .fence import LostPartition, Ownership
 
 MAX_SWAPS = 4

@@ -10,13 +10,13 @@ no policy. The driver compares the target's requirements in the request itself. 
 from collections.abc import Mapping
 
 from weir_contracts import ActionState
+from weir_engines.driver import Refusal, Unanswered
+from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Consumer
 from weir_runtime.clock import Clock
 
 from .applications import Application
 from .core.gate import still_wanted
-from .core.observed import Refusal, Unanswered
-from .driver import Knowledge
 
 CONFIRMED_SECONDS = 4.0
 """How long a confirmation must last: a side effect has this long to leave."""

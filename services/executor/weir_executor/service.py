@@ -14,6 +14,8 @@ from prometheus_client import Gauge
 
 from weir_contracts import Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
+from weir_engines.driver import Driver
+from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus, BusError, Consumer, Reader, Record
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
@@ -25,7 +27,6 @@ from .analyses import LatestAnalyses
 from .applications import Application, Applications, NewestOutcomes
 from .core.history import ActionHistory, recall, taken_over
 from .core.rules import Rules
-from .driver import Driver, Knowledge
 from .fence import LostPartition, Ownership
 
 _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")

@@ -6,23 +6,14 @@ The invariant of `fence` holds directly before each effect.
 from collections.abc import Mapping
 
 from weir_contracts import ActionState, ScalingPolicy, Subject
+from weir_engines.driver import Driver, Evicted, Refusal, Snapshot, Unanswered
+from weir_executor.core.observed import Answer, Evict, Request, Restart, TriggerCheckpoint
+from weir_executor.knowledge import Knowledge
 from weir_runtime.clock import Clock
 from weir_runtime.reach import Reach
 
 from .applications import Application
 from .core.history import expected
-from .core.observed import (
-    Answer,
-    Evict,
-    Evicted,
-    Refusal,
-    Request,
-    Restart,
-    Snapshot,
-    TriggerCheckpoint,
-    Unanswered,
-)
-from .driver import Driver, Knowledge
 from .fence import ActionFence, Ownership
 
 TRIGGER_PAUSE_SECONDS = 2.0

@@ -11,7 +11,7 @@ from weir_runtime.loop import Stop
 from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
-from .adapters.application import Collectors
+from .applications import Collectors
 from .service import Monitor
 from .settings import MonitorSettings
 

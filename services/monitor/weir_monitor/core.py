@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import floor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from weir_contracts import (
     Deployment,
     Observation,
     Operator,
     OperatorReading,
-    PartitionReading,
     Problem,
     Run,
     ScalingPolicy,
@@ -19,51 +18,12 @@ from weir_contracts import (
     observation_id,
     off_level,
 )
-from weir_engines.scrape import Scrape
+from weir_engines.scrape import PartitionOffsets, Scrape
 
 _MAX_PROBLEMS = 100
 _MAX_PARTITIONS = 10_000
 _JUMP_SHARE = 0.15
 """Share of the expected records by which more have to arrive for a jump."""
-
-
-@dataclass(frozen=True)
-class PartitionOffsets:
-    """Offsets of one partition at the brokers; `metric_topic` is the topic's name in the engine's metrics."""
-
-    topic: str
-    metric_topic: str
-    partition: int
-    log_start_offset: int | None = None
-    log_end_offset: int | None = None
-    committed_offset: int | None = None
-    committed_at: datetime | None = None
-    next_record_offset: int | None = None
-    position_appended_at: datetime | None = None
-    refused_timestamp_ms: int | None = None
-    high_watermark: int | None = None
-    rewound_at: datetime | None = None
-    """Time at which the committed offset or the end of the log was seen to fall."""
-    has_stale_position: bool = False
-    """Whether the source's position is of an earlier log, so that it says nothing about this one."""
-
-    def reading(self, operator: str, **more: Any) -> PartitionReading:
-        """Return the partition as a part of an observation, with `more` of its fields."""
-        return PartitionReading(
-            operator=operator,
-            topic=self.topic,
-            partition=self.partition,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            committed_offset=self.committed_offset,
-            committed_at=self.committed_at,
-            next_record_offset=self.next_record_offset,
-            position_appended_at=self.position_appended_at,
-            refused_timestamp_ms=self.refused_timestamp_ms,
-            high_watermark=self.high_watermark,
-            rewound_at=self.rewound_at,
-            **more,
-        )
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from tests.unit.executor.builders import policy, subject
 from weir_contracts import Bounds, Parallelism, ScalingPolicy, Subject
-from weir_executor.adapters.flink import FlinkDriver
-from weir_executor.core.observed import Snapshot
-from weir_executor.driver import Unfenced
+from weir_engines.driver import Snapshot, Unfenced
+from weir_engines.flink.driver import FlinkDriver
 from weir_runtime.clock import SystemClock
 
 SLOTS = 4

@@ -17,12 +17,11 @@ from testbed.bootstrap import PROJECT
 from testbed.kafka import SASL_USER, KafkaBroker
 from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_policy
 from weir_contracts import KafkaSignals, policy_of
-from weir_executor.adapters.endpoint import EndpointDriver
-from weir_executor.adapters.group_state import GroupMember, GroupReading
-from weir_executor.adapters.groups import GroupUnread
-from weir_executor.adapters.kafka_groups import KafkaGroups, _remove
-from weir_executor.core.observed import DepartedMember, Evicted, Snapshot, Unanswered
-from weir_monitor.adapters.application import Collectors
+from weir_engines.driver import DepartedMember, Evicted, Snapshot, Unanswered
+from weir_engines.endpoint.driver import EndpointDriver
+from weir_engines.kafka.coordinators import KafkaGroups, _remove
+from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
+from weir_monitor.applications import Collectors
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials
 from weir_runtime.reach import Allowed

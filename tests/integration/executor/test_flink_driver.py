@@ -7,8 +7,8 @@ import pytest
 from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from weir_contracts import Subject
-from weir_executor.adapters.flink import FlinkDriver
-from weir_executor.core.observed import Accepted, Snapshot
+from weir_engines.driver import Accepted, Snapshot
+from weir_engines.flink.driver import FlinkDriver
 from weir_runtime.clock import SystemClock
 
 

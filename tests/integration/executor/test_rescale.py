@@ -13,10 +13,10 @@ from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
 from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
-from weir_executor.adapters.flink import FlinkDriver
-from weir_executor.adapters.memory import MemoryKnowledge
+from weir_engines.driver import Unfenced
+from weir_engines.flink.driver import FlinkDriver
 from weir_executor.core.rules import Rules
-from weir_executor.driver import Unfenced
+from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.bus import Bus, TopicSpec
 from weir_runtime.clock import SystemClock

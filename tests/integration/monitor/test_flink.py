@@ -9,8 +9,8 @@ from testbed.process import free_port
 from tests.integration.monitor.conftest import RealJob, Stage
 from tests.unit.monitor.builders import policy
 from tests.unit.monitor.flink_suite import FlinkSuite
+from weir_engines.flink.collector import FlinkCollector
 from weir_engines.flink.readings import FlinkReadings
-from weir_monitor.adapters.flink import FlinkCollector
 
 TIMEOUT_SECONDS = 5.0
 

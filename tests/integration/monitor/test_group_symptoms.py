@@ -21,9 +21,9 @@ from tests.unit.monitor.group_suite import PARTITIONS, counted, of
 from tests.unit.monitor.test_groups import subject
 from weir_analyzer.core import AnalyzerState, advance
 from weir_contracts import Analysis, Observation, ScalingPolicy, Symptom, parse_policy
+from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.collector import GroupCollector
 from weir_engines.scrape import Scrape
-from weir_monitor.adapters.groups import GroupCollector
-from weir_monitor.adapters.kafka import KafkaBrokers
 from weir_monitor.core import Readings, observe
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import NO_CREDENTIALS

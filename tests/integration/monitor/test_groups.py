@@ -14,9 +14,9 @@ from testbed.process import free_port
 from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.test_groups import subject
 from weir_contracts import parse_policy
-from weir_monitor.adapters.application import Collectors
-from weir_monitor.adapters.groups import GroupCollector
-from weir_monitor.adapters.kafka import KafkaBrokers
+from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.collector import GroupCollector
+from weir_monitor.applications import Collectors
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials
 

@@ -15,8 +15,9 @@ from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from tests.integration.monitor.conftest import Log
 from tests.unit.monitor.brokers_suite import BrokersSuite
-from weir_monitor.adapters.kafka import KafkaBrokers
-from weir_monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.partitions import Brokers, BrokersAway, Offsets
 from weir_runtime.clock import FakeClock, SystemClock
 from weir_runtime.reach import Allowed
 

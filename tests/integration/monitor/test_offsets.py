@@ -12,9 +12,10 @@ import pytest
 from testbed.kafka import SASL_USER, KafkaBroker
 from tests.integration.monitor.test_kafka import RealRig
 from weir_contracts import KafkaSignals
-from weir_monitor.adapters.kafka import KafkaBrokers
-from weir_monitor.adapters.partitions import Brokers, KafkaReadings, PartitionCollector, Place
-from weir_monitor.core import PartitionOffsets
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.partitions import Brokers, KafkaReadings, PartitionCollector
+from weir_engines.scrape import PartitionOffsets
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import NO_CREDENTIALS
 

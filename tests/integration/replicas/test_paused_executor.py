@@ -23,9 +23,9 @@ from tests.unit.executor.builders import SPACE, plan, policy
 from tests.unit.planner.build import SOURCE, WORK
 from weir_contracts import ActionState, Outcome
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, Topic
-from weir_executor.adapters.flink import FlinkDriver
-from weir_executor.adapters.memory import MemoryKnowledge
+from weir_engines.flink.driver import FlinkDriver
 from weir_executor.core import Conflict
+from weir_executor.knowledge import MemoryKnowledge
 from weir_runtime.bus import Reader
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import listen, serve

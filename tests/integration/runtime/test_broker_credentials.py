@@ -12,10 +12,10 @@ import pytest
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.kubernetes_access import Authority
 from weir_contracts import KafkaSignals
-from weir_executor.adapters.groups import GroupUnread
-from weir_executor.adapters.kafka_groups import KafkaGroups
-from weir_monitor.adapters.kafka import KafkaBrokers
-from weir_monitor.adapters.partitions import BrokersAway
+from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.coordinators import KafkaGroups
+from weir_engines.kafka.members import GroupUnread
+from weir_engines.kafka.partitions import BrokersAway
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials, read_broker_credentials
 

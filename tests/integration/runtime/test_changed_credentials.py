@@ -16,8 +16,8 @@ from testbed.mount import Mount
 from testbed.service import WeirService
 from weir_contracts import KafkaSignals, Observation, policy_of
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_executor.adapters.groups import GroupUnread
-from weir_executor.adapters.kafka_groups import KafkaGroups
+from weir_engines.kafka.coordinators import KafkaGroups
+from weir_engines.kafka.members import GroupUnread
 from weir_runtime.bus import Reader
 from weir_runtime.clock import SystemClock
 from weir_runtime.kafka_bus import KafkaBus

@@ -14,9 +14,9 @@ from testbed.kubernetes_access import Authority
 from tests.integration.monitor.conftest import RealJob
 from tests.unit.executor.driver_suite import OPEN
 from weir_contracts import ScalingPolicy, parse_policy
-from weir_executor.adapters.flink import FlinkDriver
-from weir_executor.core.observed import Accepted, Rejected
-from weir_monitor.adapters.flink import FlinkCollector
+from weir_engines.driver import Accepted, Rejected
+from weir_engines.flink.collector import FlinkCollector
+from weir_engines.flink.driver import FlinkDriver
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import HttpCredential, read_credentials
 

@@ -20,7 +20,7 @@ from weir_contracts import (
     Topology,
     observation_id,
 )
-from weir_engines.flink.health import health_of
+from weir_engines.flink.topology import health_of
 
 NOON = datetime(2026, 6, 14, 12, tzinfo=UTC)
 

@@ -22,7 +22,7 @@ from bench.chaos.judge import (
 from bench.chaos.proxy import Exchange
 from bench.chaos.simulated import FAULTS
 from bench.chaos.workload import Sample, ServiceQueue, prometheus
-from weir_monitor.adapters.prometheus import value_of
+from weir_monitor.prometheus import value_of
 
 APP, JOB = "shop/orders", "j1"
 NOON = 1_767_268_800.0

@@ -9,7 +9,7 @@ from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.cluster import WorkloadsReading, join
 from weir_engines.kubernetes.discovery import Kind, chosen
 from weir_engines.kubernetes.pods import pod_of
-from weir_engines.kubernetes.usage import PodUsage, Usage
+from weir_engines.kubernetes.polled import PodUsage, Usage
 from weir_engines.kubernetes.values import mapping
 from weir_engines.kubernetes.workloads import has_own_replicas, workload_of
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.unit.monitor.builders import recorded
 from weir_engines.flink import metrics, rescale, topology
-from weir_engines.flink.health import health_of
 from weir_engines.flink.readings import FlinkReadings, scrape_of
-from weir_engines.flink.rest import reason
-from weir_engines.flink.values import Unreadable, flink_seconds
+from weir_engines.flink.rest import Unreadable, flink_seconds, reason
+from weir_engines.flink.topology import health_of
 
 SOURCE, PARSE, ENRICH, AGGREGATE, SINK = (vertex["id"] for vertex in recorded("job")["vertices"])
 

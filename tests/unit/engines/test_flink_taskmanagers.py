@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_engines.flink.taskmanagers import MAX_TASK_MANAGERS, METRICS, TaskManager, task_managers
-from weir_engines.flink.values import Unreadable
+from weir_engines.flink.metrics import MAX_TASK_MANAGERS, METRICS, TaskManager, task_managers
+from weir_engines.flink.rest import Unreadable
 
 
 def _listed(**fields: object) -> dict[str, object]:

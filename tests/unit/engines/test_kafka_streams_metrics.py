@@ -5,17 +5,18 @@ import random
 import pytest
 
 from tests.effort import some
-from weir_engines.kafka_streams.busy import BusyMeter, merged
-from weir_engines.kafka_streams.group import Member, Membership
-from weir_engines.kafka_streams.meter import GroupMeter
-from weir_engines.kafka_streams.metrics import (
+from weir_engines.kafka.group import Member, Membership
+from weir_engines.kafka.metrics import (
     MAX_BYTES,
     MAX_SAMPLES,
+    BusyMeter,
     InstanceMetrics,
     ThreadMetrics,
     Unreadable,
     instance_metrics,
+    merged,
 )
+from weir_engines.kafka.readings import GroupMeter
 
 PAGE = """\
 # HELP jvm_memory_used_bytes Used bytes of a given JVM memory area.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.engines.test_kubernetes_parsing import DEPLOYMENT, STATEFUL_SET, deployment, parsed
 from weir_engines.kubernetes.api import ApiFailed, Call
-from weir_engines.kubernetes.events import CreateFailures, create_failure
+from weir_engines.kubernetes.polled import CreateFailures, create_failure
 from weir_engines.kubernetes.workloads import WorkloadReading
 
 QUOTA = 'create Pod orders-2 failed error: pods "orders-2" is forbidden: exceeded quota: few'

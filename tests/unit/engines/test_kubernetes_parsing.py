@@ -13,7 +13,7 @@ from weir_engines.kubernetes.discovery import (
     kinds_of_version,
 )
 from weir_engines.kubernetes.pods import pod_of
-from weir_engines.kubernetes.usage import PodUsage, usage_of
+from weir_engines.kubernetes.polled import PodUsage, usage_of
 from weir_engines.kubernetes.values import duration, instant, label_selector, parse_selector, quantity, selects, text
 from weir_engines.kubernetes.workloads import WorkloadReading, Writer, workload_of
 

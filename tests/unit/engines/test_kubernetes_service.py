@@ -9,9 +9,9 @@ from tests.unit.engines.memory_cluster import MemoryCluster
 from weir_contracts import MAX_COUNT
 from weir_contracts.application import KubernetesTarget, ServiceApplication, ServiceSignals
 from weir_engines.kubernetes.cluster import WorkloadsReading
+from weir_engines.kubernetes.polled import PodUsage
 from weir_engines.kubernetes.service import merged, scrape_of
 from weir_engines.kubernetes.signals import ServiceMeter
-from weir_engines.kubernetes.usage import PodUsage
 from weir_engines.scrape import Scrape
 
 SIGNALS = ServiceApplication(processed="done", waiting="queued")

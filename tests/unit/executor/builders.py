@@ -31,8 +31,9 @@ from weir_contracts import (
     parse_policy,
     unknown,
 )
-from weir_engines.flink.health import health_of
-from weir_executor.core.observed import Observed, PolicyReading, Snapshot
+from weir_engines.driver import Snapshot
+from weir_engines.flink.topology import health_of
+from weir_executor.core.observed import Observed, PolicyReading
 from weir_executor.core.rules import Rules
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,8 +7,7 @@ from typing import Protocol
 import pytest
 
 from weir_contracts import Parallelism, Subject
-from weir_executor.core.observed import Accepted, Refusal, Rejected, Snapshot, Unanswered
-from weir_executor.driver import Driver, Unfenced
+from weir_engines.driver import Accepted, Driver, Refusal, Rejected, Snapshot, Unanswered, Unfenced
 
 OPEN = Unfenced()
 SKEW = timedelta(seconds=1.5)

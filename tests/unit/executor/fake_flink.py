@@ -10,8 +10,7 @@ import httpx
 
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 from weir_contracts import Subject
-from weir_executor.core.observed import Rejected, Snapshot
-from weir_executor.driver import Unfenced
+from weir_engines.driver import Rejected, Snapshot, Unfenced
 
 Answer = tuple[int, Any]
 

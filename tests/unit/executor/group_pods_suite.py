@@ -6,9 +6,9 @@ from typing import Any, Protocol
 from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
 from tests.unit.executor.pod_groups import GROUP, PodGroup
 from weir_contracts import Parallelism
-from weir_executor.adapters.kubernetes import Answer
+from weir_engines.driver import Accepted, Evicted, TargetChanged, Unanswered
+from weir_engines.kubernetes.driver import Answer
 from weir_executor.core.in_flight import rescale_limit
-from weir_executor.core.observed import Accepted, Evicted, TargetChanged, Unanswered
 from weir_executor.core.rules import Rules
 
 

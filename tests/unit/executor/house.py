@@ -12,10 +12,10 @@ from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, 
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 from weir_contracts import Analysis, Outcome, Parallelism, Plan
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
+from weir_engines.driver import Driver
 from weir_executor.action_runner import Pace
-from weir_executor.adapters.memory import MemoryKnowledge
 from weir_executor.core.rules import Rules
-from weir_executor.driver import Driver, Knowledge
+from weir_executor.knowledge import Knowledge, MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.bus import Bus, Record, partition_of
 from weir_runtime.clock import FakeClock

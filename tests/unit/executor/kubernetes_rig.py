@@ -7,9 +7,8 @@ from tests.unit.executor.builders import JOB, NOON, TOPOLOGY
 from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
 from tests.unit.executor.pod_groups import GROUP, PodGroup, PodProcess
 from weir_contracts import Application, Parallelism, ScalingPolicy, Signals, Subject, Target, parse_policy
-from weir_executor.adapters.kubernetes import Answer, KubernetesDriver
-from weir_executor.core.observed import Snapshot
-from weir_executor.driver import Fence, Unfenced
+from weir_engines.driver import Fence, Snapshot, Unfenced
+from weir_engines.kubernetes.driver import Answer, KubernetesDriver
 from weir_runtime.clock import FakeClock
 
 URL = "http://127.0.0.1:8081"

@@ -4,17 +4,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from weir_contracts import Checkpoints, Deployment, Parallelism, RescaleSettings, Subject, Topology, changes
-from weir_engines.flink.health import health_of
-from weir_executor.core.observed import (
+from weir_engines.driver import (
     Accepted,
+    Fence,
     Refusal,
     Rejected,
     Snapshot,
     TargetChanged,
     Unanswered,
+    WithoutGroups,
     contested,
 )
-from weir_executor.driver import Fence, WithoutGroups
+from weir_engines.flink.topology import health_of
 from weir_runtime.clock import Clock
 
 _CRASHES_AFTER_SECONDS = 1.0

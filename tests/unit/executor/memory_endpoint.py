@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from weir_contracts import KafkaSignals, ScalingPolicy, Subject, parse_policy
 from weir_contracts.plugins import EndpointRequest, EndpointRestart
-from weir_executor.adapters.group_state import GroupMember, GroupReading
-from weir_executor.adapters.groups import GroupUnread
-from weir_executor.core.observed import DepartedMember
+from weir_engines.driver import DepartedMember
+from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_runtime.clock import Clock
 
 GROUP = "orders"

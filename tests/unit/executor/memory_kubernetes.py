@@ -12,7 +12,7 @@ from weir_contracts import Subject
 from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.discovery import Kind
-from weir_executor.adapters.kubernetes_state import MANAGER, Found
+from weir_engines.kubernetes.state import MANAGER, Found
 from weir_runtime.clock import Clock
 
 WORKER = Kind("shop.example", "v1", "Worker", "workers")

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from weir_contracts import KafkaSignals
-from weir_executor.adapters.group_state import GroupMember, GroupReading
-from weir_executor.adapters.groups import GroupUnread
-from weir_executor.core.observed import DepartedMember
+from weir_engines.driver import DepartedMember
+from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_runtime.clock import Clock
 
 GROUP = "orders-app"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.executor.driver_suite import OPEN, Closed, Rig
 from weir_contracts import InstanceRef, Subject
-from weir_executor.core.observed import Accepted, Refusal, RunningInstance, Snapshot, Unanswered
+from weir_engines.driver import Accepted, Refusal, RunningInstance, Snapshot, Unanswered
 
 
 class RestartRig(Rig, Protocol):

@@ -22,20 +22,10 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from weir_contracts import TERMINAL, Outcome
-from weir_engines.flink.health import health_of
+from weir_engines.driver import Accepted, Rejected, Snapshot, Unanswered
+from weir_engines.flink.topology import health_of
 from weir_executor.core.history import ActionHistory, recall, record_transition
-from weir_executor.core.observed import (
-    Accepted,
-    Conflict,
-    Observed,
-    PolicyReading,
-    Recorded,
-    Rejected,
-    Request,
-    Snapshot,
-    Step,
-    Unanswered,
-)
+from weir_executor.core.observed import Conflict, Observed, PolicyReading, Recorded, Request, Step
 from weir_executor.core.steps import next_step, resume, supersede
 from weir_executor.core.table import Event
 

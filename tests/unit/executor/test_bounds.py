@@ -13,9 +13,10 @@ from tests.unit.executor.test_gate import context
 from tests.unit.planner.build import scale
 from tests.unit.planner.test_guards import situations, vectors
 from weir_contracts import ActionState, Parallelism, PolicySpec, Topology
+from weir_engines.driver import Refusal, Snapshot
 from weir_executor.core.gate import admit
 from weir_executor.core.limits import out_of_bounds
-from weir_executor.core.observed import PolicyReading, Refusal, Snapshot
+from weir_executor.core.observed import PolicyReading
 from weir_planner.core.guards import Context as Guarded
 from weir_planner.core.guards import amend
 

@@ -8,9 +8,8 @@ from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, su
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.fake_flink import FakeFlink
 from tests.unit.executor.memory_cluster import MemoryDriver
-from weir_executor.adapters.flink import FlinkDriver
-from weir_executor.core.observed import Accepted, Snapshot, TargetChanged
-from weir_executor.driver import Driver
+from weir_engines.driver import Accepted, Driver, Snapshot, TargetChanged
+from weir_engines.flink.driver import FlinkDriver
 from weir_runtime.clock import FakeClock
 
 

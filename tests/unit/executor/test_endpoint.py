@@ -19,10 +19,10 @@ from tests.unit.executor.memory_endpoint import GROUP, PATH, MemoryGroups, Super
 from tests.unit.executor.restart_suite import RestartSuite, letting, ref
 from weir_contracts import Parallelism
 from weir_contracts.export import endpoint_openapi
-from weir_executor.adapters.endpoint import EndpointDriver
-from weir_executor.adapters.group_state import GroupMember, GroupReading, InstanceMemory, owner_of
+from weir_engines.driver import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
+from weir_engines.endpoint.driver import EndpointDriver
+from weir_engines.kafka.members import GroupMember, GroupReading, InstanceMemory, owner_of
 from weir_executor.core.in_flight import rescale_limit
-from weir_executor.core.observed import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
 from weir_executor.core.rules import Rules
 from weir_runtime.clock import Clock, FakeClock, SystemClock
 from weir_runtime.policy_credentials import read_credentials

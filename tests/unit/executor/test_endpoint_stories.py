@@ -10,7 +10,7 @@ from tests.unit.executor.builders import plan
 from tests.unit.executor.house import APP, House
 from tests.unit.executor.memory_endpoint import GROUP, MemoryGroups, Supervisor, endpoint_policy
 from weir_contracts.topics import PLANS, POLICIES
-from weir_executor.adapters.endpoint import EndpointDriver
+from weir_engines.endpoint.driver import EndpointDriver
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.executor.builders import RULES, WANTED, action, after, observed, restarting, snapshot
 from weir_contracts import Phase
-from weir_executor.core.observed import Accepted, DepartedMember, Evict, Evicted, Snapshot, Step
+from weir_engines.driver import Accepted, DepartedMember, Evicted, Snapshot
+from weir_executor.core.observed import Evict, Step
 from weir_executor.core.steps import next_step
 
 GONE = (DepartedMember("orders-3-1#1", "orders-3"), DepartedMember("orders-3-2#1", "orders-3"))

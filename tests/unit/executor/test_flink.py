@@ -13,9 +13,8 @@ from tests.unit.engines.test_flink import DEFAULT_SCHEDULER, NO_SUCH_JOB, refusa
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
 from tests.unit.executor.fake_flink import FakeFlink
 from tests.unit.executor.memory_cluster import MemoryDriver
-from weir_executor.adapters.flink import MAX_ANSWER_BYTES, FlinkDriver
-from weir_executor.core.observed import Rejected, Unanswered
-from weir_executor.driver import Unfenced
+from weir_engines.driver import Rejected, Unanswered, Unfenced
+from weir_engines.flink.driver import MAX_ANSWER_BYTES, FlinkDriver
 from weir_runtime.clock import FakeClock
 
 RECORDED = Path(__file__).parent / "recorded"

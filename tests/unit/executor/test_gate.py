@@ -25,10 +25,11 @@ from tests.unit.executor.builders import (
 )
 from tests.unit.executor.kubernetes_rig import reactive_policy
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
+from weir_engines.driver import Refusal
 from weir_executor.core.gate import Context, admit, still_wanted
 from weir_executor.core.history import ActionHistory
 from weir_executor.core.limits import Fleet, Recommendation, recommendation_after
-from weir_executor.core.observed import PolicyReading, Refusal
+from weir_executor.core.observed import PolicyReading
 from weir_executor.core.rules import Rules
 
 

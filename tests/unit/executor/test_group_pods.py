@@ -9,9 +9,9 @@ from tests.unit.executor.driver_suite import OPEN
 from tests.unit.executor.kubernetes_rig import GroupRig
 from tests.unit.executor.pod_groups import GROUP, PodProcess
 from tests.unit.executor.test_kubernetes_stories import KubernetesHouse
-from weir_executor.adapters.group_pods import ordinals
-from weir_executor.adapters.group_state import GroupMember, GroupReading
-from weir_executor.core.observed import Rejected, Snapshot, Unanswered
+from weir_engines.driver import Rejected, Snapshot, Unanswered
+from weir_engines.kafka.members import GroupMember, GroupReading
+from weir_engines.kubernetes.group_pods import ordinals
 
 pytestmark = pytest.mark.virtual_time
 

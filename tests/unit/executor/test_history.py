@@ -20,6 +20,7 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from weir_contracts import Outcome, QuarantinedVector
+from weir_engines.driver import Accepted, Refusal
 from weir_executor.core.history import (
     ActionHistory,
     CompareAndSwap,
@@ -29,7 +30,7 @@ from weir_executor.core.history import (
     resolve_conflict,
     strike,
 )
-from weir_executor.core.observed import Accepted, Conflict, Recorded, Refusal, Request, Step
+from weir_executor.core.observed import Conflict, Recorded, Request, Step
 from weir_executor.core.rules import Rules
 from weir_executor.core.steps import next_step
 from weir_executor.core.table import Event

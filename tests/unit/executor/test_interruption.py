@@ -15,7 +15,7 @@ from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
 from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_contracts import Outcome
-from weir_executor.core.observed import Accepted, Refusal, Rejected, Unanswered
+from weir_engines.driver import Accepted, Refusal, Rejected, Unanswered
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,12 +11,11 @@ from structlog.testing import capture_logs
 from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, after, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import ScalingPolicy
-from weir_executor.adapters.knowledge import TOKEN_SETTING, HttpKnowledge, NotUsable
-from weir_executor.adapters.memory import MemoryKnowledge
+from weir_engines.driver import Unanswered
 from weir_executor.core.history import ActionHistory, record_transition
-from weir_executor.core.observed import Conflict, Recorded, Step, Unanswered
+from weir_executor.core.observed import Conflict, Recorded, Step
 from weir_executor.core.table import Event
-from weir_executor.driver import Knowledge
+from weir_executor.knowledge import TOKEN_SETTING, HttpKnowledge, Knowledge, MemoryKnowledge, NotUsable
 from weir_executor.settings import Settings
 from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.applications_api import applications_router

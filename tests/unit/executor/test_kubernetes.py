@@ -15,14 +15,14 @@ from tests.unit.executor.kubernetes_rig import FlinkRig, GroupRig, MemoryRig
 from tests.unit.executor.restart_suite import RestartSuite, letting
 from tests.unit.executor.workload_suite import ServiceSuite
 from weir_contracts import Pod, WorkloadStatus
+from weir_engines.driver import Accepted, Evicted, Refusal, Rejected
 from weir_engines.kubernetes.cluster import Replicas
 from weir_engines.kubernetes.discovery import Kind
+from weir_engines.kubernetes.driver import KubernetesDriver
 from weir_engines.kubernetes.pods import PodReading
+from weir_engines.kubernetes.state import Found, Restarts, progress, victims
 from weir_engines.kubernetes.workloads import WorkloadReading
-from weir_executor.adapters.kubernetes import KubernetesDriver
-from weir_executor.adapters.kubernetes_state import Found, Restarts, progress, victims
 from weir_executor.core.in_flight import rescale_limit, successive_starts
-from weir_executor.core.observed import Accepted, Evicted, Refusal, Rejected
 from weir_executor.core.rules import Rules
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed, Call
-from weir_executor.adapters.kubernetes_api import ApiWorkloads
+from weir_engines.kubernetes.scaling import ApiWorkloads
 
 DEPLOYMENT = WorkloadRef(kind="Deployment", name="orders")
 KINDS = {

@@ -14,7 +14,7 @@ from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, T
 from tests.unit.executor.pod_groups import PodGroup, PodProcess
 from weir_contracts import Parallelism
 from weir_contracts.topics import PLANS, POLICIES
-from weir_executor.adapters.kubernetes import KubernetesDriver
+from weir_engines.kubernetes.driver import KubernetesDriver
 
 pytestmark = pytest.mark.virtual_time
 

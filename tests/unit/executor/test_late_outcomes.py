@@ -23,8 +23,9 @@ from tests.unit.executor.builders import (
 from tests.unit.executor.house import APP, House
 from weir_contracts import Outcome
 from weir_contracts.topics import OUTCOMES
+from weir_engines.driver import Refusal
 from weir_executor.core.history import ActionHistory, recall, record_refusal, record_transition, taken_over
-from weir_executor.core.observed import Recorded, Refusal, Step
+from weir_executor.core.observed import Recorded, Step
 from weir_executor.core.steps import next_step
 from weir_executor.core.table import Event
 from weir_knowledge.core import Cycle, HistoryLimits, State, remember

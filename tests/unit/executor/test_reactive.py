@@ -7,9 +7,9 @@ import pytest
 from tests.unit.executor.builders import TOPOLOGY, after, analysis, deployment, policy, snapshot
 from tests.unit.executor.kubernetes_rig import FlinkRig, reactive_policy
 from weir_contracts import Operator, Parallelism, RescaleSettings, Topology, Unit
-from weir_executor.adapters.reactive import unfit
+from weir_engines.driver import Rejected
+from weir_engines.kubernetes.reactive import unfit
 from weir_executor.core.in_flight import checkpoint_is_due, rescale_limit
-from weir_executor.core.observed import Rejected
 from weir_executor.core.rules import Rules
 
 

@@ -24,24 +24,20 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from weir_contracts import ActionState, InstanceRef, Phase, Plan, RestartInstanceAction
-from weir_executor.core.gate import Context, admit, is_for_us, precheck
-from weir_executor.core.history import ActionHistory, recall, record_refusal, record_transition
-from weir_executor.core.observed import (
+from weir_engines.driver import (
     Accepted,
     DepartedMember,
-    Evict,
     Evicted,
     Progress,
-    Recorded,
     Refusal,
     Rejected,
-    Request,
-    Restart,
     RunningInstance,
     Snapshot,
-    Step,
     Unanswered,
 )
+from weir_executor.core.gate import Context, admit, is_for_us, precheck
+from weir_executor.core.history import ActionHistory, recall, record_refusal, record_transition
+from weir_executor.core.observed import Evict, Recorded, Request, Restart, Step
 from weir_executor.core.steps import is_watched, next_step, resume
 from weir_executor.core.table import ROLLBACK_EVENTS, Event
 

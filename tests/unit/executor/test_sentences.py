@@ -20,20 +20,11 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from weir_contracts import MAX_SENTENCE, DeploymentRef, InstanceRef, Parallelism, QuarantinedVector, ScaleAction
+from weir_engines.driver import Accepted, DepartedMember, Evicted, Progress, Refusal, Rejected
 from weir_executor.core.gate import Context, admit
 from weir_executor.core.history import ActionHistory
 from weir_executor.core.limits import Fleet, Recommendation
-from weir_executor.core.observed import (
-    Accepted,
-    Conflict,
-    DepartedMember,
-    Evicted,
-    PolicyReading,
-    Progress,
-    Recorded,
-    Refusal,
-    Rejected,
-)
+from weir_executor.core.observed import Conflict, PolicyReading, Recorded
 from weir_executor.core.steps import next_step, supersede
 
 NAME = "enrich-with-customer"

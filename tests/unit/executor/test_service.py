@@ -15,7 +15,7 @@ from tests.unit.executor.house import APP, TRACE, House
 from weir_contracts import Analysis, DeadLetter, DeploymentRef, Outcome, Parallelism, Plan, example
 from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
-from weir_executor.core.observed import Snapshot
+from weir_engines.driver import Snapshot
 from weir_runtime.messages import new_traceparent
 
 pytestmark = pytest.mark.virtual_time

@@ -24,18 +24,8 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from weir_contracts import Checkpoints, Phase, RescaleSettings, RestartTimes, Slots
-from weir_executor.core.observed import (
-    Accepted,
-    Conflict,
-    PolicyReading,
-    Record,
-    Recorded,
-    Rejected,
-    Request,
-    Step,
-    TriggerCheckpoint,
-    Unanswered,
-)
+from weir_engines.driver import Accepted, Rejected, Unanswered
+from weir_executor.core.observed import Conflict, PolicyReading, Record, Recorded, Request, Step, TriggerCheckpoint
 from weir_executor.core.rules import Rules
 from weir_executor.core.steps import late_rollback, next_step, resume, supersede
 from weir_executor.core.table import Lost

@@ -4,8 +4,8 @@ from typing import Protocol
 
 from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
 from weir_contracts import Parallelism
-from weir_executor.adapters.kubernetes import Answer
-from weir_executor.core.observed import Accepted, TargetChanged, Unanswered
+from weir_engines.driver import Accepted, TargetChanged, Unanswered
+from weir_engines.kubernetes.driver import Answer
 
 
 class ServiceRig(Rig, Protocol):

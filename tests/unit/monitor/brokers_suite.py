@@ -6,8 +6,9 @@ from typing import Protocol
 
 import pytest
 
-from weir_monitor.adapters.partitions import Brokers, BrokersAway, Offsets, Place
-from weir_monitor.adapters.positions import FirstRecord
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.partitions import Brokers, BrokersAway, Offsets
+from weir_engines.kafka.positions import FirstRecord
 
 ODD_TIMESTAMPS = {
     "none": -1,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from weir_engines.flink.readings import FlinkReadings
-from weir_monitor.adapters.workloads import Engine
+from weir_engines.scrape import Collector
 
 PROCESSED = 40
 
@@ -12,11 +12,11 @@ PROCESSED = 40
 class Rig(Protocol):
     """A running job that has processed `PROCESSED` records, its source at parallelism 1 first in the graph."""
 
-    flink: Engine
-    by_id: Engine
-    nobody: Engine
+    flink: Collector
+    by_id: Collector
+    nobody: Collector
     """The same cluster, a job it does not have."""
-    away: Engine
+    away: Collector
     """A cluster that does not answer."""
     topic: str
     """The source's, as metrics name it."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from weir_contracts import PartitionReading
+from weir_engines.kafka.collector import GroupCollector
 from weir_engines.scrape import Scrape
-from weir_monitor.adapters.groups import GroupCollector
 
 PARTITIONS = 4
 STREAM_TIME = "AgAAAYvP5Wvn"

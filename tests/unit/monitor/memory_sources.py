@@ -9,10 +9,11 @@ from weir_engines.flink.metrics import SourceOffsets
 from weir_engines.flink.readings import FlinkReadings, Shares, scrape_of
 from weir_engines.flink.rescale import CheckpointStatistics
 from weir_engines.flink.topology import Job, Link, VertexReading
-from weir_engines.kafka_streams.group import DescribedGroup
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.group import DescribedGroup
+from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
+from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_engines.scrape import Scrape
-from weir_monitor.adapters.partitions import BrokersAway, End, Isolation, Offsets, Place
-from weir_monitor.adapters.positions import FirstRecord, FirstRecords
 from weir_runtime.clock import Clock
 
 SOURCE, MAP = "bc4197a480c92c793190a9f8c0afc54c", "a0bcbe636c3291fd3f45c25deb2b0823"

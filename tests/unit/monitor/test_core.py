@@ -14,7 +14,8 @@ from weir_contracts import Observation, Problem, ended_observation, parse_policy
 from weir_engines.flink.metrics import SourceOffsets
 from weir_engines.flink.readings import FlinkReadings, scrape_of
 from weir_engines.flink.rescale import CheckpointStatistics
-from weir_monitor.core import PartitionOffsets, Readings, next_due, observe
+from weir_engines.scrape import PartitionOffsets
+from weir_monitor.core import Readings, next_due, observe
 from weir_runtime.clock import FakeClock
 
 NAME = "Source: orders"

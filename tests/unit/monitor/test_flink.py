@@ -17,10 +17,10 @@ from tests.unit.monitor.fake_flink import TASK_MANAGER, FakeFlink
 from tests.unit.monitor.flink_suite import PROCESSED, FlinkSuite
 from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
 from weir_contracts import Problem
+from weir_engines.flink import collector as flink_adapter
 from weir_engines.flink import metrics
+from weir_engines.flink.collector import FlinkCollector, _shares
 from weir_engines.flink.readings import FlinkReadings
-from weir_monitor.adapters import flink as flink_adapter
-from weir_monitor.adapters.flink import FlinkCollector, _shares
 from weir_runtime.clock import FakeClock
 
 PATH = f"/jobs/{JOB_ID}"

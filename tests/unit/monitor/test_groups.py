@@ -10,8 +10,8 @@ from tests.unit.engines import streams_bytes as written
 from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.memory_sources import MemoryBrokers
 from weir_contracts import Subject, parse_policy
-from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
-from weir_monitor.adapters.groups import GroupCollector
+from weir_engines.kafka.collector import GroupCollector
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
 from weir_runtime.clock import FakeClock
 
 

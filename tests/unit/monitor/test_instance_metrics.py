@@ -14,9 +14,8 @@ from tests.unit.monitor.memory_sources import MemoryBrokers
 from tests.unit.monitor.test_groups import subject
 from weir_contracts import EndpointTarget
 from weir_contracts.application import InstanceMetrics as Endpoint
-from weir_engines.kafka_streams.group import DescribedGroup, DescribedMember
-from weir_monitor.adapters.groups import GroupCollector
-from weir_monitor.adapters.instance_metrics import InstanceMetricsCollector
+from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
 from weir_runtime.clock import FakeClock
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"

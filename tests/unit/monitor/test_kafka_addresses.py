@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.effort import thorough
-from weir_monitor.adapters.kafka import KafkaBrokers
-from weir_monitor.adapters.partitions import BrokersAway
+from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.partitions import BrokersAway
 from weir_runtime.clock import FakeClock
 from weir_runtime.reach import Allowed
 

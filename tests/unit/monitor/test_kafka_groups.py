@@ -8,9 +8,9 @@ import pytest
 from kafka.protocol.admin import DescribeGroupsResponse
 from kafka.protocol.consumer import OffsetFetchResponse
 
-from weir_monitor.adapters.batches import Batches
-from weir_monitor.adapters.kafka_groups import Refused, _offset_fetch, _offset_fetch_of_one, _offsets, classic_group
-from weir_monitor.adapters.partitions import Offsets
+from weir_engines.kafka.brokers import Batches
+from weir_engines.kafka.group_requests import Refused, _offset_fetch, _offset_fetch_of_one, _offsets, classic_group
+from weir_engines.kafka.partitions import Offsets
 
 
 class Served:

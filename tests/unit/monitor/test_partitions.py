@@ -7,8 +7,9 @@ import pytest
 from tests.unit.monitor.brokers_suite import BrokersSuite
 from tests.unit.monitor.memory_sources import MemoryBrokers
 from weir_contracts import KafkaSignals
-from weir_monitor.adapters.partitions import KafkaReadings, PartitionCollector, Place, resolve
-from weir_monitor.core import PartitionOffsets
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.partitions import KafkaReadings, PartitionCollector, resolve
+from weir_engines.scrape import PartitionOffsets
 from weir_runtime.clock import FakeClock
 
 

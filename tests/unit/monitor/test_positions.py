@@ -14,9 +14,10 @@ from tests.unit.monitor.builders import kafka_signals, policy
 from tests.unit.monitor.memory_sources import MemoryBrokers, MemoryFlink
 from weir_analyzer.core import AnalyzerState, advance
 from weir_contracts import Analysis, Observation, PartitionReading
-from weir_monitor.adapters.application import ApplicationCollector
-from weir_monitor.adapters.partitions import PartitionCollector, Place
-from weir_monitor.adapters.positions import FirstRecord, PartitionHistory
+from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.partitions import PartitionCollector
+from weir_engines.kafka.positions import FirstRecord, PartitionHistory
+from weir_monitor.applications import ApplicationCollector
 from weir_monitor.core import observe
 from weir_runtime.clock import FakeClock
 

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir_contracts import PrometheusSignals
-from weir_monitor.adapters.prometheus import (
-    MAX_RESPONSE_BYTES,
-    PrometheusCollector,
-    QueryFailed,
-    value_of,
-)
+from weir_monitor.prometheus import MAX_RESPONSE_BYTES, PrometheusCollector, QueryFailed, value_of
 from weir_runtime.reach import Allowed
 
 

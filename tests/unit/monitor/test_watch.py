@@ -10,7 +10,8 @@ from tests.unit.monitor.builders import policy
 from tests.unit.monitor.memory_sources import MemoryFlink
 from tests.unit.monitor.virtual_time import VirtualTime
 from weir_contracts import Observation, ScalingPolicy
-from weir_monitor.core import PartitionOffsets, Readings
+from weir_engines.scrape import PartitionOffsets
+from weir_monitor.core import Readings
 from weir_monitor.watch import Watch
 
 

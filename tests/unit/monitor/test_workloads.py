@@ -10,11 +10,11 @@ from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, pod, workl
 from tests.unit.engines.memory_cluster import MemoryCluster
 from weir_analyzer.core import advance
 from weir_contracts import Observation, ScalingPolicy, parse_policy
-from weir_engines.kubernetes.usage import PodUsage
-from weir_monitor.adapters.application import ApplicationCollector, Collectors
-from weir_monitor.adapters.prometheus import PrometheusCollector
-from weir_monitor.adapters.workloads import ServiceCollector
+from weir_engines.kubernetes.collector import ServiceCollector
+from weir_engines.kubernetes.polled import PodUsage
+from weir_monitor.applications import ApplicationCollector, Collectors
 from weir_monitor.core import observe
+from weir_monitor.prometheus import PrometheusCollector
 from weir_runtime.clock import FakeClock
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

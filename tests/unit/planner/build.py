@@ -33,7 +33,7 @@ from weir_contracts import (
     unknown,
     within,
 )
-from weir_engines.flink.health import health_of
+from weir_engines.flink.topology import health_of
 from weir_planner.core.guards import Context
 from weir_sdk.request import Request
 

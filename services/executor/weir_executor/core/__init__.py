@@ -4,13 +4,14 @@
 `in_flight`, `history` records each transition as an outcome.
 """
 
-from .observed import Accepted as Accepted
+from weir_engines.driver import Accepted as Accepted
+from weir_engines.driver import DepartedMember as DepartedMember
+from weir_engines.driver import Refusal as Refusal
+from weir_engines.driver import Rejected as Rejected
+from weir_engines.driver import Snapshot as Snapshot
+from weir_engines.driver import Unanswered as Unanswered
+from weir_engines.driver import contested as contested
+
 from .observed import Conflict as Conflict
-from .observed import DepartedMember as DepartedMember
 from .observed import PolicyReading as PolicyReading
-from .observed import Refusal as Refusal
-from .observed import Rejected as Rejected
-from .observed import Snapshot as Snapshot
-from .observed import Unanswered as Unanswered
-from .observed import contested as contested
 from .rules import Rules as Rules

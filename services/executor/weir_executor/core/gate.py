@@ -19,11 +19,12 @@ from weir_contracts import (
     short_name,
     sizes,
 )
+from weir_engines.driver import Refusal, Snapshot
+from weir_executor.core.observed import PolicyReading, writer
 
 from .capacity import baselines
 from .history import ActionHistory
 from .limits import Fleet, out_of_bounds
-from .observed import PolicyReading, Refusal, Snapshot, writer
 from .rules import Rules
 from .table import LEGAL
 

@@ -24,8 +24,9 @@ from weir_contracts import (
     following,
     precedes,
 )
+from weir_engines.driver import Refusal, Snapshot
+from weir_executor.core.observed import Conflict, Recorded, Step
 
-from .observed import Conflict, Recorded, Refusal, Snapshot, Step
 from .rules import Rules
 from .table import ROLLBACK_EVENTS, Lost, RequestAccepted
 

@@ -6,20 +6,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, bounded, changes, counted, listed, sizes
+from weir_engines.driver import Evicted, Snapshot, contested
+from weir_executor.core.observed import Evict, Instruction, Observed, Request, Step, TriggerCheckpoint, writer
 
 from .history import rollback_target
-from .observed import (
-    Evict,
-    Evicted,
-    Instruction,
-    Observed,
-    Request,
-    Snapshot,
-    Step,
-    TriggerCheckpoint,
-    contested,
-    writer,
-)
 from .rules import Rules
 from .table import Event, EventName, RequestAccepted, Timed, move
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from weir_contracts import Deployment, Parallelism, Plan, PolicySpec, Topology, changes
+from weir_engines.driver import Refusal
 
-from .observed import Refusal
 from .rules import Rules
 
 

@@ -24,24 +24,13 @@ from weir_contracts import (
     short_name,
     sizes,
 )
+from weir_engines.driver import Accepted, Refusal, Rejected
+from weir_executor.core.observed import Conflict, Observed, PolicyReading, Record, Recorded, Request, Restart, Step
 
 from .capacity import judge
 from .gate import has_run, intention, still_wanted
 from .history import rollback_target
 from .in_flight import InFlight
-from .observed import (
-    Accepted,
-    Conflict,
-    Observed,
-    PolicyReading,
-    Record,
-    Recorded,
-    Refusal,
-    Rejected,
-    Request,
-    Restart,
-    Step,
-)
 from .rules import Rules
 from .table import LEGAL, Event, Lost, Running, TakenOver, Timed, move
 

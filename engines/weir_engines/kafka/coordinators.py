@@ -1,0 +1,240 @@
+"""Consumer groups at their coordinators.
+
+confluent-kafka describes groups, but librdkafka has no call that removes members (2.16: neither LeaveGroup by an admin
+client nor RemoveMembersFromConsumerGroup); kafka-python's admin client does that, opened for one eviction at a time.
+
+Both clients resolve names and connect by themselves, so hosts are checked separately, as in the monitor: those of the
+policy before a client is made, and those that the brokers advertise before any request but the list of topics.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
+
+from weir_contracts import KafkaSignals
+from weir_engines.driver import DepartedMember
+from weir_engines.kafka.group import STATES
+from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
+from weir_runtime.bus import BusError
+from weir_runtime.clock import Clock
+from weir_runtime.files import CredentialsRefused
+from weir_runtime.kafka_client import ClientThread, code_of, connection, connection_problem, explain
+from weir_runtime.kafka_python import close_admin, open_admin
+from weir_runtime.policy_credentials import BrokerCredentials, credentials_for
+from weir_runtime.reach import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
+
+T = TypeVar("T")
+
+TOPICS_KEPT_SECONDS = 10.0
+IDLE_SECONDS = 900.0
+"""Clients of brokers that were not used for so long are closed."""
+MAX_BROKERS = 1_000
+REASON = "its instance has ended"
+_NO_GROUP = GroupReading("Dead")
+
+_Key = tuple[str, str | None]
+"""Bootstrap servers, and the name of the credentials."""
+
+
+@dataclass
+class _Cluster:
+    """Client of one cluster's brokers, and the partitions that they listed last."""
+
+    thread: ClientThread
+    credentials: BrokerCredentials
+    admin: AdminClient | None = None
+    partitions: Mapping[str, frozenset[int]] | None = None
+    listed_at: float = 0.0
+    used_at: float = 0.0
+
+
+class KafkaGroups:
+    """Groups of any brokers that policies name; a client for each address and credentials, opened at its first use."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        credentials: Mapping[str, BrokerCredentials] | None = None,
+        *,
+        timeout_seconds: float = 5.0,
+        allowed: Allowed = TARGETS,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._clock = clock
+        self._credentials = {} if credentials is None else credentials
+        self._timeout_seconds = timeout_seconds
+        self._allowed = allowed
+        self._resolve = resolve
+        self._clusters: dict[_Key, _Cluster] = {}
+
+    async def close(self) -> None:
+        for key in list(self._clusters):
+            self._drop(key)
+
+    async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
+        cluster = self._cluster(kafka)
+        partitions = await self._partitions(kafka, cluster)
+        admin, seconds = cluster.admin, self._timeout_seconds
+        if admin is None:
+            raise GroupUnread("the client of the brokers was closed meanwhile")
+        described = admin.describe_consumer_groups([group], request_timeout=seconds)[group]
+        try:
+            answer = await self._in_time(asyncio.wrap_future(described))
+        except KafkaException as error:
+            if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                return _NO_GROUP
+            name = error.args[0].name() if code_of(error) is not None else ""
+            raise GroupUnread(f"group {group[:60]}: {name} {explain(error)}".rstrip(" :")) from None
+        return _reading(answer, partitions)
+
+    async def evict(
+        self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
+    ) -> tuple[DepartedMember, ...]:
+        cluster = self._cluster(kafka)
+        await self._partitions(kafka, cluster)
+        servers, seconds = kafka.bootstrap_servers.split(","), self._timeout_seconds
+        removal = cluster.thread.call(_remove, servers, group, members, seconds, cluster.credentials.settings)
+        answer = await self._in_time(removal, 3 * seconds)
+        if not isinstance(answer, frozenset):
+            raise GroupUnread(f"group {group[:60]}: {answer}")
+        return tuple(member for member in members if member.id in answer)
+
+    async def _partitions(self, kafka: KafkaSignals, cluster: _Cluster) -> Mapping[str, frozenset[int]]:
+        """Return the partitions by topic, read again after a while; only then are all addresses known to be allowed."""
+        now = self._clock.monotonic()
+        if cluster.partitions is not None and now - cluster.listed_at < TOPICS_KEPT_SECONDS:
+            return cluster.partitions
+        await self._check(kafka, hosts_of(kafka.bootstrap_servers))
+        if cluster.admin is None:
+            settings = {"socket.timeout.ms": self._timeout_ms, **cluster.credentials.settings}
+            cluster.admin = AdminClient(connection(kafka.bootstrap_servers, settings))
+        admin, seconds = cluster.admin, self._timeout_seconds
+        try:
+            listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
+        except GroupUnread:
+            if why := await self._connection_problem(kafka, cluster):
+                raise GroupUnread(why) from None
+            raise
+        await self._check(kafka, (broker.host for broker in listed.brokers.values()))
+        cluster.partitions = {name: frozenset(t.partitions) for name, t in listed.topics.items() if t.error is None}
+        cluster.listed_at = now
+        return cluster.partitions
+
+    async def _connection_problem(self, kafka: KafkaSignals, cluster: _Cluster) -> str:
+        """Return why the brokers refuse the credentials; empty if that is not the problem."""
+        if not cluster.credentials.settings:
+            return ""
+        servers, seconds = kafka.bootstrap_servers, self._timeout_seconds
+        return await self._in_time(
+            cluster.thread.call(connection_problem, servers, seconds, cluster.credentials.settings)
+        )
+
+    async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:
+        """Raise `GroupUnread` if an address of any host is not allowed; then no client stays open."""
+        names = set(hosts)
+        refused = f"the brokers list {len(names)} hosts, more than {MAX_BROKERS}" if len(names) > MAX_BROKERS else ""
+        if not refused:
+            looked_up = (checked_addresses(name, 0, self._allowed, self._resolve) for name in names)
+            found = await asyncio.gather(*looked_up, return_exceptions=True)
+            refused = next((str(each) for each in found if isinstance(each, AddressRefused)), "")
+        if refused:
+            self._drop((kafka.bootstrap_servers, kafka.credentials))
+            raise GroupUnread(refused)
+
+    async def _in_time(self, waiting: Awaitable[T], seconds: float | None = None) -> T:
+        limit = seconds or 1.5 * self._timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return await waiting
+        except TimeoutError:
+            raise GroupUnread(f"the brokers did not answer within {limit:g} s") from None
+        except BusError as error:
+            raise GroupUnread(str(error)) from None
+
+    @property
+    def _timeout_ms(self) -> int:
+        return max(1000, int(self._timeout_seconds * 1000))
+
+    def _cluster(self, kafka: KafkaSignals) -> _Cluster:
+        """Return the client's place for these brokers, and close the idle ones."""
+        try:
+            credentials = credentials_for(kafka.credentials, kafka.bootstrap_servers, self._credentials)
+        except CredentialsRefused as error:
+            raise GroupUnread(str(error)) from None
+        now, key = self._clock.monotonic(), (kafka.bootstrap_servers, kafka.credentials)
+        for idle in [each for each, found in self._clusters.items() if now - found.used_at > IDLE_SECONDS]:
+            self._drop(idle)
+        cluster = self._clusters.get(key)
+        if cluster is not None and cluster.credentials != credentials:
+            self._drop(key)
+            cluster = None
+        if cluster is None:
+            cluster = self._clusters[key] = _Cluster(ClientThread(f"groups-{key[0]}"[:40]), credentials)
+        cluster.used_at = now
+        return cluster
+
+    def _drop(self, key: "_Key") -> None:
+        cluster = self._clusters.pop(key, None)
+        if cluster is not None:
+            cluster.admin = None
+            cluster.thread.close()
+
+
+def _reading(described: ConsumerGroupDescription, partitions: Mapping[str, frozenset[int]]) -> GroupReading:
+    assigned: dict[str, set[int]] = {}
+    for member in described.members:
+        for place in member.assignment.topic_partitions if member.assignment is not None else ():
+            assigned.setdefault(place.topic, set()).add(place.partition)
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id or "",
+            member.group_instance_id or None,
+            (member.host or "").removeprefix("/"),
+        )
+        for member in described.members
+    )
+    unassigned = sum(len(partitions.get(topic, frozenset()) - found) for topic, found in assigned.items())
+    return GroupReading(_state(described.state), members, unassigned)
+
+
+def _state(state: ConsumerGroupState) -> str:
+    """Return the coordinator's name of a state; Unknown for one that librdkafka has no name for, such as Reconciling."""
+    return STATES.get(state.name, "Unknown")
+
+
+def _remove(
+    servers: Sequence[str],
+    group: str,
+    members: Sequence[DepartedMember],
+    seconds: float,
+    settings: Mapping[str, str] | None = None,
+) -> frozenset[str] | str:
+    """Return the ids of the removed members, or the reason of a failure. Blocks.
+
+    A static member is named by both ids: the coordinator then fences a request for an earlier holder of the instance id.
+    """
+    # loaded for the first eviction: few executors need it
+    from kafka.admin import MemberToRemove
+    from kafka.errors import KafkaError as BrokerError
+    from kafka.errors import NoError
+
+    removed = [MemberToRemove(each.id, each.static_id, REASON) for each in members]
+    try:
+        client = open_admin(servers, "weir-executor", seconds, settings)
+        try:
+            answer = client.remove_group_members(group, removed)
+        finally:
+            close_admin(client)
+    except BrokerError as error:
+        return f"{type(error).__name__} at the removal of members"
+    except OSError as error:
+        return f"the brokers cannot be reached: {error.strerror or type(error).__name__}"
+    # brokers before Kafka 2.3 answer by id
+    return frozenset(
+        key if isinstance(key, str) else key.member_id for key, problem in answer.items() if problem is NoError
+    )

@@ -1,1 +1,0 @@
-"""One file per outside system; the in-memory twins pass the same tests as the real ones."""
