@@ -164,12 +164,13 @@ def _fits_login(value: str) -> str:
     return value
 
 
-class _HttpEntry(BaseModel):
-    """Entry of a setting."""
+class HttpCredential(BaseModel):
+    """How to connect to one origin: scheme, host and port. Its text shows no secret."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     namespaces: Annotated[frozenset[str], BeforeValidator(read_namespaces)]
+    """Namespaces of the policies that may use it."""
     origin: Annotated[AnyHttpUrl, AfterValidator(_origin_only)]
     token: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_fits_header)] | None = None
     username: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fits_login)] | None = None
@@ -177,6 +178,7 @@ class _HttpEntry(BaseModel):
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+    _files: tuple[FileState, ...] = ()
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -196,7 +198,13 @@ class _HttpEntry(BaseModel):
         except (OSError, ssl.SSLError) as error:
             sentence = "not PEM, or the key is of another certificate"
             raise ValueError(f"the certificates cannot be used: {sentence} ({type(error).__name__})") from None
+        self._files = state_of(filter(None, self.certificates or ()))
         return self
+
+    @property
+    def files(self) -> tuple[FileState, ...]:
+        """State of the certificates: an entry with other ones is another entry."""
+        return self._files
 
     @property
     def certificates(self) -> Certificates | None:
@@ -214,21 +222,7 @@ class _HttpEntry(BaseModel):
         return SecretStr(f"Basic {b64encode(pair.encode()).decode()}")
 
 
-_ENTRIES = TypeAdapter(dict[Name, _HttpEntry])
-
-
-@dataclass(frozen=True)
-class HttpCredential:
-    """How to connect to one origin: scheme, host and port."""
-
-    origin: tuple[str, str, int | None]
-    namespaces: frozenset[str]
-    """Namespaces of the policies that may use it."""
-    authorization: SecretStr | None = None
-    """Value of the Authorization header."""
-    certificates: Certificates | None = None
-    files: tuple[FileState, ...] = ()
-    """State of the certificates: an entry with other ones is another entry."""
+_ENTRIES = TypeAdapter(dict[Name, HttpCredential])
 
 
 C = TypeVar("C", BrokerCredentials, HttpCredential)
@@ -242,20 +236,10 @@ def read_credentials(text: str | bytes) -> dict[str, HttpCredential]:
     if not text.strip():
         return {}
     try:
-        entries = _ENTRIES.validate_json(text)
+        return _ENTRIES.validate_json(text)
     except ValidationError as error:
         first, *_ = error.errors(include_url=False, include_input=False)
         raise ValueError(_problem(first["type"], [str(part) for part in first["loc"]], sentence_of(first))) from None
-    return {
-        name: HttpCredential(
-            _origin(each.origin),
-            each.namespaces,
-            each.authorization,
-            each.certificates,
-            state_of(filter(None, each.certificates or ())),
-        )
-        for name, each in entries.items()
-    }
 
 
 def _problem(kind: str, place: Sequence[str], sentence: str) -> str:
@@ -267,7 +251,7 @@ def _problem(kind: str, place: Sequence[str], sentence: str) -> str:
     if place[-1] == "[key]":
         return f"the name {place[0][:100]!r} {sentence}"
     if kind == "extra_forbidden":
-        sentence = f"is not among {', '.join(_HttpEntry.model_fields)}"
+        sentence = f"is not among {', '.join(HttpCredential.model_fields)}"
     elif len(place) == 1 and kind in ("model_type", "model_attributes_type", "dict_type"):
         sentence = "must be an object: the file maps names to entries"
     return f"{'.'.join(place)[:200]}: {sentence}"
@@ -294,7 +278,7 @@ class ClientsByCredential:
         entry = None if name is None else self._entries.get(name)
         if name is not None and entry is None:
             raise CredentialsRefused(f"{self._setting} has no entry {name!r}")
-        if entry is not None and entry.origin != _origin(url):
+        if entry is not None and _origin(entry.origin) != _origin(url):
             raise CredentialsRefused(f"{self._setting}: entry {name!r} is for another origin than {str(url)[:200]}")
         used, client = self._clients.get(name, (None, None))
         if client is None or used != entry:

@@ -1,4 +1,4 @@
-"""What a policy may reach beyond its own namespace: workloads, hosts and networks, consumer groups, and credentials.
+"""Limits of what a policy may name beyond its own namespace: workloads, hosts and networks, consumer groups, credentials.
 
 Without these limits the right to write a policy in one namespace would be a right over all others, and an address in a
 document would let its author reach whatever the process can reach.

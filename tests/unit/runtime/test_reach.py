@@ -165,7 +165,7 @@ GROUPS = "{namespace}-*,shared"
 BROKERS = {"bootstrapServers": "kafka.example.org:9092"}
 WORKLOAD = {"kind": "Deployment", "name": "orders"}
 BROKERS_OF_B = BrokerCredentials(frozenset(), {}, frozenset({"team-b"}))
-ADDRESS_OF_B = HttpCredential(("https", "b", None), frozenset({"team-b"}))
+ADDRESS_OF_B = HttpCredential(namespaces=["team-b"], origin="https://b")
 
 
 def refusal(reach: Reach, **spec: Any) -> tuple[str, str] | None:
