@@ -19,8 +19,8 @@ from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, 
 from weir_contracts import InvalidPolicy, example, policy_of
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.watches import Pauses
-from weir_knowledge.adapters.kubernetes import KubernetesResources
 from weir_knowledge.core import State
+from weir_knowledge.resource_policies import KubernetesResources
 
 TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 QUICK = Pauses(first_seconds=0.05, max_seconds=0.5, denied_seconds=0.5)

@@ -30,10 +30,9 @@ from weir_engines.kubernetes.scaling import ApiWorkloads
 from weir_executor.core.rules import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
-from weir_knowledge.adapters.kubernetes import KubernetesResources
 from weir_knowledge.applications_api import summary_by_name
 from weir_knowledge.policy_changes import PolicyChanges
-from weir_knowledge.resource_policies import ResourcePolicies
+from weir_knowledge.resource_policies import KubernetesResources, ResourcePolicies
 from weir_runtime.clock import SystemClock
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from tests.loop.world import Load, World, job, policy
-from weir_knowledge.advice import advice_view
+from weir_knowledge.spend import advice_view
 
 INTERVAL = "15s"
 

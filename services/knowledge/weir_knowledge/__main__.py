@@ -23,20 +23,16 @@ from weir_runtime.messages import DeadLetters, decode
 from weir_runtime.service import Health, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
-from .adapters.kubernetes import KubernetesResources
-from .adapters.planner import PlannerCatalogue
 from .adapters.redis import RedisStore
 from .applications_api import applications_router, summary_by_name
-from .consumers import count_dead_letters
 from .core import HistoryLimits
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges
-from .leftovers import Leftovers
 from .policies_api import policies_router
-from .policy_changes import PolicyChanges
-from .publisher import PolicyPublisher
-from .resource_policies import ResourcePolicies, resource_exists
-from .service import Knowledge
+from .policy_changes import PlannerCatalogue, PolicyChanges
+from .publisher import Leftovers, PolicyPublisher
+from .resource_policies import KubernetesResources, ResourcePolicies, resource_exists
+from .service import Knowledge, count_dead_letters
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
 

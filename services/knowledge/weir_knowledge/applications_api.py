@@ -24,8 +24,6 @@ from weir_predictor import InvalidQuestion, NotYet, parse_at, parse_load, parse_
 from weir_runtime.access import Problem
 from weir_runtime.clock import Clock
 
-from . import messages
-from .advice import advice_view
 from .core import (
     MAX_HISTORY_COUNT,
     SUMMARISED,
@@ -35,7 +33,6 @@ from .core import (
     State,
     Summary,
     history_at,
-    spend_sentence,
     summarise,
 )
 from .documents import (
@@ -52,10 +49,12 @@ from .documents import (
     refuses,
     responds,
     time_range,
+    unknown,
+    wrong_address,
 )
 from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
 from .policies_api import parse_version
-from .spend import spend_view
+from .spend import advice_view, spend_sentence, spend_view
 from .store import Store, VersionConflict
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -92,11 +91,17 @@ AtText = Annotated[
         examples=["in 30m"],
     ),
 ]
+
+
+def _no_prediction(application: str, reason: object) -> str:
+    return f"{application} has no prediction yet: {reason}"
+
+
 _NO_OPERATOR = "there is no operator 'enrch'; there are: Source: orders, enrich, sink: Writer"
 _NO_PREDICTION = refuses(
     409,
     "Too little is known yet",
-    messages.no_prediction_yet("shop/orders", "no operator's capacity is known yet"),
+    _no_prediction("shop/orders", "no operator's capacity is known yet"),
 ) | refuses(422, "A parameter is invalid", _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR))
 
 
@@ -142,7 +147,7 @@ def applications_router(
         async def get(application: Application, _caller: Reader) -> JSONResponse:
             message = getattr(await _newest(store, application, [kind]), kind)
             if message is None:
-                raise Problem(404, messages.no_message(application, kind))
+                raise _nothing(application, kind)
             return JSONResponse(message.model_dump(mode="json"))
 
     latest("observation", Observation)
@@ -198,10 +203,14 @@ def applications_router(
     return routes
 
 
+def _nothing(application: str, kind: str) -> Problem:
+    return Problem(404, f"{application} has no {kind} yet")
+
+
 async def _expect_policy(store: Store, application: str) -> None:
     """Raise 404 without a policy: there are no messages either."""
     if await store.policy(application) is None:
-        raise Problem(404, messages.unknown_application(application))
+        raise Problem(404, unknown(application))
 
 
 async def _newest(store: Store, application: str, kinds: Sequence[Kind]) -> Newest:
@@ -225,7 +234,7 @@ def _action_router(store: Store) -> APIRouter:
     async def get_action(application: Application, _caller: Reader) -> JSONResponse:
         action = await store.action(application)
         if action is None:
-            raise Problem(404, messages.no_message(application, "action"))
+            raise _nothing(application, "action")
         return _versioned(action)
 
     @routes.put(
@@ -241,7 +250,7 @@ def _action_router(store: Store) -> APIRouter:
         _caller: Executor,
     ) -> JSONResponse:
         if action.application != application:
-            detail = messages.wrong_application(action.application, application)
+            detail = wrong_address(action.application, application)
             raise Problem(422, detail, errors=[("body.application", "must be the address's")])
         expected = parse_version(request)
         if expected is None:
@@ -290,7 +299,7 @@ def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
         except InvalidQuestion as wrong:
             raise Problem(422, str(wrong), errors=[(f"query.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:
-            raise Problem(409, messages.no_prediction_yet(application, missing)) from None
+            raise Problem(409, _no_prediction(application, missing)) from None
 
     return routes
 
@@ -310,7 +319,7 @@ async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcom
 def _duration(field: str, text: str, bounds: tuple[str, str]) -> timedelta:
     """Parse a duration of the query; 422 unless it lies within the bounds."""
     try:
-        found, problem = parse_duration(text), messages.outside(*bounds)
+        found, problem = parse_duration(text), f"must lie between {bounds[0]} and {bounds[1]}"
         if parse_duration(bounds[0]) <= found <= parse_duration(bounds[1]):
             return found
     except ValueError as error:

@@ -26,9 +26,7 @@ from weir_contracts import (
 )
 from weir_contracts.base import Timestamp
 
-from . import messages
-from .advice import MIN_ADVISED_SECONDS, Advice, AdviceView, advice_view, advised
-from .spend import Spend, SpendView, spend_view, spent
+from .spend import Advice, AdviceView, Spend, SpendView, advice_view, advised, spend_sentence, spend_view, spent
 
 Event = Observation | Analysis | Plan | Outcome
 Kind = Literal["observation", "analysis", "plan", "outcome"]
@@ -178,16 +176,6 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
     else:
         changed = _with_plan(state, event, limits)
     return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})
-
-
-def spend_sentence(spend: SpendView | None, advice: AdviceView | None, advising: Advice | None) -> str:
-    """Return the sentence of the sums that are known, or why neither is; `advising` are the sums of an advising policy."""
-    known = advice or spend
-    if known is not None:
-        return known.sentence
-    if advising is None:
-        return messages.nothing_spent()
-    return messages.too_little_advised(advising.seconds, MIN_ADVISED_SECONDS)
 
 
 def kind_of(event: Event) -> Kind:

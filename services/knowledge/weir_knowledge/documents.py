@@ -23,10 +23,9 @@ from weir_contracts import (
 from weir_contracts.export import CONTRACTS
 from weir_runtime.access import Caller, Problem, documented, requires
 
-from . import messages
-from .advice import AdviceView
 from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
-from .spend import SpendView
+from .policy_changes import changed_by_another
+from .spend import AdviceView, SpendView
 
 Responses = dict[int | str, dict[str, Any]]
 Namespace = Annotated[str, Path(examples=["shop"])]
@@ -36,6 +35,16 @@ Name = Annotated[str, Path(examples=["orders"])]
 def application_of(namespace: Namespace, name: Name) -> str:
     """Return the application that an address names."""
     return f"{namespace}/{name}"
+
+
+def unknown(application: str) -> str:
+    """Say that an application has neither a policy nor messages."""
+    return f"{application} is unknown: it has neither a policy nor messages"
+
+
+def wrong_address(named: str, address: str) -> str:
+    """Say that a document is of another application than its address."""
+    return f"the document is of {named}, the address is {address}"
 
 
 Application = Annotated[str, Depends(application_of)]
@@ -149,11 +158,11 @@ def refuses(status: int, description: str, detail: str, *fields: tuple[str, str]
 
 
 ERRORS: Responses = {
-    "4XX": documented("The request is wrong", 404, messages.unknown_application("shop/orders")),
+    "4XX": documented("The request is wrong", 404, unknown("shop/orders")),
     **refuses(503, "The store is away", "redis: connection refused"),
 }
 """How every route may fail."""
-CHANGED = refuses(409, "Another writer was first", messages.changed_by_another("shop/orders", 8))
+CHANGED = refuses(409, "Another writer was first", changed_by_another("shop/orders", 8))
 _WRONG_LAG = "must be a duration with a unit such as 30s"
 WRONG_POLICY = refuses(
     422, "Names every wrong field", f"spec.objective.maxLag: {_WRONG_LAG}", ("spec.objective.maxLag", _WRONG_LAG)

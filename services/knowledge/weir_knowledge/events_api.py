@@ -18,7 +18,6 @@ from weir_contracts import example
 from weir_runtime.access import Problem, answer
 from weir_runtime.clock import Clock, SystemClock
 
-from . import messages
 from .documents import ERRORS, Reader, Responses, SinceInstant, UntilInstant, refuses, time_range
 from .store import FeedEvent, Store, StoreUnavailable
 
@@ -121,6 +120,10 @@ def _event(event: FeedEvent) -> str:
     return f"id: {event.id}\nevent: {event.kind}\ndata: {event.data}\n\n"
 
 
+def _exhausted(count: int) -> str:
+    return f"{count} event streams are open, the limit (WEIR_KNOWLEDGE_EVENT_STREAMS): try again later"
+
+
 _EVENT_SCHEMA = {
     "type": "object",
     "description": "One server-sent event",
@@ -137,7 +140,7 @@ FEED: Responses = {
         "description": "Events until either side closes",
         "content": {"text/event-stream": {"schema": _EVENT_SCHEMA, "example": _EXAMPLE}},
     },
-    **refuses(503, "Too many event streams are open, or the store is away", messages.streams_exhausted(100)),
+    **refuses(503, "Too many event streams are open, or the store is away", _exhausted(100)),
 }
 
 
@@ -171,7 +174,7 @@ class Feed(StreamingResponse):
         # Counted here and not in `_lines`, which does not begin, and so does not end, if the client has left already.
         if self._streams.open >= self._streams.max_open:
             headers = {"Retry-After": RETRY_AFTER_SECONDS}
-            refusal = Problem(503, messages.streams_exhausted(self._streams.open), headers=headers)
+            refusal = Problem(503, _exhausted(self._streams.open), headers=headers)
             await answer(refusal)(scope, receive, send)
             return
 

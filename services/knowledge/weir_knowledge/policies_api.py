@@ -17,8 +17,19 @@ from weir_contracts import (
 from weir_runtime.access import Problem, invalid
 from weir_runtime.documents import Unreadable, read_json, read_yaml
 
-from . import messages
-from .documents import CHANGED, ERRORS, WRONG_POLICY, Application, Policies, Reader, Responses, Writer, responds, shows
+from .documents import (
+    CHANGED,
+    ERRORS,
+    WRONG_POLICY,
+    Application,
+    Policies,
+    Reader,
+    Responses,
+    Writer,
+    responds,
+    shows,
+    wrong_address,
+)
 from .policy_changes import PolicyChanges
 
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
@@ -48,7 +59,7 @@ async def _document(request: Request) -> Any:
     body = await request.body()
     is_json = "json" in request.headers.get("content-type", "application/json")
     if not is_json and len(body) > MAX_YAML_BYTES:
-        raise Problem(413, messages.yaml_too_large(MAX_YAML_BYTES))
+        raise Problem(413, f"YAML is larger than {MAX_YAML_BYTES} bytes: send it as JSON")
     return await asyncio.to_thread(_parsed, body, is_json)
 
 
@@ -60,10 +71,11 @@ def _parsed(body: bytes, is_json: bool) -> Any:
         found = read_yaml(text)
     except (Unreadable, UnicodeDecodeError) as error:
         sentence = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-        detail = messages.unreadable_body(sentence, getattr(error, "line", None))
+        line = getattr(error, "line", None)
+        detail = f"line {line} {sentence}" if line else sentence
         raise Problem(422, f"the body cannot be read: {detail}", errors=[("body", detail)]) from None
     if len(found) > 1:
-        raise Problem(422, messages.several_documents(len(found)))
+        raise Problem(422, f"the body holds {len(found)} documents: send each to its own address")
     return found[0] if found else None
 
 
@@ -118,7 +130,7 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
         except InvalidPolicy as error:
             raise invalid(error) from None
         if policy.application != application:
-            detail = messages.wrong_application(policy.application, application)
+            detail = wrong_address(policy.application, application)
             raise Problem(422, detail, errors=[("metadata", "must be the address's namespace and name")])
         expected = parse_version(request)
         expected = policy.metadata.version if expected is None else expected

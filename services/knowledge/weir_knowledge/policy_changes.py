@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import httpx
 import structlog
+from pydantic import SecretStr
 
-from weir_contracts import ActionState, InvalidDocument, PlannerChoice, ScalingPolicy
+from weir_contracts import ActionState, InvalidDocument, PlannerChoice, PlannerFallback, PolicySpec, ScalingPolicy
 from weir_contracts.resource import RELEASE
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.clock import Clock
+from weir_runtime.http_client import async_client
 from weir_runtime.reach import REACH, Reach
 
-from . import messages
-from .adapters.planner import PlannerAway, PlannerCatalogue, named
-from .store import Store, StoreUnavailable, TargetTaken, VersionConflict
+from .store import INCOMPLETE, Store, StoreUnavailable, TargetTaken, VersionConflict
 from .targets import claims, may_be_same_job, rival, runs
 
 _LOG = structlog.get_logger("policies")
@@ -25,6 +26,61 @@ MAX_POLICY_BYTES = 65_536
 Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
 """Of a policy that names none: nothing to check."""
+
+
+Wrong = list[tuple[str, str]]
+"""Fields of the policy, and what is wrong."""
+
+
+class PlannerAway(Exception):
+    """The planner service did not check the policy; the sentence gives the reason."""
+
+
+class PlannerCatalogue:
+    """`POST /v1/planners/validate` of the planner service. Without a `url` nothing is checked."""
+
+    def __init__(self, url: str | None, token: SecretStr | None = None, timeout_seconds: float = 3.0) -> None:
+        self._url = url
+        self._token = token
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def asks(self) -> bool:
+        """Return whether a planner service is configured."""
+        return self._url is not None
+
+    def _client(self, url: str) -> httpx.AsyncClient:
+        return async_client(url, self._token, self._timeout_seconds)
+
+    async def problems(self, spec: PolicySpec) -> Wrong:
+        """Return `(field, sentence)` for each problem of the policy's planners. Raises `PlannerAway`."""
+        if self._url is None:
+            return []
+        try:
+            async with self._client(self._url) as client:
+                answer = await client.post("/v1/planners/validate", json={"choices": named(spec)})
+        except httpx.HTTPError as error:
+            raise PlannerAway(f"it does not answer ({type(error).__name__})") from None
+        if answer.status_code in (401, 403):
+            raise PlannerAway("it does not accept WEIR_KNOWLEDGE_PLANNER_TOKEN")
+        if answer.status_code != 200:
+            raise PlannerAway(f"it answered {answer.status_code}")
+        try:
+            return [(str(each["field"]), str(each["message"])) for each in answer.json()["problems"]]
+        except (ValueError, KeyError, TypeError):
+            raise PlannerAway("it answered with an unknown document") from None
+
+
+def named(spec: PolicySpec) -> list[dict[str, Any]]:
+    """Return every planner that a policy names with its field: the chosen one, its fallback, candidates and shadows."""
+    fallback = [] if spec.planner.fallback is None else [("spec.planner.fallback", spec.planner.fallback)]
+    choices: list[tuple[str, PlannerChoice | PlannerFallback]] = [
+        ("spec.planner", spec.planner),
+        *fallback,
+        *((f"spec.shadows.{i}", each) for i, each in enumerate(spec.shadows)),
+        *((f"spec.candidates.{i}", each) for i, each in enumerate(spec.candidates)),
+    ]
+    return [{"field": field, "name": each.name, "parameters": each.parameters} for field, each in choices]
 
 
 @dataclass(eq=False, repr=False)
@@ -49,8 +105,8 @@ class PolicyChanges:
         policy = await self.store.policy(application)
         if policy is None:
             if not await self.store.is_complete():
-                raise StoreUnavailable(messages.incomplete())
-            raise Problem(404, messages.no_policy(application))
+                raise StoreUnavailable(INCOMPLETE)
+            raise _missing(application)
         return policy
 
     async def put(
@@ -94,7 +150,7 @@ class PolicyChanges:
             self._check_owner(before, owner)
         try:
             if not await self.store.delete_policy(application, expected, _by_time(self.clock.now())):
-                raise Problem(404, messages.no_policy(application))
+                raise _missing(application)
         except VersionConflict as conflict:
             raise _conflict(application, conflict.current) from None
         _LOG.info("policy-deleted", application=application, author=caller.name)
@@ -150,7 +206,7 @@ class PolicyChanges:
         by_resource = before.metadata.owner == "resource" and before.metadata.namespace in self.resource_namespaces
         present: Owner = "resource" if by_resource else "rest"
         if present != owner:
-            raise Problem(409, messages.owned(before.application, present), extra={"owner": present})
+            raise Problem(409, _owned(before.application, present), extra={"owner": present})
 
     def _check_reach(self, policy: ScalingPolicy) -> None:
         """Raise 422 for what the policy's namespace may not name. The addresses of a name are checked at each connect."""
@@ -188,11 +244,32 @@ class PolicyChanges:
         return await self._write(changed, policy, caller, policy.metadata.version)
 
 
+def _missing(application: str) -> Problem:
+    return Problem(404, f"there is no policy {application}")
+
+
+def _owned(application: str, owner: Owner) -> str:
+    """Say where the policy of an owner is changed."""
+    namespace, _, name = application.partition("/")
+    if owner == "resource":
+        return (
+            f"{application} belongs to the Kubernetes resource ScalingPolicy {name} in namespace {namespace}: change or delete that "
+            f"(kubectl -n {namespace} edit scalingpolicy {name}). Pause and resume work without it"
+        )
+    return (
+        f"{application} was written through the REST API: its owner changes it there, or releases it to this resource "
+        'by its annotation weir.dev/release: "true" (weir apply)'
+    )
+
+
 def _check_size(policy: ScalingPolicy) -> None:
     """Raise 422 for a policy that is too large to go with each message about its application."""
     size = len(policy.model_dump_json(exclude_unset=True).encode())
     if size > MAX_POLICY_BYTES:
-        detail = messages.policy_too_large(size, MAX_POLICY_BYTES)
+        detail = (
+            f"the policy has {size:,} bytes, more than {MAX_POLICY_BYTES:,}: "
+            "shorten its parameters, labels or annotations"
+        )
         raise Problem(422, detail, errors=[("body", detail)])
 
 
@@ -222,14 +299,18 @@ async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, c
         wrong = await catalogue.problems(spec)
     except PlannerAway as away:
         errors = [("spec.planner", "was changed and could not be checked")]
-        raise Problem(503, messages.planners_unchecked(away), errors=errors) from None
+        detail = f"the policy was not stored: its planners changed, and the planner service cannot check them ({away})"
+        raise Problem(503, detail, errors=errors) from None
     if wrong:
         raise invalid(InvalidDocument(wrong))
 
 
 def _taken(policy: ScalingPolicy, other: str) -> Problem:
     """Return the refusal of a second policy for one target."""
-    detail = messages.target_taken(policy.application, other)
+    detail = (
+        f"{policy.application} has the target of {other}: only one policy may scale a job. "
+        f"Delete {other} or change its target first"
+    )
     return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
 
 
@@ -238,6 +319,12 @@ def _by_time(now: datetime) -> int:
     return int(now.timestamp() * 1000)
 
 
+def changed_by_another(application: str, version: int | None) -> str:
+    """Say which version is in force instead of the one that was read; None: none is."""
+    now = "it does not exist" if version is None else f"its version is {version}"
+    return f"another writer changed {application}: {now}; read it again and apply your change to that"
+
+
 def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
     version = current.metadata.version if isinstance(current, ScalingPolicy) else None
-    return Problem(409, messages.changed_by_another(application, version), extra={"currentVersion": version})
+    return Problem(409, changed_by_another(application, version), extra={"currentVersion": version})

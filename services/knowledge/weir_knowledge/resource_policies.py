@@ -5,6 +5,7 @@ written if its resource has another uid or generation, and deleted if its resour
 read (an interrupted watch, a missing right or definition) delete nothing.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ from typing import Any, Protocol
 import structlog
 from prometheus_client import Gauge
 
-from weir_contracts import InvalidPolicy, parse_policy
-from weir_contracts.resource import document_of
-from weir_engines.kubernetes.api import ApiFailed
+from weir_contracts import VERSION, InvalidPolicy, parse_policy
+from weir_contracts.resource import GROUP, KIND, PLURAL, document_of
+from weir_engines.kubernetes.api import MERGE_PATCH, ApiFailed, Call, KubernetesApi
+from weir_engines.kubernetes.discovery import Kind
+from weir_engines.kubernetes.values import mapping
+from weir_engines.kubernetes.watches import Pauses, Watch
 from weir_runtime.access import Caller, Problem
 from weir_runtime.loop import Stop, run_forever
 
@@ -40,6 +44,10 @@ FIGURES_SECONDS = 30.0
 _NEVER = float("-inf")
 _REASONS = {409: "Conflict", 422: "Invalid", 503: "Unavailable"}
 _CALLER = Caller("kubernetes", frozenset({"write"}))
+_EVENTS = Kind("", "v1", "Event", "events", is_scalable=False)
+_RESOURCES = Kind(GROUP, VERSION, KIND, PLURAL, is_scalable=False)
+_SYNC_SECONDS = 5.0
+MAX_MESSAGE = 1000
 _log = structlog.get_logger("resources")
 _REFUSED = Gauge("weir_knowledge_resources_refused", "ScalingPolicy resources whose document is not in force")
 
@@ -56,6 +64,59 @@ class Resources(Protocol):
 
     async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
         """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
+
+
+class KubernetesResources:
+    """ScalingPolicy resources of one cluster."""
+
+    def __init__(self, api: KubernetesApi, *, pauses: Pauses | None = None) -> None:
+        self._api = api
+        self._pauses = pauses
+        self._watches: dict[str, Watch[Mapping[str, Any]]] = {}
+
+    async def close(self) -> None:
+        """End the watches and close the client."""
+        await asyncio.gather(*(watch.close() for watch in self._watches.values()))
+        await self._api.close()
+
+    async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
+        """Return the resources of a namespace as the API server sends them; `ApiFailed` while they are not current."""
+        watch = self._watches.get(namespace)
+        if watch is None or watch.is_over:
+            watch = Watch(self._api, _RESOURCES, namespace, mapping, pauses=self._pauses)
+            self._watches[namespace] = watch
+        await watch.synced(_SYNC_SECONDS)
+        if watch.failure is not None:
+            raise watch.failure.again()
+        return list(watch.objects.values())
+
+    async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Write fields of a resource's status, and remove those that are None; `ApiFailed` if the resource was deleted or
+        the API server refuses."""
+        call = Call("patch", f"{PLURAL}/status", namespace, name)
+        path = _RESOURCES.path(namespace, name, "status")
+        await self._api.send("PATCH", call, path, {"status": status}, content_type=MERGE_PATCH)
+
+    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
+        """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
+        called, time = f"{name[:200]}.{event.key}", at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        of = {"apiVersion": _RESOURCES.api_version, "kind": KIND, "namespace": namespace, "name": name, "uid": uid}
+        body = {
+            "metadata": {"name": called, "namespace": namespace},
+            "involvedObject": of,
+            "type": "Warning" if event.is_warning else "Normal",
+            "reason": event.reason,
+            "message": event.message[:MAX_MESSAGE],
+            "count": 1,
+            "firstTimestamp": time,
+            "lastTimestamp": time,
+            "source": {"component": "weir"},
+        }
+        try:
+            await self._api.send("POST", Call("create", "events", namespace, called), _EVENTS.path(namespace), body)
+        except ApiFailed as error:
+            if error.status != 409:  # the process before has recorded it
+                raise
 
 
 async def resource_exists(resources: Resources, application: str) -> bool:

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from weir_contracts import Outcome, ScalingPolicy
+from weir_contracts import Outcome, ScalingPolicy, format_duration
 from weir_contracts.resource import Condition, PolicyStatus
 from weir_engines.kubernetes.values import count, instant, mapping, name, sequence
 
-from . import messages
 from .core import Summary
 
 FIGURES = frozenset({"lagSeconds", "decision", "decidedAt"})
 """Fields of a status that change all the time."""
+READY = "the policy is in force, its application is observed, and nothing keeps Weir from scaling it"
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,28 @@ _Judged = tuple[str, bool | None, str, str]
 
 def _accepted(refusal: Refusal | None, policy: ScalingPolicy | None) -> _Judged:
     if refusal is None:
-        return "Accepted", True, "InForce", messages.in_force(policy.metadata.version if policy else None)
-    kept = None if policy is None else policy.metadata.generation
-    return "Accepted", False, refusal.reason, messages.not_in_force(refusal.sentence, kept)
+        version = policy.metadata.version if policy else None
+        as_version = "" if version is None else f" as version {version}"
+        return "Accepted", True, "InForce", f"the policy is in force{as_version}"
+    kept_generation = None if policy is None else policy.metadata.generation
+    kept = "" if kept_generation is None else f". Generation {kept_generation} of this resource stays in force"
+    return "Accepted", False, refusal.reason, f"{refusal.sentence}{kept}"
 
 
 def _observed(summary: Summary) -> _Judged:
-    silent = summary.silent
-    return "Observed", not silent, "Silent" if silent else "Current", messages.silent(silent)
+    if summary.silent:
+        return "Observed", False, "Silent", f"no message lately from: {', '.join(summary.silent)}"
+    return "Observed", True, "Current", "all services send messages"
 
 
 def _scalable(summary: Summary) -> _Judged:
     if summary.obstacle_code is not None:
         return "Scalable", False, _camel_case(summary.obstacle_code), summary.obstacle or ""
     if summary.status is None:
-        return "Scalable", None, "NotObserved", messages.NOT_OBSERVED
-    return "Scalable", True, "NoObstacle", messages.no_obstacle(summary.mode)
+        return "Scalable", None, "NotObserved", "the target was not observed yet"
+    requests_nothing = "" if summary.mode == "act" else f"; mode {summary.mode} requests nothing"
+    sentence = f"nothing is known that keeps Weir from scaling the target{requests_nothing}"
+    return "Scalable", True, "NoObstacle", sentence
 
 
 def _ready(judged: Sequence[_Judged]) -> _Judged:
@@ -112,7 +118,7 @@ def _ready(judged: Sequence[_Judged]) -> _Judged:
     odd = sorted((each for each in judged if not each[1]), key=lambda each: each[1] is None)
     if odd:
         return "Ready", *odd[0][1:]
-    return "Ready", True if len(judged) > 1 else None, "Ready", messages.READY
+    return "Ready", True if len(judged) > 1 else None, "Ready", READY
 
 
 def _camel_case(code: str) -> str:
@@ -123,8 +129,12 @@ def _objective_met(summary: Summary, bound_seconds: float) -> _Judged:
     is_met = None if summary.lag_seconds is None else summary.lag_seconds <= bound_seconds
     if summary.lower_bounds.get("lag_seconds", 0.0) > bound_seconds:
         is_met = False
-    reason = {True: "WithinMaxLag", False: "AboveMaxLag", None: "LagUnknown"}[is_met]
-    return "ObjectiveMet", is_met, reason, messages.objective_met(is_met, bound_seconds)
+    bound = f"maxLag of {format_duration(timedelta(seconds=bound_seconds))}"
+    if is_met is None:
+        return "ObjectiveMet", None, "LagUnknown", f"lag is unknown; the policy has a {bound}"
+    if is_met:
+        return "ObjectiveMet", True, "WithinMaxLag", f"lag is within the {bound}"
+    return "ObjectiveMet", False, "AboveMaxLag", f"lag exceeds the {bound}"
 
 
 def _figures(summary: Summary) -> dict[str, Any]:

@@ -1,24 +1,23 @@
-"""The shell: stores the messages of the loop, and rebuilds an emptied store. `publisher` publishes policies from the
-outbox."""
+"""The shell: stores the messages of the loop, rebuilds an emptied store, and counts dead letters. `publisher` publishes
+policies from the outbox."""
 
 import asyncio
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 from prometheus_client import Counter
 
-from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, precedes
-from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
-from weir_runtime.bus import UNSIGNED_HEADER, Bus, NewestVersions, Record, version_of
+from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, ScalingPolicy, precedes
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
+from weir_runtime.bus import UNSIGNED_HEADER, Bus, Consumer, NewestVersions, PartitionsChanged, Record, version_of
 from weir_runtime.clock import Clock
-from weir_runtime.loop import Stop, canonical_line, run_forever
+from weir_runtime.loop import CardinalityLimiter, Stop, canonical_line, run_forever
 from weir_runtime.messages import DeadLetters, Undecodable, decode, readable
 
-from .consumers import Batches
 from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, kind_of, remember
 from .gauges import ApplicationGauges
 from .store import RETRY_SECONDS, Store, StoreFull, StoreUnavailable, VersionConflict
@@ -33,6 +32,63 @@ READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] =
 }
 _log = structlog.get_logger("knowledge")
 _REMEMBERED = Counter("weir_knowledge_messages_total", "Messages stored", ["kind"])
+_DEAD_LETTERS = Counter(
+    "weir_knowledge_dead_letters_total",
+    "Dead letters of all services, as their topic has them",
+    ["service", "topic", "code"],
+)
+_SUPPRESSED = Counter(
+    "weir_knowledge_dead_letters_suppressed_total",
+    "Unreadable messages without a dead letter, as the next dead letter of their process counts them",
+    ["service"],
+)
+_service, _topic, _code = CardinalityLimiter(20), CardinalityLimiter(50), CardinalityLimiter(20)
+Take = Callable[[list[Record]], Awaitable[None]]
+"""Stores a batch. `StoreFull` and `StoreUnavailable` repeat it; an empty batch is taken as well."""
+
+
+@dataclass(eq=False, repr=False)
+class Batches:
+    """Hands the records of topics to `take`, batch by batch, and commits each afterwards. An outage of the store skips
+    no record.
+
+    While the store is full, the batch is tried every `retry_seconds`, and that is logged once.
+    """
+
+    bus: Bus
+    topics: Sequence[str]
+    group: str
+    take: Take
+    on_revoked: PartitionsChanged | None = None
+    retry_seconds: float = RETRY_SECONDS
+    _pending: list[Record] = field(default_factory=list, init=False)
+    _is_full: bool = field(default=False, init=False)
+
+    async def follow(self, name: str, stop: Stop) -> None:
+        """Take batches until stopped."""
+        consumer = self.bus.consumer(self.topics, self.group, on_revoked=self.on_revoked)
+        try:
+            await run_forever(name, lambda: self._cycle(consumer, stop), stop)
+        finally:
+            await consumer.close()
+
+    async def _cycle(self, consumer: Consumer, stop: Stop) -> None:
+        if not self._pending:
+            self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
+        try:
+            await self.take(self._pending)
+        except StoreFull as error:
+            if not self._is_full:
+                _log.warning("store-full", reason=str(error), retry_in_seconds=self.retry_seconds)
+            self._is_full = True
+            await stop.wait(self.retry_seconds)
+            return
+        if self._is_full:
+            self._is_full = False
+            _log.info("store-has-room")
+        if self._pending:
+            await consumer.commit()
+            self._pending = []
 
 
 @dataclass(eq=False, repr=False)
@@ -291,3 +347,27 @@ def _instant(message: Event) -> tuple[float, int]:
     at = message.at if isinstance(message, Outcome) else message.observed_at
     order = (Observation, Analysis, Plan, Outcome).index(type(message))
     return at.timestamp(), order
+
+
+async def count_dead_letters(bus: Bus, stop: Stop) -> None:
+    """Count the dead letters of every service until stopped. The analyzer's are written in Spark workers, without a
+    counter."""
+
+    async def take(records: list[Record]) -> None:
+        for record in records:
+            count_dead_letter(record)
+
+    await Batches(bus, [DEAD_LETTERS.name], "weir-knowledge-dead-letters", take).follow("dead-letters", stop)
+
+
+def count_dead_letter(record: Record) -> None:
+    """Count one. An undecodable record counts as `unknown`: its dead letter would be undecodable again."""
+    if record.value is None:
+        return
+    try:
+        letter = decode(record, DeadLetter).message
+    except Undecodable:
+        _DEAD_LETTERS.labels("unknown", record.topic, "unknown").inc()
+        return
+    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _code(letter.code)).inc()
+    _SUPPRESSED.labels(_service(letter.service)).inc(letter.suppressed)

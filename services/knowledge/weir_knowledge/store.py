@@ -16,6 +16,9 @@ RETRY_SECONDS = 5.0
 """Between two attempts to write to a full store."""
 
 
+INCOMPLETE = "the store is being compared with the topics, since it is new or lost its data: try again in some seconds"
+
+
 class StoreUnavailable(Exception):
     """The store cannot be reached; a retry may succeed."""
 

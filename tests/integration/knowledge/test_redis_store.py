@@ -16,10 +16,8 @@ from testbed.process import free_port
 from testbed.redis import RedisServer
 from tests.unit.knowledge.builders import APP, action, analysis, documents, observation, outcome, plan
 from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite, noise
-from weir_knowledge.adapters.feed import EVENTS
-from weir_knowledge.adapters.history import history_keys
+from weir_knowledge.adapters.layout import EVENTS, changes, history_keys
 from weir_knowledge.adapters.redis import STATE, RedisStore
-from weir_knowledge.adapters.state_documents import changes
 from weir_knowledge.core import End, HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
 from weir_knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 

@@ -26,9 +26,8 @@ from tests.unit.planner.plugin import LOOPBACK
 from tests.unit.planner.test_service import InProcess
 from weir_contracts import Plan, PlannerRegistration, PlanReply, PlanRequest, parse_policy
 from weir_contracts.topics import PLANS
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.planners import Planners

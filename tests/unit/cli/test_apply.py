@@ -18,9 +18,8 @@ from tests.unit.knowledge.builders import NOON, document
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_cli.client import Client
 from weir_knowledge.__main__ import api
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_runtime.access import Problem
 from weir_runtime.clock import FakeClock
 

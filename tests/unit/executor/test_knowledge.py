@@ -17,11 +17,10 @@ from weir_executor.core.observed import Conflict, Recorded, Step
 from weir_executor.core.table import Event
 from weir_executor.knowledge import TOKEN_SETTING, HttpKnowledge, Knowledge, MemoryKnowledge, NotUsable
 from weir_executor.settings import Settings
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.core import State
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application

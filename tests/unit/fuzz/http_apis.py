@@ -10,12 +10,11 @@ from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import FixedRegistrations
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, example
 from weir_knowledge.__main__ import api
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
 from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router

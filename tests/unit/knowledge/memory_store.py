@@ -7,8 +7,8 @@ from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy
 from weir_knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
-from weir_knowledge.messages import incomplete
 from weir_knowledge.store import (
+    INCOMPLETE,
     NOTHING_NEW,
     FeedEvent,
     OutboxEntry,
@@ -62,7 +62,7 @@ class MemoryStore:
 
     def _need_completeness(self) -> None:
         if not self._whole:
-            raise StoreUnavailable(incomplete())
+            raise StoreUnavailable(INCOMPLETE)
 
     async def close(self) -> None:
         return

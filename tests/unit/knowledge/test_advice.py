@@ -8,7 +8,7 @@ import pytest
 from tests.unit.knowledge.builders import at
 from tests.unit.planner.build import analysis, point, policy, request
 from weir_contracts import Analysis, Plan, PlanReply, PlanState
-from weir_knowledge.advice import Advice, advice_view, advised
+from weir_knowledge.spend import Advice, advice_view, advised
 from weir_planner.core.decide import make_plan
 
 KEPT: dict[str, Any] = {"code": "objective-held", "sentence": "lag stays at 0.0 s or less"}

@@ -15,12 +15,11 @@ from tests.unit.knowledge.builders import APP, NOON, action, analysis, document,
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import Deployment, PolicySpec
 from weir_knowledge.__main__ import api
-from weir_knowledge.adapters.planner import PlannerAway, PlannerCatalogue, named
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
 from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerAway, PlannerCatalogue, PolicyChanges, named
 from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, plan, policy
 from tests.unit.knowledge.test_publisher import House, Process
 from weir_knowledge.core import HistoryLimits, State, remember
-from weir_knowledge.leftovers import DELETIONS_KEPT, Leftovers
+from weir_knowledge.publisher import DELETIONS_KEPT, Leftovers
 
 FORGET_SECONDS = 3600.0
 

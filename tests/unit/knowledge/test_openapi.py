@@ -11,11 +11,10 @@ from pydantic import TypeAdapter
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_knowledge import documents
 from weir_knowledge.__main__ import api
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_runtime.clock import FakeClock
 from weir_runtime.service import Health, health_router
 

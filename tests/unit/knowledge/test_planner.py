@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from tests.unit.knowledge.builders import document
 from tests.unit.planner.test_registrations import Cluster, cluster
 from weir_contracts import PolicySpec
-from weir_knowledge.adapters.planner import PlannerAway, PlannerCatalogue
+from weir_knowledge.policy_changes import PlannerAway, PlannerCatalogue
 
 __all__ = ["cluster"]
 TOKEN = SecretStr("may-read")

@@ -17,9 +17,8 @@ from weir_analyzer.core import advance
 from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.core import HistoryLimits, State, remember
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.publisher import _OUTBOX as OUTBOX
 from weir_knowledge.publisher import PolicyPublisher
 from weir_knowledge.service import Knowledge

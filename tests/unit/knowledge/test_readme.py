@@ -5,11 +5,10 @@ from pathlib import Path
 from fastapi.routing import APIRoute
 
 from tests.unit.knowledge.memory_store import MemoryStore
-from weir_knowledge.adapters.planner import PlannerCatalogue
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.service import READ
 from weir_knowledge.settings import KnowledgeSettings
 from weir_runtime.clock import FakeClock

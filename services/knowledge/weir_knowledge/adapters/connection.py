@@ -9,13 +9,15 @@ import redis.asyncio as redis
 from pydantic import SecretStr
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError, WatchError
 
-from weir_knowledge import messages
 from weir_knowledge.store import StoreFull, StoreUnavailable
 
 ATTEMPTS = 50
 """Of a write that others precede: each failure is the success of another writer."""
 ROOM_AGAIN_SHARE = 0.9
 """After a refused write Redis counts as full above this share of its limit: the refused write needs room itself."""
+
+CREDENTIALS_ADVICE = "set user and password in WEIR_KNOWLEDGE_REDIS_URL (redis://user:password@host:6379/0)"
+ROOM_ADVICE = "raise maxmemory, or lower WEIR_KNOWLEDGE_EVENTS_MEGABYTES"
 
 MARK = b"\x00"
 MIN_PACKED_CHARACTERS = 100
@@ -51,12 +53,12 @@ class Connection:
             raise
         except (AuthenticationError, NoPermissionError) as error:
             # Never the password: only the server's message, and the setting.
-            raise StoreUnavailable(messages.redis_refused(error)) from error
+            raise StoreUnavailable(f"redis: {error}: {CREDENTIALS_ADVICE}") from error
         except (RedisError, OSError) as error:
             if "'maxmemory'" not in str(error):  # a script raises another class of error than a command
                 raise StoreUnavailable(f"redis: {error}") from error
             self.refused = True
-        raise StoreFull(messages.redis_full(await self._memory()))
+        raise StoreFull(_full(await self._memory()))
 
     async def if_allowed(self, work: Awaitable[Any]) -> Any:
         """The same for a command that not every Redis or user permits: None if it is refused."""
@@ -90,7 +92,7 @@ class Connection:
                 pipeline.eval(text, len(keys), *keys, *arguments)
                 with suppress(WatchError):
                     return (await self.do(pipeline.execute()))[0]
-        raise StoreUnavailable(messages.redis_contended(key, ATTEMPTS))
+        raise StoreUnavailable(f"redis: {key} was changed {ATTEMPTS} times while it was read: try again")
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -107,7 +109,7 @@ class Connection:
         if is_full(memory, after_refusal=refused):
             # A Redis that hides its memory use is full again with the next refused write.
             self.refused = refused and bool(memory)
-            raise StoreFull(messages.redis_full(memory))
+            raise StoreFull(_full(memory))
 
     async def _memory(self) -> Mapping[str, Any]:
         """Return `INFO memory`; empty if it is not permitted."""
@@ -125,6 +127,13 @@ def is_full(memory: Mapping[str, Any], *, after_refusal: bool) -> bool:
         return False
     used = memory["used_memory"] - memory.get("mem_not_counted_for_evict", 0)
     return bool(used > limit * (ROOM_AGAIN_SHARE if after_refusal else 1.0))
+
+
+def _full(memory: Mapping[str, Any]) -> str:
+    used = "all memory that it may use (maxmemory)"
+    if memory.get("maxmemory"):
+        used = f"{memory['used_memory'] / 1e6:.0f} MB of the {memory['maxmemory'] / 1e6:.0f} MB that it may (maxmemory)"
+    return f"redis is full: it uses {used} and refuses writes: {ROOM_ADVICE}"
 
 
 def pack(text: str) -> bytes:

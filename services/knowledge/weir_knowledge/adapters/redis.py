@@ -10,14 +10,12 @@ from typing import Any
 from pydantic import SecretStr
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy
-from weir_knowledge import messages
-from weir_knowledge.adapters import state_documents
+from weir_knowledge.adapters import layout
 from weir_knowledge.adapters.connection import Connection, pack
-from weir_knowledge.adapters.feed import EVENT_BYTES, RedisFeed
-from weir_knowledge.adapters.history import RedisHistory, history_keys
-from weir_knowledge.adapters.state_documents import Stored
+from weir_knowledge.adapters.layout import EVENT_BYTES, RedisFeed, RedisHistory, Stored, history_keys
 from weir_knowledge.core import KINDS, HistoryEntry, Kind, Newest, State
 from weir_knowledge.store import (
+    INCOMPLETE,
     NOTHING_NEW,
     FeedEvent,
     OutboxEntry,
@@ -116,7 +114,7 @@ class RedisStore(Connection):
         history_seconds: float = 86_400.0,
     ) -> None:
         super().__init__(url, timeout_seconds)
-        self._cache = state_documents.state_cache(state_cache_bytes)
+        self._cache = layout.state_cache(state_cache_bytes)
         self._feed = RedisFeed(self, events_kept, events_bytes)
         self._history = RedisHistory(self, history_kept, history_seconds)
 
@@ -167,7 +165,7 @@ class RedisStore(Connection):
         else:
             done, current = await self.script_unchanged(POLICIES, check, _PUT_POLICY, keys, *arguments)
         if done == 3:
-            raise StoreUnavailable(messages.incomplete())
+            raise StoreUnavailable(INCOMPLETE)
         if done == 0:
             raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
         return bool(done == 1)
@@ -226,7 +224,7 @@ class RedisStore(Connection):
             piece = unread[begin : begin + MAX_STATES_READ]
             hashes = await self.batch(("HGETALL", STATE + name) for name in piece)
             for name, fields in zip(piece, hashes, strict=True):
-                stored = state_documents.read(name, fields)
+                stored = layout.read(name, fields)
                 self._cache.pop(name, None)
                 if stored is not None:
                     self._keep(name, stored)
@@ -235,10 +233,10 @@ class RedisStore(Connection):
         return found
 
     async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
-        names = [state_documents.VERSION, *state_documents.SUMS, *kinds]
+        names = [layout.VERSION, *layout.SUMS, *kinds]
         found = await self.do(self.client.hmget(STATE + application, names))
         fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
-        return state_documents.read_newest(application, fields) if state_documents.VERSION in fields else None
+        return layout.read_newest(application, fields) if layout.VERSION in fields else None
 
     def _keep(self, application: str, stored: Stored) -> None:
         # A state larger than the cache is read again each time.
@@ -269,7 +267,7 @@ class RedisStore(Connection):
         async with self.client.pipeline(transaction=True) as pipeline:
             for state in states:
                 name, before = state.application, cached.get(state.application)
-                change = state_documents.changes(
+                change = layout.changes(
                     None if before is None else before.state, state, newest.get(name, {}), there.get(name, ())
                 )
                 pipeline.hset(STATE + name, mapping=change.packed(once))
@@ -301,14 +299,14 @@ class RedisStore(Connection):
         cached = await self._as_remembered(remembered)
         changed = [name for name, stored in remembered.items() if stored is not None and name not in cached]
         if changed:
-            raise StoreUnavailable(messages.state_changed(changed[0]))
+            raise StoreUnavailable(f"redis: {changed[0]} was changed by another replica meanwhile")
         return cached
 
     async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
         """Return the cached states that are still the stored ones: another replica may have owned an application in
         between."""
         cached = {name: stored for name, stored in remembered.items() if stored is not None}
-        versions = await self.batch(("HGET", STATE + name, state_documents.VERSION) for name in cached)
+        versions = await self.batch(("HGET", STATE + name, layout.VERSION) for name in cached)
         return {
             name: stored
             for (name, stored), version in zip(cached.items(), versions, strict=True)
