@@ -215,7 +215,7 @@ class StreamsObserver:
             streams = policy.subject.application.kafka_streams
             metrics = self._metrics if streams is not None and streams.metrics is not None else None
             group = GroupCollector(policy.subject, self._brokers, self._clock, metrics)
-            self._collector = ApplicationCollector(group, None, self._clock)
+            self._collector = ApplicationCollector(group, self._clock)
         read = await self._collector.read(policy)
         return Readings(
             policy=policy,

@@ -15,6 +15,7 @@ from tests.kubernetes.workloads import deployment
 from tests.unit.engines.workloads_suite import WorkloadsSuite, World, until
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.application import WorkloadRef
+from weir_engines.engine import Engines, Resources
 from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.watches import Pauses
@@ -385,9 +386,10 @@ async def test_200_workloads_at_rest_cost_few_requests(cluster: KubernetesCluste
     names = [f"orders-{i:03}" for i in range(200)]
     cluster.apply(*(deployment(name, 1 if i < 20 else 0) for i, name in enumerate(names)), namespace=namespace)
     access = cluster.identity("monitor", READS, namespace=namespace)
-    reader = KubernetesWorkloads(KubernetesApi(Access.of(access.url, access.ca_file, access.token_file)))
+    api = KubernetesApi(Access.of(access.url, access.ca_file, access.token_file))
     clock = SystemClock()
-    collectors = Collectors(clock, 2.0, workloads=reader, namespaces=frozenset({namespace}))
+    engines = Engines(Resources(clock, 2.0, namespaces=frozenset({namespace}), kubernetes=api))
+    collectors = Collectors(engines)
     policies = [_policy(namespace, name) for name in names]
     own = [collectors.new(policy) for policy in policies]
     try:
@@ -416,4 +418,4 @@ async def test_200_workloads_at_rest_cost_few_requests(cluster: KubernetesCluste
         ]
     finally:
         await asyncio.gather(*(each.close() for each in own))
-        await collectors.close()
+        await engines.close()

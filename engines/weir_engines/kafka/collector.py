@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import httpx
@@ -144,7 +144,13 @@ class GroupCollector:
     """Collector of one group. It reports failures as problems in the scrape and does not raise them."""
 
     def __init__(
-        self, subject: Subject, brokers: Brokers, clock: Clock, metrics: InstanceMetricsCollector | None = None
+        self,
+        subject: Subject,
+        brokers: Brokers,
+        clock: Clock,
+        metrics: InstanceMetricsCollector | None = None,
+        *,
+        on_closed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         kafka, group_id = subject.signals.kafka, subject.application.group_id
         if kafka is None or group_id is None:
@@ -154,7 +160,7 @@ class GroupCollector:
         self._kafka: KafkaSignals = kafka
         self._brokers = brokers
         self._clock = clock
-        self._partitions = GroupPartitions(kafka, brokers, group_id)
+        self._partitions = GroupPartitions(kafka, brokers, group_id, on_closed=on_closed)
         self._metrics = metrics
         self._meter = GroupMeter()
         self._busy = BusyMeter()
@@ -162,9 +168,10 @@ class GroupCollector:
         self._decoded: DescribedGroup | None = None
 
     async def close(self) -> None:
-        """End the connections to the metrics endpoints; the brokers are shared."""
+        """End the connections to the metrics endpoints, and the use of the brokers."""
         if self._metrics is not None:
             await self._metrics.close()
+        await self._partitions.close()
 
     async def scrape(self) -> Scrape:
         """Return the group as its brokers report it now."""

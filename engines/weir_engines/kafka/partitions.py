@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
@@ -64,14 +64,28 @@ class KafkaReadings:
 class PartitionCollector:
     """Offsets of one application's sources. Never raises: an unreadable one is a problem in the readings."""
 
-    def __init__(self, signals: KafkaSignals, brokers: Brokers, group_id: str | None = None) -> None:
+    def __init__(
+        self,
+        signals: KafkaSignals,
+        brokers: Brokers,
+        group_id: str | None = None,
+        *,
+        on_closed: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`on_closed` ends the use of the brokers, which others share."""
         self._signals = signals
         self._brokers = brokers
         self._group_id = group_id or signals.group_id
+        self._on_closed = on_closed
         self._named: dict[str, frozenset[str]] = {}
         self._histories: dict[Place, PartitionHistory] = {}
         self._waiting: dict[tuple[str, Place], Waiting] = {}
         """Positions that are not their log's end, by source and place."""
+
+    async def close(self) -> None:
+        """End the use of the brokers. Call it once."""
+        if self._on_closed is not None:
+            await self._on_closed()
 
     async def scrape(self, sources: Mapping[str, Positions], now: datetime) -> KafkaReadings:
         """Return the offsets of all partitions of these sources."""

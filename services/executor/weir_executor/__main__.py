@@ -4,10 +4,8 @@ import asyncio
 import sys
 from uuid import uuid4
 
-from weir_engines.endpoint.driver import EndpointDriver
-from weir_engines.flink.driver import FlinkDriver
-from weir_engines.kafka.coordinators import KafkaGroups
-from weir_engines.kubernetes.driver import KubernetesDriver, Workloads
+from weir_engines.engine import Engines, Resources
+from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_executor.knowledge import HttpKnowledge
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
@@ -24,32 +22,24 @@ async def start(settings: Settings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = settings.bus(clock)
-    flink = FlinkDriver(
-        clock,
-        settings.flink_credentials,
-        timeout_seconds=settings.target_timeout_seconds,
-        allowed=settings.targets(),
-    )
-    groups = KafkaGroups(
-        clock,
-        settings.broker_credentials,
-        timeout_seconds=settings.target_timeout_seconds,
-        allowed=settings.targets(),
-    )
-    kubernetes = KubernetesDriver(clock, flink, _workloads(settings), settings.namespaces, groups=groups)
-    endpoint = EndpointDriver(
-        clock,
-        groups,
-        settings.credentials,
-        timeout_seconds=settings.target_timeout_seconds,
-        allowed=settings.targets(),
+    engines = Engines(
+        Resources(
+            clock,
+            settings.target_timeout_seconds,
+            settings.reach(),
+            namespaces=settings.namespaces,
+            kubernetes=_kubernetes(settings),
+            flink_credentials=settings.flink_credentials,
+            broker_credentials=settings.broker_credentials,
+            endpoint_credentials=settings.credentials,
+        )
     )
     knowledge = HttpKnowledge(
         async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
     )
     executor = Executor(
         bus,
-        {"flink": flink, "kubernetes": kubernetes, "endpoint": endpoint},
+        engines.drivers,
         knowledge,
         clock,
         settings.rules(),
@@ -70,9 +60,7 @@ async def start(settings: Settings) -> int:
             await executor.run(stop)
 
     async def close() -> None:
-        await kubernetes.close()
-        await endpoint.close()
-        await flink.close()
+        await engines.close()
         await knowledge.close()
         await bus.close()
 
@@ -80,15 +68,12 @@ async def start(settings: Settings) -> int:
     return await run_service("executor", settings, app=app, tasks=tasks, on_stopped=close)
 
 
-def _workloads(settings: Settings) -> Workloads | None:
-    """Return the workloads of the cluster, or None unless a setting lists namespaces."""
+def _kubernetes(settings: Settings) -> KubernetesApi | None:
+    """Return the client of the cluster, or None unless a setting lists namespaces."""
     if not settings.uses_kubernetes:
         return None
-    from weir_engines.kubernetes.api import Access, KubernetesApi
-    from weir_engines.kubernetes.scaling import ApiWorkloads
-
     access = settings.kubernetes_access(Access.of)
-    return ApiWorkloads(KubernetesApi(access, timeout_seconds=settings.target_timeout_seconds))
+    return KubernetesApi(access, timeout_seconds=settings.target_timeout_seconds)
 
 
 def main() -> int:

@@ -12,13 +12,13 @@ from pydantic import SecretStr
 
 from weir_contracts import ActionState, InvalidDocument, PlannerChoice, PlannerFallback, PolicySpec, ScalingPolicy
 from weir_contracts.resource import RELEASE
+from weir_engines.engine import claims, may_be_same, names, rival
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.clock import Clock
 from weir_runtime.http_client import async_client
 from weir_runtime.reach import REACH, Reach
 
 from .store import INCOMPLETE, Store, StoreUnavailable, TargetTaken, VersionConflict
-from .targets import claims, may_be_same_job, rival, runs
 
 _LOG = structlog.get_logger("policies")
 Owner = Literal["rest", "resource"]
@@ -217,10 +217,13 @@ class PolicyChanges:
     async def _check_job(self, policy: ScalingPolicy) -> None:
         """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
         observation."""
-        for other in may_be_same_job(policy, await self.store.policies()):
-            newest = await self.store.newest(other, ["observation"])
-            if runs(newest.observation if newest else None, policy.subject.flink.job):
-                raise _taken(policy, other)
+        for other in await self.store.policies():
+            if other.application == policy.application or not may_be_same(policy.subject, other.subject):
+                continue
+            newest = await self.store.newest(other.application, ["observation"])
+            deployment = newest.observation.deployment if newest and newest.observation else None
+            if deployment is not None and names(policy.subject, deployment):
+                raise _taken(policy, other.application)
 
     async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
         """Stop planning; the policy says in which mode it resumes."""

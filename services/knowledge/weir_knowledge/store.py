@@ -92,7 +92,7 @@ class Store(Protocol):
 
         `expected` is the version to replace (0: none; None: any). `VersionConflict` for another one, and for a policy
         that is not newer than its deletion. `TargetTaken` for a new target that another policy claims
-        (`targets.claims`). `StoreUnavailable` while the store is not complete: a policy that is still to be restored could
+        (`claims` of the engines). `StoreUnavailable` while the store is not complete: a policy that is still to be restored could
         have a higher version, and what was accepted here would be lost to it.
         """
 

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
+from weir_engines.engine import Engines, Resources
 from weir_engines.kubernetes.api import Access, KubernetesApi
-from weir_engines.kubernetes.cluster import KubernetesWorkloads
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
@@ -20,16 +20,18 @@ async def run(settings: MonitorSettings) -> int:
     """Compose and run until stopped; returns the exit code."""
     clock = SystemClock()
     bus = settings.bus(clock)
-    collectors = Collectors(
-        clock,
-        settings.call_timeout_seconds,
-        settings.reach(),
-        workloads=_workloads(settings),
-        namespaces=settings.namespaces,
-        credentials=settings.broker_credentials,
-        flink_credentials=settings.flink_credentials,
+    engines = Engines(
+        Resources(
+            clock,
+            settings.call_timeout_seconds,
+            settings.reach(),
+            namespaces=settings.namespaces,
+            kubernetes=_kubernetes(settings),
+            flink_credentials=settings.flink_credentials,
+            broker_credentials=settings.broker_credentials,
+        )
     )
-    monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
+    monitor = Monitor(bus, clock, Collectors(engines).new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
     checks = Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("policies", monitor.ping)
@@ -41,18 +43,18 @@ async def run(settings: MonitorSettings) -> int:
             await monitor.run(stop)
 
     async def close() -> None:
-        await collectors.close()
+        await engines.close()
         await bus.close()
 
     return await run_service("monitor", settings, app=app, tasks={"monitor": watch}, on_stopped=close)
 
 
-def _workloads(settings: MonitorSettings) -> KubernetesWorkloads | None:
-    """Return the workloads of the cluster, or None unless a setting lists namespaces."""
+def _kubernetes(settings: MonitorSettings) -> KubernetesApi | None:
+    """Return the client of the cluster, or None unless a setting lists namespaces."""
     if not settings.uses_kubernetes:
         return None
     access = settings.kubernetes_access(Access.of)
-    return KubernetesWorkloads(KubernetesApi(access, timeout_seconds=settings.scrape_timeout_seconds))
+    return KubernetesApi(access, timeout_seconds=settings.scrape_timeout_seconds)
 
 
 def main() -> int:

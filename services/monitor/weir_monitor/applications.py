@@ -1,42 +1,34 @@
 """Collector of one application: its engine, then the partitions of its sources at the brokers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from weir_contracts import Problem, ScalingPolicy, Subject
-from weir_engines.flink.collector import FlinkCollector
-from weir_engines.kafka.brokers import BrokersPool, Cluster, KafkaBrokers
-from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector
-from weir_engines.kafka.partitions import Brokers, KafkaReadings, PartitionCollector
-from weir_engines.kubernetes.cluster import WorkloadReader
-from weir_engines.kubernetes.collector import InstancePodsCollector, ServiceCollector
-from weir_engines.kubernetes.signals import ServiceMeter
+from weir_contracts import Problem, ScalingPolicy
+from weir_engines.engine import Engines, Meter
+from weir_engines.kafka.engine import KafkaEngine
+from weir_engines.kafka.partitions import KafkaReadings, PartitionCollector
 from weir_engines.scrape import Collector, Scrape
-from weir_monitor.core import Readings
-from weir_monitor.prometheus import PrometheusCollector, SignalReadings
 from weir_runtime.clock import Clock
-from weir_runtime.policy_credentials import BrokerCredentials, HttpCredential, credentials_for
-from weir_runtime.reach import REACH, Reach
+
+from .core import Readings
+from .prometheus import PrometheusCollector, SignalReadings
 
 
 class ApplicationCollector:
-    """Collectors of one policy. `on_closed` releases the resources that it shares with others."""
+    """Collectors of one policy."""
 
     def __init__(
         self,
         engine: Collector,
-        partitions: PartitionCollector | None,
         clock: Clock,
-        on_closed: Callable[[], Awaitable[None]] | None = None,
         *,
+        partitions: PartitionCollector | None = None,
         signals: PrometheusCollector | None = None,
-        meter: ServiceMeter | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._engine = engine
-        self._partitions = partitions
         self._clock = clock
-        self._on_closed = on_closed
+        self._partitions = partitions
         self._signals = signals
         self._meter = meter
 
@@ -59,12 +51,10 @@ class ApplicationCollector:
         return await self._partitions.scrape(scrape.sources, self._clock.now())
 
     async def close(self) -> None:
-        """Close the collectors and release shared resources. Call it once."""
-        await self._engine.close()
-        if self._signals is not None:
-            await self._signals.close()
-        if self._on_closed is not None:
-            await self._on_closed()
+        """Close the collectors. Call it once."""
+        for each in (self._engine, self._signals, self._partitions):
+            if each is not None:
+                await each.close()
 
 
 @dataclass
@@ -81,88 +71,24 @@ class _OutOfReach:
         """Do nothing: nothing was opened."""
 
 
-@dataclass
 class Collectors:
-    """Factory of the policies' collectors, which share connections to brokers and the watches of a Kubernetes cluster."""
+    """Factory of the policies' collectors, which share what the engines opened."""
 
-    clock: Clock
-    call_timeout_seconds: float
-    reach: Reach = REACH
-    """What policies may name."""
-    workloads: WorkloadReader | None = None
-    namespaces: Set[str] = frozenset()
-    """Namespaces whose workloads policies may name."""
-    credentials: Mapping[str, BrokerCredentials] = field(default_factory=dict)
-    """TLS and SASL settings of brokers, by name."""
-    flink_credentials: Mapping[str, HttpCredential] = field(default_factory=dict)
-    """Credentials of Flink clusters, by name."""
-
-    def __post_init__(self) -> None:
-        self._pool = BrokersPool(self._open_brokers)
-
-    def _open_brokers(self, cluster: Cluster) -> KafkaBrokers:
-        servers, name = cluster
-        return KafkaBrokers(
-            servers,
-            self.call_timeout_seconds,
-            self.clock,
-            self.reach.allowed,
-            credentials=lambda: credentials_for(name, servers, self.credentials),
-        )
-
-    async def close(self) -> None:
-        """End the watches of the Kubernetes cluster."""
-        if self.workloads is not None:
-            await self.workloads.close()
-
-    def _engine(self, policy: ScalingPolicy, brokers: Brokers | None) -> Collector:
-        """Return the collector of the application's engine: one branch per engine."""
-        subject, engine = policy.subject, policy.subject.application.engine
-        on_pods = subject.target.kubernetes is not None
-        collector: Collector
-        if engine == "service":
-            return ServiceCollector(subject, self.workloads, self.namespaces, self.clock)
-        if engine == "flink":
-            collector = FlinkCollector(
-                subject.flink,
-                self.call_timeout_seconds,
-                self.reach.allowed,
-                credentials=self.flink_credentials,
-                reads_task_managers=not on_pods,
-            )
-        elif brokers is not None:
-            collector = GroupCollector(subject, brokers, self.clock, self._metrics(subject))
-        else:
-            raise ValueError(f"{subject.id}: a consumer group needs signals.kafka")
-        return InstancePodsCollector(collector, subject, self.workloads, self.namespaces) if on_pods else collector
-
-    def _metrics(self, subject: Subject) -> InstanceMetricsCollector | None:
-        streams = subject.application.kafka_streams
-        if streams is None or streams.metrics is None:
-            return None
-        target = subject.target.endpoint
-        return InstanceMetricsCollector(streams.metrics, target, self.call_timeout_seconds, self.reach.allowed)
-
-    def _signals(self, policy: ScalingPolicy) -> PrometheusCollector | None:
-        signals = policy.spec.signals.prometheus
-        if signals is None:
-            return None
-        return PrometheusCollector(signals, self.call_timeout_seconds, self.reach.allowed)
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
 
     def new(self, policy: ScalingPolicy) -> ApplicationCollector:
         """Return the collector of a policy; the caller closes it. It reads nothing of a policy that names what its namespace
         may not."""
-        if (refused := self.reach.refusal(policy.subject)) is not None:
-            return ApplicationCollector(_OutOfReach(*refused), None, self.clock)
-        service, kafka = policy.subject.application.service, policy.spec.signals.kafka
-        cluster = None if kafka is None else (kafka.bootstrap_servers, kafka.credentials)
-        brokers = None if cluster is None else self._pool.take(cluster)
-        reads_itself = policy.subject.application.group_id is not None
+        engines, resources, subject = self._engines, self._engines.resources, policy.subject
+        if (refused := resources.reach.refusal(subject)) is not None:
+            return ApplicationCollector(_OutOfReach(*refused), resources.clock)
+        prometheus = policy.spec.signals.prometheus
+        seconds, allowed = resources.timeout_seconds, resources.reach.allowed
         return ApplicationCollector(
-            self._engine(policy, brokers),
-            None if kafka is None or brokers is None or reads_itself else PartitionCollector(kafka, brokers),
-            self.clock,
-            None if cluster is None else lambda: self._pool.release(cluster),
-            signals=self._signals(policy),
-            meter=None if service is None else ServiceMeter(service),
+            engines.collector(subject),
+            resources.clock,
+            partitions=engines.of(KafkaEngine).partitions(subject),
+            signals=None if prometheus is None else PrometheusCollector(prometheus, seconds, allowed),
+            meter=engines.reader(subject).meter(subject),
         )

@@ -19,6 +19,7 @@ from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_polic
 from weir_contracts import KafkaSignals, policy_of
 from weir_engines.driver import DepartedMember, Evicted, Snapshot, Unanswered
 from weir_engines.endpoint.driver import EndpointDriver
+from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.coordinators import KafkaGroups, _remove
 from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_monitor.applications import Collectors
@@ -210,7 +211,7 @@ async def test_the_documented_rights_suffice(run_folder: Path) -> None:
         policy = policy_of(
             "shop/orders", application=application, target=target, signals=signals, objective={"maxLag": "30s"}
         )
-        collector = Collectors(SystemClock(), 5.0, credentials=entry).new(policy)
+        collector = Collectors(Engines(Resources(SystemClock(), broker_credentials=entry))).new(policy)
         async with asyncio.timeout(SECONDS):
             while (scrape := (await collector.read(policy)).scrape).status != "running":  # noqa: ASYNC110
                 await asyncio.sleep(0.2)

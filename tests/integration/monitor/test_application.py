@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.integration.monitor.conftest import PARTITIONS, RealJob, Stage
 from tests.unit.monitor.flink_suite import PROCESSED
 from weir_contracts import Observation, OperatorReading, PartitionReading, ScalingPolicy
+from weir_engines.engine import Engines, Resources
 from weir_monitor.applications import ApplicationCollector, Collectors
 from weir_monitor.core import observe
 from weir_runtime.clock import SystemClock
@@ -31,7 +32,7 @@ class Eye:
     def __init__(self, policy: ScalingPolicy) -> None:
         self._clock = SystemClock()
         self._policy = policy
-        self._collector: ApplicationCollector = Collectors(self._clock, 5.0).new(policy)
+        self._collector: ApplicationCollector = Collectors(Engines(Resources(self._clock))).new(policy)
 
     async def look(self) -> Observation:
         return observe(await self._collector.read(self._policy), self._clock.now())

@@ -14,6 +14,7 @@ from testbed.process import free_port
 from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
 from tests.unit.monitor.test_groups import subject
 from weir_contracts import parse_policy
+from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.brokers import KafkaBrokers
 from weir_engines.kafka.collector import GroupCollector
 from weir_monitor.applications import Collectors
@@ -197,7 +198,7 @@ async def test_brokers_that_demand_a_password(kafka: KafkaBroker, password: str,
             },
         }
     )
-    collector = Collectors(SystemClock(), 5.0, credentials={"shop": entry}).new(named)
+    collector = Collectors(Engines(Resources(SystemClock(), broker_credentials={"shop": entry}))).new(named)
     scrape = (await collector.read(named)).scrape
     async with asyncio.timeout(60):
         while scrape.status != status:  # a new cluster makes its coordinator with the first request
@@ -206,7 +207,7 @@ async def test_brokers_that_demand_a_password(kafka: KafkaBroker, password: str,
     await collector.close()
     assert scrape.status == status, scrape.message
     assert settings["sasl.password"] not in str(scrape)
-    refused = Collectors(SystemClock(), 5.0).new(named)
+    refused = Collectors(Engines(Resources(SystemClock()))).new(named)
     unknown = (await refused.read(named)).scrape
     await refused.close()
     assert (unknown.status, "has no entry 'shop'" in unknown.message) == ("unreachable", True)

@@ -17,6 +17,7 @@ from tests.integration.monitor.conftest import Stage
 from tests.unit.monitor.builders import policy
 from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, POLICIES
+from weir_engines.engine import Engines, Resources
 from weir_monitor.applications import Collectors
 from weir_monitor.service import Monitor
 from weir_monitor.settings import MonitorSettings
@@ -54,7 +55,7 @@ class House:
         clock, stop = SystemClock(), Stop()
         bus = KafkaBus(self._servers)
         await bus.start()
-        collectors = Collectors(clock, SETTINGS.call_timeout_seconds)
+        collectors = Collectors(Engines(Resources(clock, SETTINGS.call_timeout_seconds)))
         monitor = Monitor(bus, clock, collectors.new, scrape_timeout_seconds=SETTINGS.scrape_timeout_seconds)
         running = asyncio.create_task(monitor.run(stop))
         try:

@@ -19,6 +19,7 @@ from weir_contracts import (
     Subject,
     Target,
 )
+from weir_engines.engine import claims, rival
 from weir_knowledge.core import (
     MAX_OPEN_CYCLES,
     End,
@@ -32,7 +33,6 @@ from weir_knowledge.core import (
     summarise,
     with_ends,
 )
-from weir_knowledge.targets import claims, rival
 
 LIMITS = HistoryLimits()
 

@@ -41,7 +41,7 @@ class Watched:
     def restart_monitor(self) -> None:
         assert self.policy.spec.signals.kafka is not None
         partitions = PartitionCollector(self.policy.spec.signals.kafka, self.brokers)
-        self.collector = ApplicationCollector(self.flink, partitions, self.clock)
+        self.collector = ApplicationCollector(self.flink, self.clock, partitions=partitions)
 
     @property
     def now_ms(self) -> int:

@@ -1,5 +1,6 @@
 """Collectors of Kubernetes workloads, from the API's objects to the observation and the analysis of it."""
 
+from collections.abc import Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,12 +11,14 @@ from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, pod, workl
 from tests.unit.engines.memory_cluster import MemoryCluster
 from weir_analyzer.core import advance
 from weir_contracts import Observation, ScalingPolicy, parse_policy
+from weir_engines.engine import Engines, Resources
 from weir_engines.kubernetes.collector import ServiceCollector
+from weir_engines.kubernetes.engine import KubernetesEngine
 from weir_engines.kubernetes.polled import PodUsage
 from weir_monitor.applications import ApplicationCollector, Collectors
 from weir_monitor.core import observe
 from weir_monitor.prometheus import PrometheusCollector
-from weir_runtime.clock import FakeClock
+from weir_runtime.clock import Clock, FakeClock
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -40,6 +43,12 @@ def _policy(target: dict[str, Any] | None = None, **spec: Any) -> ScalingPolicy:
     )
 
 
+def _collectors(clock: Clock, found: MemoryCluster, namespaces: Set[str] = frozenset({NAMESPACE})) -> Collectors:
+    engines = Engines(Resources(clock, 2.0, namespaces=namespaces))
+    engines.of(KubernetesEngine).workloads = found
+    return Collectors(engines)
+
+
 def _service(found: MemoryCluster | None, policy: ScalingPolicy, namespaces: tuple[str, ...] = (NAMESPACE,)) -> Any:
     return ServiceCollector(policy.subject, found, frozenset(namespaces), FakeClock(START))
 
@@ -56,7 +65,7 @@ async def test_a_namespace_that_the_settings_do_not_list_is_not_read() -> None:
 async def test_a_namespace_that_is_listed_later_is_read() -> None:
     """By the collector that was refused: a service's list may change under it."""
     namespaces: set[str] = set()
-    collectors = Collectors(FakeClock(START), 2.0, workloads=cluster(), namespaces=namespaces)
+    collectors = _collectors(FakeClock(START), cluster(), namespaces)
     policy = _policy()
     collector = collectors.new(policy)
     assert (await collector.read(policy)).scrape.topology is None
@@ -106,7 +115,7 @@ class _Service:
         transport = httpx.MockTransport(self._answer)
         signals = self.policy.spec.signals.prometheus
         assert signals is not None
-        collectors = Collectors(self.clock, 2.0, workloads=self.cluster, namespaces=frozenset({NAMESPACE}))
+        collectors = _collectors(self.clock, self.cluster)
         self.collector: ApplicationCollector = collectors.new(self.policy)
         self.collector._signals = PrometheusCollector(signals, 2.0, transport=transport)
         self.state = None
@@ -196,7 +205,7 @@ async def test_cpu_from_before_a_change_of_the_pods_teaches_no_capacity() -> Non
 
 async def test_a_service_without_signals_has_a_symptom_that_says_what_lacks() -> None:
     clock, policy = FakeClock(START), _policy(application={"service": {}}, signals={})
-    collectors = Collectors(clock, 2.0, workloads=cluster(), namespaces=frozenset({NAMESPACE}))
+    collectors = _collectors(clock, cluster())
     collector, state, analysis = collectors.new(policy), None, None
     for _ in range(3):
         clock.advance(5)
@@ -212,7 +221,7 @@ async def test_nothing_is_read_for_a_policy_of_another_namespace() -> None:
     policy = _policy({"kind": "Deployment", "name": "orders", "namespace": NAMESPACE})
     policy = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"namespace": "team-a"})})
     reader.break_down("it was asked")
-    collector = Collectors(clock, 2.0, workloads=reader, namespaces=frozenset({NAMESPACE})).new(policy)
+    collector = _collectors(clock, reader).new(policy)
     readings = await collector.read(policy)
     await collector.close()
     (problem,) = observe(readings, clock.now()).problems

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy
+from weir_engines.engine import Claim, claims, rival
 from weir_knowledge.adapters import layout
 from weir_knowledge.adapters.connection import Connection, pack
 from weir_knowledge.adapters.layout import EVENT_BYTES, RedisFeed, RedisHistory, Stored, history_keys
@@ -24,7 +25,6 @@ from weir_knowledge.store import (
     TargetTaken,
     VersionConflict,
 )
-from weir_knowledge.targets import claims, claims_of, rival
 
 POLICIES = "weir:policies"
 OUTBOX = "weir:outbox"
@@ -137,10 +137,10 @@ class RedisStore(Connection):
 
         async def check(pipeline: Any) -> None:
             own = await self.do(pipeline.hget(POLICIES, policy.application))
-            if own and claims_of(own) == wanted:
+            if own and _claims(own) == wanted:
                 return
             found = await self.do(pipeline.hgetall(POLICIES))
-            others = {name: claims_of(text) for name, text in found.items() if name != policy.application}
+            others = {name: _claims(text) for name, text in found.items() if name != policy.application}
             if (taken := rival(wanted, others)) is not None:
                 raise TargetTaken(taken)
 
@@ -357,3 +357,8 @@ class RedisStore(Connection):
 
     async def newest_event(self) -> str:
         return await self._feed.newest()
+
+
+def _claims(document: str) -> frozenset[Claim]:
+    """Return the claims of a policy's JSON."""
+    return claims(ScalingPolicy.model_validate_json(document).subject)

@@ -1,0 +1,71 @@
+"""Flink as an engine: a job of a cluster, read and rescaled through its REST API."""
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from weir_contracts import Deployment, Subject
+from weir_engines.engine import Claim, Engine
+from weir_engines.scrape import Collector
+
+if TYPE_CHECKING:
+    from .driver import FlinkDriver
+
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class FlinkEngine(Engine):
+    """All Flink clusters."""
+
+    reads = frozenset({"flink"})
+    scales = "flink"
+
+    @staticmethod
+    def claims(subject: Subject) -> Iterable[Claim]:
+        """Return the job on its cluster."""
+        flink = subject.application.flink
+        return () if flink is None else (("job", flink.cluster, flink.job),)
+
+    @staticmethod
+    def may_be_same(own: Subject, other: Subject) -> bool:
+        """Return whether one of them names a job of the same cluster by its id, and the other one by its name."""
+        mine, theirs = own.application.flink, other.application.flink
+        if mine is None or theirs is None or mine.cluster != theirs.cluster:
+            return False
+        return bool(_JOB_ID.fullmatch(mine.job)) != bool(_JOB_ID.fullmatch(theirs.job))
+
+    @staticmethod
+    def names(subject: Subject, deployment: Deployment) -> bool:
+        """Return whether the policy names the job by its id or its name."""
+        flink = subject.application.flink
+        return flink is not None and flink.job in (deployment.job_id, deployment.job_name)
+
+    def collector(self, subject: Subject) -> Collector:
+        """Return the collector of a job. Where the target shows its pods these are its TaskManagers."""
+        from .collector import FlinkCollector
+
+        return FlinkCollector(
+            subject.flink,
+            self.resources.timeout_seconds,
+            self.resources.reach.allowed,
+            credentials=self.resources.flink_credentials,
+            reads_task_managers=subject.target.kubernetes is None,
+        )
+
+    @cached_property
+    def driver(self) -> "FlinkDriver":
+        """The driver of all jobs that Flink rescales in place."""
+        from .driver import FlinkDriver
+
+        return FlinkDriver(
+            self.resources.clock,
+            self.resources.flink_credentials,
+            timeout_seconds=self.resources.timeout_seconds,
+            allowed=self.resources.reach.allowed,
+        )
+
+    async def close(self) -> None:
+        """End the driver's connections."""
+        if "driver" in self.__dict__:
+            await self.driver.close()
