@@ -21,7 +21,7 @@ from testbed.redis import RedisServer
 from testbed.service import WeirService
 from weir_contracts import Parallelism, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, PLANS
-from weir_runtime.kafka_python import close_admin, open_admin
+from weir_engines.kafka.group_requests import close_admin, open_admin
 
 from .faults import POINTS, Blow, Fault, RoundPlan, UserDoes
 from .judge import LIES, Finding, GroupReading, PolicyChange, Record, Request, judge

@@ -18,12 +18,12 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 from weir_contracts import KafkaSignals
 from weir_engines.driver import DepartedMember
 from weir_engines.kafka.group import STATES
+from weir_engines.kafka.group_requests import close_admin, open_admin
 from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
 from weir_runtime.files import CredentialsRefused
 from weir_runtime.kafka_client import ClientThread, code_of, connection, connection_problem, explain
-from weir_runtime.kafka_python import close_admin, open_admin
 from weir_runtime.policy_credentials import BrokerCredentials, credentials_for
 from weir_runtime.reach import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 

@@ -3,8 +3,12 @@
 confluent-kafka reads the commits of one group a request, and 2.16 ends the process while the group's coordinator loads;
 of the bytes that members of the classic protocol exchange it has only those of `list_groups`, one group a call.
 Groups of the `consumer` protocol, whose members exchange none, are described by confluent-kafka.
+
+kafka-python ships no types, and takes librdkafka's settings under other names. It connects as soon as it is opened, so
+callers check the addresses before.
 """
 
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -17,7 +21,6 @@ from weir_contracts import Problem
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.group import STATES, DescribedGroup, DescribedMember, Protocol
 from weir_engines.kafka.partitions import BrokersAway, Offsets
-from weir_runtime.kafka_python import close_admin, open_admin
 
 Wanted = tuple[str, Sequence[Place]]
 """A group, and the places whose commits are read."""
@@ -39,6 +42,51 @@ _MOVED = (15, 16)
 _MAX_PROBLEMS = 5
 _MULTI_GROUP, _MULTI_COORDINATOR = 8, 4
 """Versions of OffsetFetch and FindCoordinator from which one request is for many groups (Kafka 3.0)."""
+_SETTINGS = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+"""Names of librdkafka's settings in kafka-python: one for each that credentials may have."""
+
+
+def open_admin(
+    servers: Sequence[str], client_id: str, timeout_seconds: float, settings: Mapping[str, str] | None = None
+) -> Any:
+    """Return a connected client, whose thread runs until `close_admin`. Blocks.
+
+    Raises kafka-python's `KafkaError` or `OSError` if the brokers cannot be reached or refuse the credentials.
+    """
+    # loaded at the first use: half a second and 20 MB that many processes do not need
+    from kafka.admin import KafkaAdminClient
+
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its debug lines quote all settings
+    named: dict[str, Any] = {}
+    for name, value in (settings or {}).items():
+        # librdkafka takes names of protocols in any case
+        named[_SETTINGS[name]] = value.upper() if name in ("security.protocol", "sasl.mechanism") else value
+    limit_ms = max(1000, int(timeout_seconds * 1000))
+    named |= {"request_timeout_ms": limit_ms, "bootstrap_timeout_ms": limit_ms}
+    # without an object at hand, an initialiser that cannot reach the brokers would leave its thread behind
+    client: Any = KafkaAdminClient.__new__(KafkaAdminClient)
+    try:
+        client.__init__(bootstrap_servers=list(servers), client_id=client_id, **named)
+    except BaseException:
+        close_admin(client)
+        raise
+    return client
+
+
+def close_admin(client: Any) -> None:
+    """End a client and its thread, also one that never connected. Blocks until the thread has ended."""
+    if hasattr(client, "_net"):
+        client._closed = False
+        client.close()
 
 
 @dataclass(frozen=True)

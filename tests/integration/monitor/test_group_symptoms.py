@@ -271,7 +271,7 @@ async def _join(servers: str, group: str, protocol_type: str) -> Callable[[], Aw
     """Join a group of a type as its only member, which sends no heartbeat; returns what ends the connection."""
     from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 
-    from weir_runtime.kafka_python import close_admin, open_admin
+    from weir_engines.kafka.group_requests import close_admin, open_admin
 
     client = open_admin(servers.split(","), "other-type", 10.0, {})
     manager = client._manager
