@@ -213,11 +213,12 @@ class GroupCollector:
 
     def _measured(self, readings: GroupReadings, metrics: MetricsReadings) -> GroupReadings:
         """Return the readings with what the instances report."""
-        self._busy.add(metrics.found, self._clock.monotonic())
+        contradictions = self._busy.add(metrics.found, self._clock.monotonic())
         measured = merged(readings.membership, metrics.found, self._busy)
-        problems = (*readings.problems, *metrics.problems)
-        if measured.busy is None and not metrics.problems and readings.membership.members:
-            what = f"metrics of {measured.threads} of {len(readings.membership.members)} threads are known: busy time is unknown"
+        problems = (*readings.problems, *metrics.problems, *contradictions)
+        if self._busy.is_known and measured.busy is None and not metrics.problems and readings.membership.members:
+            total = len(readings.membership.members)
+            what = f"the blocked time of {measured.threads} of {total} threads is known: busy time is unknown"
             problems = (*problems, Problem(where="metrics", what=what))
         processed = readings.processed
         by_threads = None if measured.busy is None or self._has_inner_topics else self._busy.processed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from weir_contracts import Instance
+from weir_contracts import Instance, Problem
 from weir_engines.kafka.group import Membership
 from weir_engines.kafka.readings import BusyTime
 
@@ -131,6 +131,9 @@ def _samples(content: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
 
 _SHARE_SECONDS = 60.0
 """Window of an instance's blocked share: one poll waits up to a large part of a scrape's interval."""
+_SHARE_SLACK = 0.25
+"""Share of the window by which blocked time may exceed it: a wait is booked when it ends."""
+_BLOCKED, _PROCESSED = "blocked-time-ns-total", "process-total"
 
 
 @dataclass
@@ -141,10 +144,10 @@ class _Thread:
     points: deque[tuple[float, float]] = field(default_factory=deque)
     """Time and blocked time of the last readings."""
 
-    def share(self) -> float | None:
-        """Return the share of the last minute that it waited."""
+    def last_minute(self) -> tuple[float, float]:
+        """Return the time that it waited in the last minute, and the time that passed, in seconds."""
         (t0, before), (t1, now) = self.points[0], self.points[-1]
-        return None if t1 <= t0 else min(1.0, max(0.0, (now - before) / 1e9 / (t1 - t0)))
+        return (now - before) / 1e9, t1 - t0
 
 
 @dataclass
@@ -154,43 +157,66 @@ class BusyMeter:
     busy_ms: float = 0.0
     idle_ms: float = 0.0
     processed: float = 0.0
+    is_known: bool = True
+    """Whether the time of each thread since its last reading is known. The sums lack a time that is not."""
     _threads: dict[str, _Thread] = field(default_factory=dict)
 
-    def add(self, metrics: Iterable[InstanceMetrics], at: float) -> None:
+    def add(self, metrics: Iterable[InstanceMetrics], at: float) -> list[Problem]:
         """Count the time since each thread's last reading; `at` is a monotonic time in seconds.
 
-        A thread's first reading counts nothing, and neither does one with a counter that fell.
+        A thread's first reading counts nothing, and neither does one with a counter that fell, or with more blocked
+        time than passed. Returns contradictory readings, one of each kind.
         """
         present = {name: thread for each in metrics for name, thread in each.threads.items()}
+        self.is_known = True
+        found: dict[str, Problem] = {}
         for name, thread in present.items():
             if thread.blocked_ns is not None:
-                self._count(name, thread, thread.blocked_ns, at)
+                for where, what in self._count(name, thread, thread.blocked_ns, at).items():
+                    found.setdefault(where, Problem(where=f"{where} of {name}", what=what))
         # kept for some time: an endpoint that did not answer once goes on where it was
         expired = [name for name, thread in self._threads.items() if at - thread.read_at > 10 * _SHARE_SECONDS]
         for name in expired:
             del self._threads[name]
+        return list(found.values())
 
-    def _count(self, name: str, thread: ThreadMetrics, blocked_ns: float, at: float) -> None:
+    def _count(self, name: str, thread: ThreadMetrics, blocked_ns: float, at: float) -> dict[str, str]:
+        """Count a thread's time and records; return sentences by the metric that contradicts its last reading."""
         last = self._threads.get(name)
-        if last is None or blocked_ns < last.blocked_ns:
-            self._threads[name] = _Thread(at, blocked_ns, thread.processed, deque([(at, blocked_ns)]))
-            return
+        begun = _Thread(at, blocked_ns, thread.processed, deque([(at, blocked_ns)]))
+        if last is None:
+            self._threads[name] = begun
+            return {}
+        if blocked_ns < last.blocked_ns:
+            self._threads[name], self.is_known = begun, False
+            change = f"fell from {last.blocked_ns / 1e9:,.1f} to {blocked_ns / 1e9:,.1f} s"
+            return {_BLOCKED: f"{change}, as when a thread restarts: busy time is unknown"}
+        last.points.append((at, blocked_ns))
+        while at - last.points[1][0] >= _SHARE_SECONDS:
+            last.points.popleft()
+        blocked_seconds, passed_seconds = last.last_minute()
+        if blocked_seconds > (1 + _SHARE_SLACK) * passed_seconds:
+            self._threads[name], self.is_known = begun, False
+            times = f"grew by {blocked_seconds:,.1f} s while {passed_seconds:,.1f} s passed"
+            return {_BLOCKED: f"{times}: busy time is unknown"}
         passed_ms = (at - last.read_at) * 1000
         blocked_ms = min(passed_ms, (blocked_ns - last.blocked_ns) / 1e6)
         self.busy_ms += passed_ms - blocked_ms
         self.idle_ms += blocked_ms
-        if thread.processed is not None and last.processed is not None:
-            self.processed += max(0.0, thread.processed - last.processed)
-        last.read_at, last.blocked_ns, last.processed = at, blocked_ns, thread.processed
-        last.points.append((at, blocked_ns))
-        while at - last.points[1][0] >= _SHARE_SECONDS:
-            last.points.popleft()
+        before, last.read_at, last.blocked_ns, last.processed = last.processed, at, blocked_ns, thread.processed
+        if thread.processed is None or before is None:
+            return {}
+        if thread.processed < before:
+            change = f"fell from {before:,.0f} to {thread.processed:,.0f} records"
+            return {_PROCESSED: f"{change}, as when a thread restarts: none are counted"}
+        self.processed += thread.processed - before
+        return {}
 
     def blocked_share(self, threads: Mapping[str, ThreadMetrics]) -> float | None:
         """Return the mean share of the last minute that these threads waited; None if one's is unknown."""
-        shares = [self._threads[name].share() if name in self._threads else None for name in threads]
-        measured = [share for share in shares if share is not None]
-        return sum(measured) / len(measured) if measured and len(measured) == len(shares) else None
+        times = [self._threads[name].last_minute() if name in self._threads else (0.0, 0.0) for name in threads]
+        shares = [min(1.0, blocked / passed) for blocked, passed in times if passed > 0]
+        return sum(shares) / len(shares) if shares and len(shares) == len(times) else None
 
 
 @dataclass(frozen=True)
@@ -200,10 +226,10 @@ class Measured:
     instances: dict[str, Instance]
     """Processes with their state, blocked share, restore and memory."""
     busy: BusyTime | None
-    """None unless every member of the group is a thread with metrics."""
+    """None unless the time of every member of the group is known."""
     restores: bool
     threads: int
-    """Number of members with metrics."""
+    """Number of members whose blocked time is known."""
 
 
 def merged(membership: Membership, metrics: Sequence[InstanceMetrics], meter: BusyMeter) -> Measured:
@@ -213,11 +239,13 @@ def merged(membership: Membership, metrics: Sequence[InstanceMetrics], meter: Bu
     threads = 0
     for each in metrics:
         processes = {name: membership.process_of_thread(name) for name in each.threads}
-        threads += sum(process is not None for process in processes.values())
+        threads += sum(
+            process is not None and each.threads[name].blocked_ns is not None for name, process in processes.items()
+        )
         instance = next((by_id[process] for process in processes.values() if process in by_id), None)
         if instance is not None:
             found[instance.id] = instance.model_copy(update=_fields(each, meter))
-    is_known = bool(membership.members) and threads >= len(membership.members)
+    is_known = meter.is_known and bool(membership.members) and threads >= len(membership.members)
     busy = BusyTime(meter.busy_ms, meter.idle_ms) if is_known else None
     return Measured(found, busy, any(each.restores for each in metrics), threads)
 

@@ -112,6 +112,56 @@ def test_a_clock_that_differs_makes_no_negative_busy_time() -> None:
     assert (meter.busy_ms, meter.idle_ms) == (0, 10_000)
 
 
+@pytest.mark.parametrize(
+    ("blocked", "sentence"),
+    [
+        (50.0, "grew by 50.0 s while 10.0 s passed: busy time is unknown"),
+        (-3.0, "fell from 100.0 to 97.0 s, as when a thread restarts: busy time is unknown"),
+    ],
+)
+def test_an_impossible_blocked_time_is_no_idle_thread(blocked: float, sentence: str) -> None:
+    """Five times the time that passed was read as a thread without work, for which an application may shrink. Busy time
+    is unknown for this reading, and known again from the next one on."""
+    group, meter = Membership((member(THREAD, "p1"),)), BusyMeter()
+    shares = []
+    for at, value in ((0, 100.0), (10, 100.0 + blocked), (20, 104.0 + blocked)):
+        problems = meter.add([metrics(value)], at)
+        found = merged(group, [metrics(value)], meter)
+        shares.append((found.busy is not None, found.instances["p1"].blocked_share))
+        if at == 10:
+            assert [(each.where, each.what) for each in problems] == [(f"blocked-time-ns-total of {THREAD}", sentence)]
+    assert shares == [(True, None), (False, None), (True, pytest.approx(0.4))]
+    assert (meter.busy_ms, meter.idle_ms) == (6_000, 4_000)
+
+
+def test_a_long_wait_that_is_booked_when_it_ends_is_no_contradiction() -> None:
+    """A commit of a transaction took 20 s: the counter stood still, and then grew by 20 s within one scrape of 5 s."""
+    meter = BusyMeter()
+    for at, blocked in ((0, 0), (5, 2), (10, 2), (15, 2), (20, 2), (25, 22)):
+        assert meter.add([metrics(blocked)], at) == []
+    assert meter.is_known
+
+
+def test_fewer_processed_records_than_before_are_named() -> None:
+    """As of a service's signals: what was processed meanwhile is unknown, and counts as nothing."""
+    meter = BusyMeter()
+    meter.add([metrics(0, 1_500)], 0)
+    (problem,) = meter.add([metrics(4, 200)], 10)
+    assert problem.where == f"process-total of {THREAD}"
+    assert problem.what == "fell from 1,500 to 200 records, as when a thread restarts: none are counted"
+    assert meter.add([metrics(8, 230)], 20) == []
+    assert (meter.processed, meter.busy_ms) == (30, 12_000)
+
+
+def test_many_contradictory_threads_are_one_problem() -> None:
+    """An observation has a limit of problems, and an application up to 32,768 threads."""
+    threads = [f"orders-1-StreamThread-{i}" for i in range(500)]
+    meter = BusyMeter()
+    for at, blocked_ns in ((0, 0.0), (10, 9e10)):
+        problems = meter.add([InstanceMetrics({name: ThreadMetrics(blocked_ns, 1.0, 4) for name in threads})], at)
+    assert [problem.where for problem in problems] == [f"blocked-time-ns-total of {threads[0]}"]
+
+
 def test_the_blocked_share_is_that_of_the_last_minute() -> None:
     meter = BusyMeter()
     blocked = 0.0
@@ -140,6 +190,16 @@ def test_busy_time_is_unknown_while_a_thread_has_no_metrics() -> None:
     group = Membership((member(THREAD, "p1"), member("orders-2-StreamThread-1", "p2")))
     measured = merged(group, [metrics(1)], BusyMeter())
     assert (measured.busy, measured.threads) == (None, 1)
+
+
+def test_a_thread_whose_exporter_has_no_blocked_time_is_not_idle() -> None:
+    """A configuration of the JMX exporter that leaves the metric out: neither busy nor idle time is counted for it."""
+    group, silent = Membership((member(THREAD, "p1"),)), InstanceMetrics({THREAD: ThreadMetrics(None, 5, 4)})
+    meter = BusyMeter()
+    for at in (0, 10):
+        assert meter.add([silent], at) == []
+    measured = merged(group, [silent], meter)
+    assert (measured.busy, measured.threads) == (None, 0)
 
 
 def test_an_instance_that_restores_is_not_idle() -> None:
