@@ -57,7 +57,14 @@ _COMPACTED = {
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": str(24 * _HOUR_MS),
 }
-_COMPACTED_AND_TIMED = {**_COMPACTED, "cleanup.policy": "compact,delete", "retention.ms": str(7 * 24 * _HOUR_MS)}
+_GIBIBYTE = str(2**30)
+"""Of a partition: however large and many messages are, they do not fill the brokers' disks."""
+_COMPACTED_AND_TIMED = {
+    **_COMPACTED,
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(7 * 24 * _HOUR_MS),
+    "retention.bytes": _GIBIBYTE,
+}
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,6 @@ def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: 
 
 
 POLICIES = _topic("policies", ScalingPolicy, _COMPACTED)
-_GIBIBYTE = str(2**30)
-"""Of a partition: however large and many messages are, they do not fill the brokers' disks."""
 _TWO_HOURS = {
     "cleanup.policy": "delete",
     "retention.ms": str(2 * _HOUR_MS),

@@ -16,12 +16,14 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from tests.unit.runtime.test_policy_credentials import written
+from weir_contracts.topics import PLANNERS, POLICIES
 from weir_runtime import kafka_bus
 from weir_runtime.bus import BusError, Outgoing, TopicSpec
 from weir_runtime.clock import FakeClock
 from weir_runtime.kafka_bus import KafkaBus, Outbox
 from weir_runtime.kafka_client import REPEAT_SECONDS, ClientThread, Complaints, java_settings, read_security, shortfalls
 from weir_runtime.lease import KafkaLease, Terms, judge
+from weir_runtime.service import topic_specs
 from weir_runtime.settings import ServiceSettings
 from weir_runtime.topics import further, main
 
@@ -392,3 +394,15 @@ def test_help_lists_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert ended.value.code == 0
     assert "--also NAME:PARTITIONS" in capsys.readouterr().out
+
+
+def test_no_topic_fills_a_disk() -> None:
+    """Each deletes its oldest records above 1 GiB a partition, in segments small enough for that. Policies and
+    planners keep the newest record of each key for good, and have few keys; leases have no records."""
+    bounded = {}
+    for spec in topic_specs(partitions=12):
+        if "delete" in spec.configs.get("cleanup.policy", "").split(","):
+            bounded[spec.name] = int(spec.configs["retention.bytes"])
+            assert 4 * int(spec.configs["segment.bytes"]) <= bounded[spec.name] <= 2**30
+    kept_for_good = {POLICIES.name, PLANNERS.name, "weir.leases"}
+    assert bounded.keys() == {spec.name for spec in topic_specs(partitions=12)} - kept_for_good
