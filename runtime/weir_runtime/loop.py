@@ -24,6 +24,8 @@ import structlog
 from prometheus_client import Counter
 from pydantic import SecretBytes, SecretStr
 
+from weir_contracts import printable
+
 from .clock import Clock
 
 Event = MutableMapping[str, Any]
@@ -112,9 +114,27 @@ def _handle(shared: list[Callable[..., Any]], level: int) -> None:
     logging.captureWarnings(capture=True)
 
 
-def text_renderer() -> structlog.dev.ConsoleRenderer:
-    """Return the renderer for people. Its tracebacks are without local variables, which may be secrets."""
-    return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+def text_renderer() -> Callable[[Any, str, Event], str]:
+    """Return the renderer for people. Its tracebacks are without local variables, which may be secrets.
+
+    Control characters and marks of direction are escaped: names and messages come from outside, and a terminal would
+    follow what they contain.
+    """
+    render = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+
+    def render_visible(logger: Any, method: str, event: Event) -> str:
+        formatted = structlog.processors.format_exc_info(logger, method, event)
+        return render(logger, method, {key: _visible(key, value) for key, value in formatted.items()})
+
+    return render_visible
+
+
+def _visible(key: str, value: Any) -> Any:
+    """Return a text on one line, a traceback on its lines; the renderer escapes what is no text itself."""
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    lines = value.split("\n") if key in ("exception", "stack") else [value]
+    return "\n".join([printable(line, len(line)) for line in lines])
 
 
 @contextmanager

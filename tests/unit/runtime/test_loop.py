@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -345,6 +346,27 @@ def test_a_person_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     text = capsys.readouterr().err
     assert "planned" in text
     assert not text.startswith("{")
+
+
+def test_a_terminal_obeys_no_name_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator's name may set the window's title, clear the screen, turn the line's direction or feign another line:
+    it is shown escaped, wherever it stands, also in a library's message. A traceback keeps its lines, and no more."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    loop.configure_logs("planner", "INFO")
+    name = "a\x1b]0;owned\x07\x1b[2J\u202eb\nc\x9b31m"
+    structlog.get_logger("a").info(name, operator=name, plan={"operator": name, "of": [name]})
+    logging.getLogger("some.library").error("no operator %s", name)
+    structlog.get_logger("a").error("failed", exc_info=ValueError(name))
+    text = capsys.readouterr().err
+    # The renderer's own colours may stay.
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert [c for c in shown if not c.isprintable() and c != "\n"] == []
+    before, _, traceback = shown.partition("ValueError: ")
+    assert len(before.splitlines()) == 3
+    assert traceback == "a\\x1b]0;owned\\x07\\x1b[2J\\u202eb\nc\\x9b31m\n"
+    assert text.count(r"\x1b]0;owned\x07\x1b[2J\u202eb\nc\x9b31m") >= 4
 
 
 def test_a_traceback_shows_no_local_variable(
