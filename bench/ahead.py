@@ -25,9 +25,8 @@ from bench.quality import around_the_peak, begun_with
 from bench.results_file import write
 from weir_contracts import Analysis
 from weir_replay.options import DAY_SECONDS, Replay, ReplayOptions, prepare
-from weir_replay.run import run
-from weir_replay.score import Score
-from weir_simulator.trace import BUNDLED, LoadTrace, Recording
+from weir_replay.run import Score, run
+from weir_replay.trace import BUNDLED, LoadTrace, Recording
 
 DAYS = 7.0
 INTERVAL_SECONDS = 60.0

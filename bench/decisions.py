@@ -24,8 +24,8 @@ from weir_engines.flink.topology import health_of
 from weir_planner.core.decide import plan_offline
 from weir_replay.differences import comparable, differences
 from weir_replay.loop import Loop
+from weir_replay.simulator import Noise, Simulation
 from weir_sdk.installed import built_in, needed
-from weir_simulator import Noise, Simulation
 
 RECORDS = 5000
 SECONDS = 1800.0

@@ -38,7 +38,7 @@ from weir_analyzer.core.forecast.application import ForecastState, advanced, for
 from weir_analyzer.core.forecast.series import SeriesState, observed
 from weir_analyzer.core.offsets import LogHistory
 from weir_contracts import PEAK_CONFIDENCE
-from weir_simulator.trace import BUNDLED, Recording, load
+from weir_replay.trace import BUNDLED, Recording, load
 
 LEADS = (1, 10, 30)
 """Minutes ahead at which the forecast rate is judged."""

@@ -22,11 +22,10 @@ from bench.results_file import RESULTS, write
 from bench.sizes import SIZES, Size
 from weir_replay.figure import Panel, write_svg
 from weir_replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
-from weir_replay.run import POINTS, run, run_panels
-from weir_replay.score import Meter, Point, Score
-from weir_simulator import Simulation
-from weir_simulator.capacity import OfflineOptimum
-from weir_simulator.trace import BUNDLED, LoadTrace, Recording
+from weir_replay.run import POINTS, Meter, Point, Score, run, run_panels
+from weir_replay.simulator import Simulation
+from weir_replay.simulator.capacity import OfflineOptimum
+from weir_replay.trace import BUNDLED, LoadTrace, Recording
 
 HPA_PERIOD_SECONDS = 15.0
 INTERVAL_SECONDS = 15.0

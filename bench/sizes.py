@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weir_contracts import ScalingPolicy
-from weir_simulator import Application, Link, OperatorSpec, SourceSpec
+from weir_replay.simulator import Application, Link, OperatorSpec, SourceSpec
 
 
 @dataclass(frozen=True)

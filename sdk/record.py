@@ -9,8 +9,8 @@ from typing import Any
 
 from weir_contracts import PlanReply, PlanRequest, parse_policy
 from weir_replay.loop import Loop
+from weir_replay.simulator import PRESETS, Fault, Noise, Simulation
 from weir_sdk.installed import ask
-from weir_simulator import PRESETS, Fault, Noise, Simulation
 
 FOLDER = Path(__file__).parent / "weir_sdk" / "testing" / "data"
 KEPT = {"observations": 3, "history": 5, "outcomes": 2}

@@ -33,7 +33,7 @@ from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import TrialStack
 from weir_contracts import parse_policy
 from weir_replay.figure import Curve, Panel, nice_top, write_svg
-from weir_simulator.trace import BUNDLED
+from weir_replay.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
 
 from .contest import Contest, Decide

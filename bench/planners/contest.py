@@ -16,13 +16,12 @@ from bench.quality import static
 from bench.sizes import SIZES
 from weir_contracts import KafkaSignals, Signals
 from weir_replay.options import DAY_SECONDS, START_UTILIZATION, Replay, ReplayOptions, prepare
-from weir_replay.run import run
-from weir_replay.score import Point, Score
+from weir_replay.run import Point, Score, run
+from weir_replay.simulator import PRESETS, Application
+from weir_replay.simulator.capacity import OfflineOptimum
+from weir_replay.simulator.world import START
+from weir_replay.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
 from weir_sdk.installed import built_in, parse_parameters
-from weir_simulator import PRESETS, Application
-from weir_simulator.capacity import OfflineOptimum
-from weir_simulator.observe import START
-from weir_simulator.trace import BUNDLED, LoadTrace, Recording, Shape, Sine, Spike, Step, named
 
 SPEEDUP = 8.0
 INTERVAL_SECONDS = 15.0

@@ -1,6 +1,6 @@
 """The executor's driver for simulated jobs: plans reach a simulation as they reach a cluster."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from weir_contracts import Parallelism, Subject, changes
 from weir_engines.driver import Fence, WithoutGroups
@@ -13,22 +13,20 @@ from weir_executor.core import (
     contested,
 )
 from weir_runtime.clock import Clock
-from weir_simulator import Simulation
-from weir_simulator.observe import deployment_of
+
+from .simulator import Simulation
+from .simulator.observe import deployment_of
+from .simulator.world import START, at
 
 
 class SimulatedDriver(WithoutGroups):
     """Simulations by the URL of their cluster and the name of their job, advanced to the clock's time when they are
-    used.
+    used."""
 
-    `start` is the time of a simulation's second 0.
-    """
-
-    def __init__(self, clock: Clock, start: datetime) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.accepted_at: list[datetime] = []
         """Times at which a rescale was accepted; a rollback is one of its own."""
         self._clock = clock
-        self._start = start
         self._jobs: dict[tuple[str, str], Simulation] = {}
 
     def add(self, subject: Subject, simulation: Simulation) -> None:
@@ -40,15 +38,15 @@ class SimulatedDriver(WithoutGroups):
         if isinstance(found, Snapshot):
             return found
         now, is_running = self._clock.now(), found.state == "RUNNING"
-        since, completed = self._at(found.running_since), found.checkpoint_completed_at
+        since, completed = at(found.running_since), found.checkpoint_completed_at
         return Snapshot(
             at=now,
             reachable=True,
-            deployment=deployment_of(found, self._at),
+            deployment=deployment_of(found),
             all_running=is_running,
             running_since=since,
             steady_since=since if is_running else now,
-            checkpoint_completed_at=None if completed is None else self._at(completed),
+            checkpoint_completed_at=None if completed is None else at(completed),
             checkpoint_in_progress=found.checkpoint_in_progress,
             topology=found.topology,
             can_trigger_checkpoint=True,
@@ -108,11 +106,8 @@ class SimulatedDriver(WithoutGroups):
         found = next((simulation for job, simulation in here if name in (job, simulation.job_id)), None)
         if found is None:
             return Snapshot(now, reachable=True, reason=f"the cluster has no job {name!r}")
-        found.advance((now - self._start).total_seconds())
+        found.advance((now - START).total_seconds())
         return found
-
-    def _at(self, seconds: float) -> datetime:
-        return self._start + timedelta(seconds=round(seconds, 3))
 
 
 def _key(subject: Subject) -> tuple[str, str]:

@@ -7,11 +7,13 @@ calls it.
 
 import asyncio
 import logging
+import selectors
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +22,8 @@ from pydantic import BaseModel
 
 from weir_analyzer.core import AnalysisSettings
 from weir_analyzer.core import advance as analyze
-from weir_contracts import DeadLetter, Observation, Outcome, PlanReply, PlanRequest, ScalingPolicy
-from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
+from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, PlanReply, PlanRequest, ScalingPolicy
+from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS
 from weir_engines.driver import Driver
 from weir_engines.endpoint.driver import EndpointDriver
 from weir_executor.core import Rules
@@ -30,19 +32,22 @@ from weir_executor.service import Executor
 from weir_planner.core.contest import ContenderRequest
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import Planner
-from weir_runtime.bus import Outgoing
+from weir_runtime.bus import Outgoing, Record
+from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, text_renderer
-from weir_runtime.messages import DeadLetters
+from weir_runtime.memory_bus import MemoryBus
+from weir_runtime.messages import DeadLetters, decode, encode
 from weir_sdk.installed import LARGE, ask, reads
-from weir_simulator import Fault, Noise, Observer, Simulation, StreamsSimulation
-from weir_simulator.faults import CLEAR
-from weir_simulator.observe import START
 
-from .bus import Message, ReplayBus
 from .driver import SimulatedDriver
-from .simulated_time import SimulatedClock, SimulatedTimeLoop
+from .simulator import Fault, Noise, Observer, Simulation, StreamsSimulation
+from .simulator.world import CLEAR, START
 from .streams import SimulatedEndpoints, SimulatedGroup, SimulatedGroups, StreamsObserver
 
+Message = Observation | Analysis | Plan | Outcome
+_TOPICS = {topic.name: topic for topic in (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES)}
+RECORDS_KEPT = 100
+"""Newest records of a topic that keep their values; consumers read each at once."""
 OBSERVATIONS_KEPT, HISTORY_KEPT = 30, 20
 """The planner's defaults."""
 ATTEMPT = UUID("11111111-2222-5333-8444-555555555555")
@@ -50,6 +55,101 @@ START_UP_SECONDS = 5.0
 """Simulated time before second 0 in which the shells join their groups and read their topics."""
 SETTLING_SECONDS = 1e-7
 """Time jumps only when nothing is left to do, so after this pause all consequences of a moment have happened."""
+
+
+class _Jumping(selectors.SelectSelector):
+    """Moves the time on by each wait that the event loop asks for."""
+
+    def __init__(self, start_seconds: float) -> None:
+        super().__init__()
+        self.now = start_seconds
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("every task waits for something that no timer will bring")
+        self.now += max(0.0, timeout)
+        return []
+
+
+class SimulatedTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop that never waits, so that unmodified asyncio code runs hours in seconds.
+
+    Time stands still while anything can run; with nothing left to run it jumps to the next timer.
+    """
+
+    def __init__(self, start_seconds: float = 0.0) -> None:
+        self._jumping = _Jumping(start_seconds)
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+class SimulatedClock:
+    """Clock of a simulated event loop, whose second 0 is `start`. To the millisecond, as observations are."""
+
+    def __init__(self, loop: SimulatedTimeLoop, start: datetime) -> None:
+        self._loop = loop
+        self._start = start
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=round(self._loop.time(), 3))
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+class ReplayBus(MemoryBus):
+    """One partition a topic. `carry` receives each message and returns what arrives of it, None if it is lost.
+
+    `published` is called with each record, lost or not.
+    """
+
+    def __init__(
+        self, clock: Clock, published: Callable[[Outgoing], None], carry: Callable[[Any], Any] | None = None
+    ) -> None:
+        super().__init__(partitions=1, clock=clock)
+        self._clock = clock
+        self._published = published
+        self._carry = carry
+
+    async def send(self, message: Message) -> None:
+        """Publish a message on its topic."""
+        await self.publish_many([self._record(message)])
+
+    async def deliver(self, message: Message | Outgoing) -> None:
+        """Let a message arrive that `carry` kept back, or any record."""
+        await self._append([message if isinstance(message, Outgoing) else self._record(message)])
+
+    async def publish_many(self, records: Sequence[Outgoing]) -> None:
+        for record in records:
+            self._published(record)
+        arriving = (self._carried(record) for record in records)
+        await self._append([record for record in arriving if record is not None])
+
+    async def _append(self, records: Sequence[Outgoing]) -> None:
+        for record in records:
+            await super().publish_many([record])
+            log = self.log[record.topic, 0]
+            if len(log) > RECORDS_KEPT:
+                log[-RECORDS_KEPT - 1] = replace(log[-RECORDS_KEPT - 1], value=None, headers={})
+
+    def _carried(self, record: Outgoing) -> Outgoing | None:
+        """Return what arrives of a record, or None."""
+        topic = _TOPICS.get(record.topic)
+        if self._carry is None or topic is None or record.value is None:
+            return record
+        message = decode(Record(record.topic, 0, 0, record.key, record.value, record.headers), topic.contract).message
+        arriving = self._carry(message)
+        if arriving is message:
+            return record
+        return None if arriving is None else self._record(arriving)
+
+    def _record(self, message: Message) -> Outgoing:
+        topic = next(topic for topic in _TOPICS.values() if isinstance(message, topic.contract))
+        time = getattr(message, "observed_at", None) or self._clock.now()
+        body, headers = encode(message, type=topic.type, source="replay", id=message.id, time=time)
+        return Outgoing(topic.name, message.application, body, headers)
 
 
 class InProcess:
@@ -158,7 +258,7 @@ class Loop:
         self.clock = SimulatedClock(self._time, START)
         self.tally = Tally()
         self.bus = ReplayBus(self.clock, self.tally.count, carry)
-        self.driver = SimulatedDriver(self.clock, START)
+        self.driver = SimulatedDriver(self.clock)
         self.knowledge = MemoryKnowledge()
         self.request_cache = RequestCache(OBSERVATIONS_KEPT, HISTORY_KEPT)
         self._planners = InProcess(asks)
@@ -193,7 +293,7 @@ class Loop:
         self, simulation: StreamsSimulation, policy: ScalingPolicy, faults: Sequence[Fault]
     ) -> StreamsObserver:
         """Let the policy name the simulated group and its endpoint."""
-        group, target = SimulatedGroup(simulation, self.clock, START), policy.subject.target.endpoint
+        group, target = SimulatedGroup(simulation, self.clock), policy.subject.target.endpoint
         if target is None or policy.subject.application.group_id != simulation.application.name:
             raise ValueError(f"policy: must name group {simulation.application.name} and a target endpoint")
         self._groups.applications[simulation.application.name] = group

@@ -9,10 +9,10 @@ from weir_contracts import Bounds, InvalidPolicy, ScalingPolicy, parse_policy
 from weir_runtime.documents import Unreadable, read_file
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, parse_parameters
-from weir_simulator import PRESETS, STREAMS_PRESETS, Application, InvalidApplication, StreamsApplication, parse
-from weir_simulator.trace import InvalidTrace, LoadTrace, Recording, named
 
-from .score import LOOK_SECONDS, BoundedOptimum, StreamsOptimum
+from .simulator import PRESETS, STREAMS_PRESETS, Application, InvalidApplication, StreamsApplication, parse
+from .simulator.capacity import BoundedOptimum, StreamsOptimum
+from .trace import InvalidTrace, LoadTrace, Recording, named
 
 DAY_SECONDS = 86_400.0
 SHAPE_SECONDS = 1_200.0
@@ -23,6 +23,9 @@ MIN_RISE_SECONDS = 0.2
 ms."""
 MAX_SCRAPES = 1440
 """Default maximum of scrapes in a day of a shape: as many as of a recorded day by the minute."""
+LOOK_SECONDS = 10.0
+"""Maximum time between two calculations of the optimum, however long a point of the curves is: a load that rises and
+falls within one would look like its mean, which is never late and needs half."""
 START_UTILIZATION = 0.7
 """Utilization of the initial parallelism by the first load."""
 

@@ -37,9 +37,8 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.http_client import Event
 from weir_sdk.installed import UnknownPlanner, ask, planner_of, reads
 
-from .bus import Message
 from .differences import comparable, decision, differences, first_difference
-from .loop import HISTORY_KEPT, OBSERVATIONS_KEPT, InProcess
+from .loop import HISTORY_KEPT, OBSERVATIONS_KEPT, InProcess, Message
 
 KINDS: Mapping[str, type[Message]] = {
     "observation": Observation,

@@ -2,7 +2,6 @@
 the scaling endpoint. Monitor's collector and executor's driver are those of production."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -23,10 +22,12 @@ from weir_monitor.applications import ApplicationCollector
 from weir_monitor.core import Readings, observe
 from weir_monitor.prometheus import SignalReadings
 from weir_runtime.clock import Clock
-from weir_simulator import Fault, StreamsSimulation
-from weir_simulator.streams_bytes import NEVER, assignment, subscription, user_data
-from weir_simulator.streams_group import Process
-from weir_simulator.streams_spec import Task
+
+from .simulator import Fault, StreamsSimulation
+from .simulator.streams_bytes import NEVER, assignment, subscription, user_data
+from .simulator.streams_group import Process
+from .simulator.streams_spec import Task
+from .simulator.world import START, Delivery, at
 
 BROKERS_AWAY = "the brokers do not answer"
 RECORDS_LAG = "sum(kafka_consumer_consumer_fetch_manager_metrics_records_lag)"
@@ -39,25 +40,21 @@ _MAX_ENDED = 100
 class SimulatedGroup:
     """One simulation at the clock's time, and what brokers and instances say of it."""
 
-    def __init__(self, simulation: StreamsSimulation, clock: Clock, start: datetime) -> None:
+    def __init__(self, simulation: StreamsSimulation, clock: Clock) -> None:
         self.simulation = simulation
-        self._clock, self._start = clock, start
+        self._clock = clock
 
     def now(self) -> StreamsSimulation:
         """Return the simulation, advanced to the clock's time."""
-        self.simulation.advance((self._clock.now() - self._start).total_seconds())
+        self.simulation.advance((self._clock.now() - START).total_seconds())
         return self.simulation
-
-    def at(self, seconds: float) -> datetime:
-        """Return the time of a simulated second."""
-        return self._start + timedelta(seconds=round(seconds, 3))
 
     def described(self) -> DescribedGroup:
         """Return the group as its coordinator describes it, with the bytes of its members."""
         simulation = self.now()
         group, app = simulation.group, simulation.application
         stable = group.state == "Stable"
-        probing_ms = NEVER if group.probing_at is None else round(self.at(group.probing_at).timestamp() * 1000)
+        probing_ms = NEVER if group.probing_at is None else round(at(group.probing_at).timestamp() * 1000)
         topics = [app.topic(s) for s in range(len(app.subtopologies))]
         members = []
         for i, (id, member) in enumerate(group.members.items()):
@@ -151,8 +148,9 @@ class SimulatedBrokers:
         simulation, numbers = self._now(), _numbers(self._application.simulation)
         found = {}
         for (topic, p), offset in positions.items():
-            at = self._application.at(simulation.inputs[numbers[topic]].appended_at(p, offset))
-            found[topic, p] = FirstRecord(offset, timestamp_ms=round(at.timestamp() * 1000), is_append_time=True)
+            appended_at = at(simulation.inputs[numbers[topic]].appended_at(p, offset))
+            timestamp_ms = round(appended_at.timestamp() * 1000)
+            found[topic, p] = FirstRecord(offset, timestamp_ms=timestamp_ms, is_append_time=True)
         return FirstRecords(found)
 
 
@@ -190,7 +188,7 @@ class StreamsObserver:
         self._collector: ApplicationCollector | None = None
         self._subject: Subject | None = None
         self._previous: Observation | None = None
-        self._late: list[tuple[float, Observation]] = []
+        self._delivery = Delivery()
 
     async def scrape(self, policy: ScalingPolicy) -> list[Observation]:
         """Return the observations that arrive now, in order."""
@@ -200,14 +198,8 @@ class StreamsObserver:
         current = observe(await self._read(policy), self._clock.now())
         if current.topology is not None:
             self._previous = current
-        arriving = [observation for due, observation in self._late if due <= now + 1e-9]
-        self._late = [each for each in self._late if each[0] > now + 1e-9]
-        if "lost" in holding:
-            return arriving
-        if "delayed" in holding:
-            self._late.append((now + holding["delayed"].delay_seconds, current))
-            return arriving
-        return [*arriving, current]
+        delay = holding["delayed"].delay_seconds if "delayed" in holding else 0.0
+        return self._delivery.arriving(now, current, is_lost="lost" in holding, delay_seconds=delay)
 
     async def _read(self, policy: ScalingPolicy) -> Readings:
         if self._collector is None or self._subject != policy.subject:

@@ -7,10 +7,10 @@ import httpx
 from testbed import bootstrap
 from testbed.process import port_is_free
 from weir_contracts import ScalingPolicy
+from weir_replay.trace import InvalidTrace, named
 from weir_runtime.http_client import client
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, parse_parameters
-from weir_simulator.trace import InvalidTrace, named
 
 from .options import TrialError, TrialOptions, streams_policy, trial_policy
 

@@ -12,8 +12,8 @@ from tests.loop.world import World
 from tests.loop.world import policy as flink_policy
 from weir_contracts import Observation, ScalingPolicy
 from weir_planner.core.guards import chain
+from weir_replay.simulator import StreamsApplication, StreamsSimulation, streams
 from weir_replay.streams import RECORDS_LAG
-from weir_simulator import StreamsApplication, StreamsSimulation, streams
 
 GROUP = "orders"
 HPA_LAG_TARGET = 5_000

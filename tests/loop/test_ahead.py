@@ -16,9 +16,9 @@ from tests.effort import some, thorough
 from tests.loop.world import World, policy
 from tests.unit.planner.forecasts import forecast
 from weir_contracts import Analysis
-from weir_replay.bus import Message
-from weir_simulator import Application, Noise, chain, diamond, two_sources
-from weir_simulator.observe import START
+from weir_replay.loop import Message
+from weir_replay.simulator import Application, Noise, chain, diamond, two_sources
+from weir_replay.simulator.world import START
 
 Rate = Callable[[float], float]
 NINE = 1500.0 if thorough() else 1200.0

@@ -6,7 +6,7 @@ import pytest
 
 from tests.loop.world import JOB_ID, WORK, World, job, settled
 from weir_contracts import Observation
-from weir_simulator import Fault, Link, OperatorSpec
+from weir_replay.simulator import Fault, Link, OperatorSpec
 
 
 def partitions(**fields: None) -> Callable[[Observation], Observation]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.loop.world import CALMING, WORK, Load, World, job, policy, settled, without
-from weir_simulator import Application, chain
+from weir_replay.simulator import Application, chain
 
 RULE: dict[str, Any] = {"name": "threshold", "parameters": {"up_above": 0.8, "down_below": 0.3, "operators": [WORK]}}
 """One subtask more above 80 %, one less below 30 %."""

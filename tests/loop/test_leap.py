@@ -3,8 +3,8 @@
 import pytest
 
 from tests.loop.world import SOURCE, World
-from weir_simulator import Application, Link, OperatorSpec, SourceSpec
-from weir_simulator.spec import Cluster
+from weir_replay.simulator import Application, Link, OperatorSpec, SourceSpec
+from weir_replay.simulator.spec import Cluster
 
 
 @pytest.mark.thorough

@@ -10,8 +10,8 @@ from tests.loop.world import WORK, World, job, policy, settled
 from weir_contracts import Analysis, Observation, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, PLANS
 from weir_executor.core import Rules
+from weir_replay.simulator import Fault
 from weir_runtime.bus import Outgoing
-from weir_simulator import Fault
 
 EDITED = policy(version=2, bounds={"min": 1, "max": 2})
 PAUSED = policy(version=2, mode="paused")

@@ -14,8 +14,8 @@ from weir_contracts import KafkaSignals, Observation
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.partitions import Isolation, Offsets, PartitionCollector
 from weir_engines.kafka.positions import FirstRecord, FirstRecords
+from weir_replay.simulator import streams
 from weir_replay.streams import SimulatedBrokers
-from weir_simulator import streams
 
 
 class MarkedLogs:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.loop.world import SOURCE, WORK, World, job
 from weir_contracts import Observation, PartitionReading
-from weir_simulator import Application, Link, OperatorSpec, SourceSpec
+from weir_replay.simulator import Application, Link, OperatorSpec, SourceSpec
 
 RULES = "Source: rules"
 

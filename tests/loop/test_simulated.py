@@ -9,8 +9,8 @@ import pytest
 
 from tests.effort import some, thorough
 from tests.loop.world import CALMING, WORK, Load, World, job, without
-from weir_simulator import Application, Noise, chain, diamond, two_sources
-from weir_simulator.capacity import OfflineOptimum
+from weir_replay.simulator import Application, Noise, chain, diamond, two_sources
+from weir_replay.simulator.capacity import OfflineOptimum
 
 NOISE = Noise(relative=0.02)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.loop.world import SOURCE, World
-from weir_simulator import Application, Link, OperatorSpec, SourceSpec
+from weir_replay.simulator import Application, Link, OperatorSpec, SourceSpec
 
 
 def reading(parallelism: int) -> Application:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.loop.streams_world import StreamsWorld, lag_rule, no_guards
+from weir_replay.simulator import StreamsApplication, stateful, streams
 from weir_replay.streams import RECORDS_LAG
-from weir_simulator import StreamsApplication, stateful, streams
 
 OBJECTIVE_SECONDS = 30.0
 THREE = {"min": 3, "max": 3}

@@ -14,8 +14,8 @@ from bench.compare.__main__ import excerpt
 from testbed.trial.options import short_behavior
 from tests.loop.streams_world import Score, StreamsWorld, lag_rule, no_guards, scored
 from tests.loop.world import Load
-from weir_simulator import StreamsApplication, stateful, streams
-from weir_simulator.trace import LoadTrace, named
+from weir_replay.simulator import StreamsApplication, stateful, streams
+from weir_replay.trace import LoadTrace, named
 
 pytestmark = pytest.mark.thorough
 SHAPE_SECONDS, WORLD_CUP_SECONDS = 1200.0, 600.0

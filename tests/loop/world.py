@@ -15,9 +15,8 @@ from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, 
 from weir_executor.core import PolicyReading
 from weir_knowledge.core import HistoryLimits, State, remember
 from weir_planner.core.guards import chain
-from weir_replay.bus import Message
-from weir_replay.loop import Loop
-from weir_simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
+from weir_replay.loop import Loop, Message
+from weir_replay.simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
 
 SOURCE, WORK = "Source: orders", "work"
 JOB_ID = "b" * 32

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from weir_replay.trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
 from weir_runtime.origins import SameOrigin
-from weir_simulator.trace import InvalidTrace, LoadTrace, Shape, Step, default_speedup, named
 
 from .control import WorkloadBoard, create_app
 from .generator import Generator, run

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from weir_simulator.trace import MAX_BYTES, MAX_SKEW, MIN_BYTES, LoadTrace
+from weir_replay.trace import MAX_BYTES, MAX_SKEW, MIN_BYTES, LoadTrace
 
 MAX_RATE = 1_000_000.0
 DEFAULT_BYTES = 160

@@ -4,7 +4,7 @@ import random
 import string
 from itertools import accumulate
 
-from weir_simulator.trace import MAX_BYTES
+from weir_replay.trace import MAX_BYTES
 
 DEFAULT_KEYS = 5000
 _POOL_BYTES = 65_536

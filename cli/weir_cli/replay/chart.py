@@ -13,7 +13,7 @@ from weir_cli.errors import InvalidInput
 from weir_replay import figure
 
 if TYPE_CHECKING:
-    from weir_replay.score import Point
+    from weir_replay.run import Point
 
 WIDTH, HEIGHT = 88, 6
 LABEL = 9

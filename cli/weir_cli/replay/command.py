@@ -25,8 +25,7 @@ from .chart import LABEL, WIDTH, charts, check_place, save
 if TYPE_CHECKING:
     from weir_contracts import PlanReply, PlanRequest
     from weir_replay.options import Replay, ReplayOptions
-    from weir_replay.run import Result
-    from weir_replay.score import Score
+    from weir_replay.run import Result, Score
 
 
 _OF_TRACE = ("topology", "interval", "speedup", "peak_rate", "duration", "seed", "noise", "plot")
@@ -55,7 +54,7 @@ def replay(
     topology: Annotated[
         str,
         typer.Option(
-            help="chain, diamond, two-sources, streams, streams-stateful, or a YAML file of a job (see simulator/README.md)."
+            help="chain, diamond, two-sources, streams, streams-stateful, or a YAML file of a job (see replay/README.md)."
         ),
     ] = "chain",
     policy: Annotated[
@@ -67,7 +66,7 @@ def replay(
             parser=seconds("--interval"),
             metavar="DURATION",
             help="Seconds between two scrapes; by default the policy's, else 10 to 60, by the length of the replay and the "
-            "recording (see simulator/README.md).",
+            "recording (see replay/README.md).",
         ),
     ] = None,
     speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
@@ -106,8 +105,8 @@ def replay(
     # These imports take a second, and no other command needs them.
     from weir_replay.options import InvalidReplay, ReplayOptions, prepare
     from weir_replay.run import run, run_panels
+    from weir_replay.simulator.world import START
     from weir_sdk.installed import ask
-    from weir_simulator.observe import START
 
     options = ReplayOptions(
         trace=trace,

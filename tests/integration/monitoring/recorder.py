@@ -22,11 +22,11 @@ from weir_monitor import service as _monitor  # noqa: F401 - the same
 from weir_planner import remote as _remote  # noqa: F401 - the same
 from weir_planner.failures import no_reply
 from weir_replay.loop import Loop
+from weir_replay.simulator import Noise, Simulation, chain
 from weir_runtime.bus import Record
 from weir_runtime.clock import FakeClock
 from weir_runtime.messages import encode
 from weir_runtime.service import Health
-from weir_simulator import Noise, Simulation, chain
 
 SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
 SCRAPE_SECONDS = 10.0

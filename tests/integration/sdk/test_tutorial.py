@@ -34,12 +34,12 @@ from weir_planner.planners import Planners
 from weir_planner.registrations import Registrations
 from weir_planner.remote import Remote
 from weir_replay.loop import Loop
+from weir_replay.simulator import PRESETS, Simulation
 from weir_runtime.clock import FakeClock, SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
 from weir_sdk.testing import running
-from weir_simulator import PRESETS, Simulation
 
 pytestmark = pytest.mark.integration
 

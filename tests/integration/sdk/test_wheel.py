@@ -11,7 +11,7 @@ import pytest
 
 from tests.tutorial import ROOT
 
-PACKAGES = {"cli", "engines", "planners", "predictor", "replay", "runtime", "simulator"}
+PACKAGES = {"cli", "engines", "planners", "predictor", "replay", "runtime"}
 SERVICES = {"monitor", "analyzer", "planner", "executor", "knowledge"}
 PLANNER = """
 from weir_sdk import Reply, Request

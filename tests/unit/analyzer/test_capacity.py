@@ -11,8 +11,8 @@ from weir_analyzer.core.capacity import MAX_POINTS, Point
 from weir_analyzer.core.run import Shares
 from weir_analyzer.core.window import estimate
 from weir_contracts import Analysis, Estimate, OperatorAnalysis
-from weir_simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
-from weir_simulator.capacity import capacity as sustained
+from weir_replay.simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
+from weir_replay.simulator.capacity import capacity as sustained
 
 SETTINGS = AnalysisSettings()
 

@@ -8,7 +8,7 @@ from bench.planners.__main__ import figure_panels, summary
 from bench.planners.contest import CLAIRVOYANT, STATIC_PEAK, Situation, elasticity, held, load_of, prepared
 from bench.sizes import SIZES
 from tests.effort import some
-from weir_replay.score import Point
+from weir_replay.run import Point
 from weir_sdk.installed import built_in
 
 pytestmark = pytest.mark.thorough

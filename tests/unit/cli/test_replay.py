@@ -24,13 +24,12 @@ from weir_replay.driver import SimulatedDriver
 from weir_replay.figure import short
 from weir_replay.loop import Loop
 from weir_replay.options import InvalidReplay, ReplayOptions, prepare
-from weir_replay.run import Result, replay_own, run
-from weir_replay.score import BoundedOptimum, Meter, Point, Score
+from weir_replay.run import Meter, Point, Result, Score, replay_own, run
+from weir_replay.simulator import PRESETS, Noise, Simulation, chain
+from weir_replay.simulator.capacity import BoundedOptimum, OfflineOptimum
+from weir_replay.simulator.world import START
 from weir_runtime.clock import FakeClock
 from weir_sdk.installed import built_in
-from weir_simulator import PRESETS, Noise, Simulation, chain
-from weir_simulator.capacity import OfflineOptimum
-from weir_simulator.observe import START
 
 END = Point(28_800.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -217,7 +216,7 @@ class SimulatedRig:
         away = Simulation(chain(1), lambda _: 0.0)
         away.conditions.away = "connection refused"
         self.clock = FakeClock(START)
-        self.driver = SimulatedDriver(self.clock, START)
+        self.driver = SimulatedDriver(self.clock)
         self.subject, self.nobody, self.away = (
             target(job, port) for job, port in (("orders", 1), ("nobody", 1), ("orders", 2))
         )

@@ -13,13 +13,13 @@ from fastapi import FastAPI
 
 from tests.unit.knowledge.builders import APP, document
 from tests.unit.workloads.memory_output import MemoryOutput
+from weir_replay.trace import LoadTrace, Step
 from weir_runtime.http import application, listen, serve
 from weir_runtime.loop import Stop
 from weir_runtime.origins import SameOrigin
 from weir_runtime.service import run_service
 from weir_runtime.settings import ServiceSettings
 from weir_sdk.testing import request, running
-from weir_simulator.trace import LoadTrace, Step
 from workloads.loadgen.__main__ import control_server
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 
 from tests.effort import some
 from tests.unit.workloads.memory_output import MemoryOutput
+from weir_replay.trace import LoadTrace, Step
 from weir_sdk import Reply, Request, planner, server
-from weir_simulator.trace import LoadTrace, Step
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load

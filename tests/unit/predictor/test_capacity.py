@@ -11,8 +11,8 @@ from tests.effort import examples
 from tests.unit.planner.build import WORK, after, operator, point
 from weir_contracts import MAX_NUMBER, MIN_NUMBER, CapacityPoint
 from weir_predictor.capacity import CapacityCurve, curve_of
-from weir_simulator import OperatorSpec
-from weir_simulator.capacity import hottest_share, sustained
+from weir_replay.simulator import OperatorSpec
+from weir_replay.simulator.capacity import hottest_share, sustained
 
 
 def test_one_parallelism_seen_bends_as_usual() -> None:

@@ -6,8 +6,8 @@ from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, po
 from weir_analyzer.core import AnalysisSettings, advance
 from weir_contracts import Analysis, Parallelism, WhatIf
 from weir_predictor import Assumptions, Comparison, NotYet, comparison_of, lower_bounds_of, parse_load, what_if
+from weir_replay.simulator import Observer, Simulation, chain
 from weir_sdk.request import Request
-from weir_simulator import Observer, Simulation, chain
 
 ORDERS = "Source: orders"
 

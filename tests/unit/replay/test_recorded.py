@@ -21,9 +21,9 @@ from weir_replay.differences import first_difference
 from weir_replay.loop import Loop
 from weir_replay.options import ReplayOptions, prepare
 from weir_replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare, last_request
+from weir_replay.simulator import Noise, Simulation
 from weir_runtime.http_client import Event
 from weir_sdk.installed import built_in
-from weir_simulator import Noise, Simulation
 
 APP = "replay/replay"
 SECONDS = 240 if thorough() else 120

@@ -6,11 +6,10 @@ from datetime import timedelta
 import pytest
 
 from weir_contracts.topics import PLANS
-from weir_replay.bus import RECORDS_KEPT, ReplayBus
-from weir_replay.simulated_time import SimulatedClock, SimulatedTimeLoop
+from weir_replay.loop import RECORDS_KEPT, ReplayBus, SimulatedClock, SimulatedTimeLoop
+from weir_replay.simulator.world import START
 from weir_runtime.bus import Outgoing
 from weir_runtime.clock import FakeClock
-from weir_simulator.observe import START
 
 
 def test_hours_pass_at_once_and_in_order() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from weir_simulator import Simulation, chain, diamond, two_sources
-from weir_simulator.capacity import OfflineOptimum, capacity, hottest_share, sustained
-from weir_simulator.spec import Application, OperatorSpec, SourceSpec, parse
+from weir_replay.simulator import Simulation, chain, diamond, two_sources
+from weir_replay.simulator.capacity import OfflineOptimum, capacity, hottest_share, sustained
+from weir_replay.simulator.spec import Application, OperatorSpec, SourceSpec, parse
 
 
 def running(application: Application, rate: float, seconds: float) -> Simulation:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from weir_simulator.log import AppendCurve, Topic
+from weir_replay.simulator.log import AppendCurve, Topic
 
 
 def test_when_a_record_was_appended() -> None:

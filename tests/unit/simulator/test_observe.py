@@ -1,7 +1,8 @@
 """Observations: as the monitor makes them, and as they go wrong."""
 
 from weir_contracts import Observation, ScalingPolicy, parse_policy
-from weir_simulator import Fault, Noise, Observer, Simulation, chain, diamond
+from weir_replay.simulator import Fault, Noise, Observer, Simulation, chain, diamond
+from weir_replay.simulator.world import START
 
 POLICY: ScalingPolicy = parse_policy(
     {
@@ -97,12 +98,12 @@ def test_faults_hold_for_their_time() -> None:
     ]
     observer = Observer(simulation, faults=faults)
     observation = scrapes(simulation, observer, 80)
-    at = {round((o.observed_at - observer.at(0)).total_seconds()): o for o in observation}
+    at = {round((o.observed_at - START).total_seconds()): o for o in observation}
     assert [at[10].operators[i].busy_ms is None for i in range(5)] == [False, False, True, False, False]
     assert at[15].operators == at[20].operators == at[25].operators != at[30].operators
     assert at[25].partitions[0].log_end_offset != at[20].partitions[0].log_end_offset
     assert 35 not in at
-    assert [round((o.observed_at - observer.at(0)).total_seconds()) for o in observation][7:10] == [50, 55, 45]
+    assert [round((o.observed_at - START).total_seconds()) for o in observation][7:10] == [50, 55, 45]
     assert (at[60].status, at[65].status) == ("unreachable", "not_found")
     assert at[70].partitions == [] and at[70].problems
 

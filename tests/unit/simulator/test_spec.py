@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from weir_replay.simulator import PRESETS, Application, InvalidApplication, chain, parse
+from weir_replay.simulator.capacity import OfflineOptimum
 from weir_runtime.documents import read_file
-from weir_simulator import PRESETS, Application, InvalidApplication, chain, parse
-from weir_simulator.capacity import OfflineOptimum
 
 SMALL = """
 operators:
@@ -127,6 +127,6 @@ def test_the_offline_optimum_is_the_smallest_parallelism_that_carries_a_load() -
 
 def test_the_readme_s_example_can_be_run(tmp_path: Path) -> None:
     """It is read as it stands there."""
-    readme = (Path(__file__).parents[3] / "simulator" / "README.md").read_text()
+    readme = (Path(__file__).parents[3] / "replay" / "README.md").read_text()
     example = readme.split("```yaml\n")[1].split("```")[0]
     assert load(written(tmp_path, example)).operators[1].state_bytes == 50e6

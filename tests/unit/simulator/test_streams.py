@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from weir_simulator import InvalidApplication, StreamsApplication, StreamsSimulation, stateful, streams
-from weir_simulator.streams_assignor import assign
-from weir_simulator.streams_spec import parse_streams
+from weir_replay.simulator import InvalidApplication, StreamsApplication, StreamsSimulation, stateful, streams
+from weir_replay.simulator.streams_spec import assign, parse_streams
 
 
 def running(application: StreamsApplication, rate: float, seconds: float = 60.0) -> StreamsSimulation:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.unit.workloads.memory_output import MemoryOutput
-from weir_simulator.trace import LoadTrace, Step
+from weir_replay.trace import LoadTrace, Step
 from workloads.loadgen.control import WorkloadBoard, create_app
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load

@@ -1,7 +1,7 @@
 """The generator on a clock of the test's own: what it produces, and what changes while it runs do."""
 
 from tests.unit.workloads.memory_output import MemoryOutput
-from weir_simulator.trace import LoadTrace, Step
+from weir_replay.trace import LoadTrace, Step
 from workloads.loadgen.generator import Generator
 from workloads.loadgen.load import Load, LoadChange
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_simulator.trace import (
+from weir_replay.trace import (
     BUNDLED,
     RECORDING_SPEEDUP,
     InvalidTrace,

@@ -1,16 +1,14 @@
 """Group of a Kafka Streams application: processes, members, rebalances, and the state that processes hold."""
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
-from .streams_assignor import Assignment, assign
-from .streams_spec import StreamsApplication, Task
+from .streams_spec import Assignment, StreamsApplication, Task, assign
+from .world import FOREVER
 
 _NAMESPACE = UUID("7c1d9b52-0d0c-5a5e-9a3f-6f1f0e6b2c11")
 _EPSILON = 1e-9
-_FOREVER = math.inf
 
 
 @dataclass
@@ -39,7 +37,7 @@ class Process:
     """Tasks whose changelog it reads: standbys, warm-ups, and active tasks that restore."""
     ends_at: float | None = None
     """When a process that was told to end has ended."""
-    next_commit_at: float = _FOREVER
+    next_commit_at: float = FOREVER
 
     @property
     def process_id(self) -> UUID:
@@ -157,7 +155,7 @@ class Group:
         """Stop a process: it commits, but does not leave the group."""
         self._commit(process.active)
         process.ends_at = now + self._application.stop_seconds
-        process.next_commit_at = _FOREVER
+        process.next_commit_at = FOREVER
 
     def _gone(self, process: Process, now: float) -> None:
         del self.processes[process.id]
@@ -203,7 +201,7 @@ class Group:
         for process in self.processes.values():
             instants += [None if process.complete else process.joins_at, process.ends_at, process.next_commit_at]
         instants += [self.probing_at, self._rebalance_ends_at]
-        return min((at for at in instants if at is not None and at > now + _EPSILON), default=_FOREVER)
+        return min((at for at in instants if at is not None and at > now + _EPSILON), default=FOREVER)
 
     def run_events(self, now: float) -> None:
         now += _EPSILON
@@ -323,7 +321,7 @@ class Group:
                     for s, p in thread.tasks
                 ]
                 work.append(sum(costs))
-        self.busiest_seconds = max(work, default=_FOREVER)
+        self.busiest_seconds = max(work, default=FOREVER)
 
     # -- state ---------------------------------------------------------------------------------------------------------------
 

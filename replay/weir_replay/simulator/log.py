@@ -163,6 +163,39 @@ class Topic:
         self.taken = levels[0] if even else sum(positions)
 
 
+class TaskInput:
+    """Topic that one sub-topology reads: what was appended, read and committed, by partition."""
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self.shares = shares
+        self.curve = AppendCurve()
+        self.ends = [0.0] * len(shares)
+        self.positions = [0.0] * len(shares)
+        self.committed = [0.0] * len(shares)
+        self.committed_times: list[float | None] = [None] * len(shares)
+        """Time of the newest record that was processed at the last commit. None: nothing is committed."""
+
+    def append(self, now: float, records: float) -> None:
+        self.curve.append(now, records)
+        total = self.curve.total
+        self.ends = [share * total for share in self.shares]
+
+    def appended_at(self, partition: int, position: float) -> float:
+        """Return when the record at a position was appended."""
+        return self.curve.appended_at(position / self.shares[partition])
+
+    def lag_seconds(self, now: float) -> float:
+        """Return the age of the oldest record that no task has processed."""
+        read, total = min(p / share for p, share in zip(self.positions, self.shares, strict=True)), self.curve.total
+        if total - read <= _EPSILON_RECORDS:
+            return 0.0
+        return max(0.0, now - self.curve.appended_at(read))
+
+    def forget_read(self) -> None:
+        """Drop the append times of records before the committed offsets."""
+        self.curve.forget_before(min(c / share for c, share in zip(self.committed, self.shares, strict=True)))
+
+
 def water_level(amounts: Sequence[float], total: float) -> float:
     """Return the level at which `amounts`, each cut off there, sum to `total` (water filling)."""
     left = total

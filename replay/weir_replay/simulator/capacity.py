@@ -5,8 +5,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from statistics import NormalDist
+from typing import Protocol
+
+from weir_contracts import Bounds
 
 from .spec import Application, OperatorSpec
+from .streams_spec import StreamsApplication
 
 
 def capacity(operator: OperatorSpec, parallelism: int) -> float:
@@ -100,3 +104,51 @@ class OfflineOptimum:
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
         return self._topology.slots(self.parallelism(rate, seconds))
+
+
+class BoundedOptimum(OfflineOptimum):
+    """Smallest parallelism that carries a load, each operator within its upper bound and all together within the
+    cluster's slots."""
+
+    def __init__(self, application: Application, bounds: Bounds) -> None:
+        self._cluster_slots = application.cluster.slots
+        super().__init__(application, {name: bounds.of(name)[1] for name in application.parallelism})
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        return super().carries(rate, seconds) and super().slots(rate, seconds) <= self._cluster_slots
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        return min(self._cluster_slots, super().slots(rate, seconds))
+
+
+class Optimum(Protocol):
+    """Smallest size that carries a load."""
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        """Return whether the upper bounds suffice for `rate`."""
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        """Return the slots of the smallest size for `rate`."""
+
+
+class StreamsOptimum:
+    """Threads of the fewest instances that carry a load; it moves tasks and state for free."""
+
+    def __init__(self, application: StreamsApplication, bounds: Bounds) -> None:
+        unit, max_parallelism = application.threads, bounds.of(application.name)[1]
+        limit = max(1, min(max_parallelism // unit, application.max_instances))
+        self._capacities = [(n * unit, application.capacity(n * unit)) for n in range(1, limit + 1)]
+
+    def carries(self, rate: float, seconds: float = 0.0) -> bool:
+        return max(capacity for _, capacity in self._capacities) >= rate * (1 - 1e-9)
+
+    def slots(self, rate: float, seconds: float = 0.0) -> int:
+        max_threads = self._capacities[-1][0]
+        return next((threads for threads, capacity in self._capacities if capacity >= rate * (1 - 1e-9)), max_threads)
+
+
+def optimum_of(application: Application | StreamsApplication, bounds: Bounds) -> Optimum:
+    """Return the offline optimum of an application within a policy's bounds."""
+    if isinstance(application, Application):
+        return BoundedOptimum(application, bounds)
+    return StreamsOptimum(application, bounds)

@@ -4,16 +4,14 @@ Differences from a real one: records are a fluid, tasks of one instance move bet
 process has the same speed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from .faults import Conditions
-from .log import AppendCurve, water_level
+from .log import TaskInput, water_level
 from .streams_group import Group, Process
 from .streams_spec import StreamsApplication, Task
+from .world import CALM_SECONDS, CALM_UTILIZATION, Conditions, World
 
-CALM_SECONDS, CALM_UTILIZATION = 10.0, 0.8
-_EPSILON = 1e-9
 _NEGLIGIBLE_RECORDS = 1e-6
 
 
@@ -25,44 +23,8 @@ class StreamsConditions(Conditions):
     """Instances whose threads hang in the application's own code, which counts as busy, while their heartbeats go on."""
 
 
-class _Input:
-    """Topic that one sub-topology reads: what was appended, read and committed, by partition."""
-
-    def __init__(self, shares: Sequence[float]) -> None:
-        self.shares = shares
-        self.curve = AppendCurve()
-        self.ends = [0.0] * len(shares)
-        self.positions = [0.0] * len(shares)
-        self.committed = [0.0] * len(shares)
-        self.committed_times: list[float | None] = [None] * len(shares)
-        """Time of the newest record that was processed at the last commit. None: nothing is committed."""
-
-    def append(self, now: float, records: float) -> None:
-        self.curve.append(now, records)
-        total = self.curve.total
-        self.ends = [share * total for share in self.shares]
-
-    def appended_at(self, partition: int, position: float) -> float:
-        """Return when the record at a position was appended."""
-        return self.curve.appended_at(position / self.shares[partition])
-
-    def lag_seconds(self, now: float) -> float:
-        """Return the age of the oldest record that no task has processed."""
-        read, total = min(p / share for p, share in zip(self.positions, self.shares, strict=True)), self.curve.total
-        if total - read <= _NEGLIGIBLE_RECORDS:
-            return 0.0
-        return max(0.0, now - self.curve.appended_at(read))
-
-    def forget_read(self) -> None:
-        """Drop the append times of records before the committed offsets."""
-        self.curve.forget_before(min(c / share for c, share in zip(self.committed, self.shares, strict=True)))
-
-
-class StreamsSimulation:
-    """One application and its load. `arrivals(t)` is the load in records/s, the input topics' shares not yet applied.
-
-    Only `advance` lets time pass; the result depends on its arguments and on earlier requests alone.
-    """
+class StreamsSimulation(World):
+    """One application and its load."""
 
     def __init__(
         self,
@@ -72,21 +34,15 @@ class StreamsSimulation:
         step_seconds: float = 0.5,
         calm_seconds: float = CALM_SECONDS,
     ) -> None:
-        if not 0 < step_seconds <= 60:
-            raise ValueError(f"step_seconds: must lie between 0 and 60, is {step_seconds}")
+        super().__init__(arrivals, step_seconds, calm_seconds)
         self.application = application
-        self.arrivals = arrivals
         self.conditions = StreamsConditions(slots=application.max_instances * application.threads)
-        self.on_step: Callable[[float], None] | None = None
-        """Called after each step with its length in seconds, to keep a score."""
-        self.now = 0.0
         self.version = 1
         """Counts the changes of `replicas`."""
         self.accepted_at: list[float] = []
         """Times at which another number of instances was accepted."""
-        self.inputs = [_Input(each.shares()) for each in application.subtopologies]
+        self.inputs = [TaskInput(each.shares()) for each in application.subtopologies]
         self.group = Group(application, commit=self._commit, rewind=self._rewind)
-        self._step_seconds, self._calm_seconds = step_seconds, calm_seconds
         self._idle = False
         """Whether the last step has left no record waiting."""
         self.group.begin(application.instances)
@@ -127,20 +83,16 @@ class StreamsSimulation:
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
-    def advance(self, to_seconds: float) -> None:
-        """Let time pass until `to_seconds`."""
-        while self.now < to_seconds - _EPSILON:
-            until = min(to_seconds, self.group.next_event(self.now), self.now + self._stride())
-            self._elapse(max(until - self.now, 1e-9))
-            self.group.run_events(self.now)
+    def _next_event(self) -> float:
+        return self.group.next_event(self.now)
 
-    def _stride(self) -> float:
-        """Return the length of a step: longer while nothing waits, moves or restores, as rates then stay constant."""
-        if self._calm_seconds <= self._step_seconds or not self._idle or not self.group.is_calm:
-            return self._step_seconds
-        soon = max(self.arrivals(self.now + part * self._calm_seconds) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
-        limit = CALM_UTILIZATION * self.conditions.capacity_factor / max(1e-12, self.group.busiest_seconds)
-        return self._calm_seconds if soon <= limit else self._step_seconds
+    def _run_events(self) -> None:
+        self.group.run_events(self.now)
+
+    def _calm_rate(self) -> float | None:
+        if not self._idle or not self.group.is_calm:
+            return None
+        return CALM_UTILIZATION * self.conditions.capacity_factor / max(1e-12, self.group.busiest_seconds)
 
     def _elapse(self, seconds: float) -> None:
         before, self.now = self.now, self.now + seconds
@@ -156,8 +108,6 @@ class StreamsSimulation:
                 self.inputs[i].append(self.now, produced[i])
         self.group.restore(seconds)
         self._idle = self.waiting_records <= _NEGLIGIBLE_RECORDS
-        if self.on_step is not None:
-            self.on_step(seconds)
 
     def _process(self, process: Process, seconds: float, produced: list[float]) -> None:
         """Let the threads of a process work: each divides its time evenly over its tasks with records."""

@@ -1,15 +1,14 @@
-"""A job that runs on a cluster: load, flow, checkpoints, rescales and failures, in simulated seconds from 0."""
+"""A Flink job that runs on a cluster: load, flow, checkpoints, rescales and failures, in simulated seconds from 0."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from weir_contracts import Health
 
-from .faults import Conditions
 from .flow import Flow
 from .log import Topic
 from .spec import Application
+from .world import CALM_SECONDS, CALM_UTILIZATION, FOREVER, Conditions, World
 
 _HEALTH: dict[str, Health] = {
     "RUNNING": "running",
@@ -23,9 +22,6 @@ CRASHES_AFTER_SECONDS = 1.0
 """Uptime of a job in a crash loop."""
 GAUGE_SECONDS, GAUGE_STEP_SECONDS = 60.0, 5.0
 """The engine's own busy and backpressured gauges: a mean of a minute, in steps."""
-CALM_SECONDS, CALM_UTILIZATION = 10.0, 0.8
-"""Longest step by default, and the utilization of the busiest operator up to which it is taken."""
-_FOREVER = math.inf
 
 
 @dataclass(frozen=True)
@@ -37,13 +33,8 @@ class Snapshot:
     due: Mapping[int, float] = field(default_factory=dict)
 
 
-class Simulation:
-    """One application and its load. `arrivals(t)` is the load in records/s at second t, the sources' shares not yet
-    applied.
-
-    Steps take `step_seconds`, and up to `calm_seconds` while no record waits. Only `advance` changes the state; the
-    result depends on its arguments and on earlier requests alone.
-    """
+class Simulation(World):
+    """One job and its load."""
 
     def __init__(
         self,
@@ -54,19 +45,14 @@ class Simulation:
         calm_seconds: float = CALM_SECONDS,
         job_id: str = "5" * 32,
     ) -> None:
-        if not 0 < step_seconds <= 60:
-            raise ValueError(f"step_seconds: must lie between 0 and 60, is {step_seconds}")
+        super().__init__(arrivals, step_seconds, calm_seconds)
         self.application = application
         self.topology = application.topology()
         self.graph_hash = self.topology.graph_hash()
-        self.arrivals = arrivals
         self.conditions = Conditions(slots=application.cluster.slots)
         self.job_id = job_id
         self.started_at = 0.0
-        self._step_seconds = step_seconds
-        self._calm_seconds = calm_seconds
         self._rate = 0.0
-        self.now = 0.0
         self.topics = {
             o.name: Topic(o.source.weights or [1.0] * o.source.partitions, o.source.fetch_records)
             for o in application.operators
@@ -85,25 +71,13 @@ class Simulation:
         self.checkpoints_triggered = 0
         self._snapshot = Snapshot({name: topic.positions() for name, topic in self.topics.items()})
         self._pending: tuple[float, float, Snapshot] | None = None
-        self._next_checkpoint = application.cluster.checkpoint_interval_seconds or _FOREVER
+        self._next_checkpoint = application.cluster.checkpoint_interval_seconds or FOREVER
         self._requested_at = 0.0
         self._triggered = False
         """Whether a checkpoint has completed since a rescale could begin."""
         self._restarted_at = 0.0
         self._restart_seconds = 0.0
         self.gauges: list[tuple[float, list[float], list[float]]] = []
-        self.on_step: Callable[[float], None] | None = None
-        """Called after each step with its length in seconds, to keep a score."""
-
-    def advance(self, to_seconds: float) -> None:
-        """Let time pass until `to_seconds`.
-
-        A step ends there, so that an overloaded job's course depends a little on the instants at which it is observed.
-        """
-        while self.now < to_seconds - 1e-9:
-            until = min(to_seconds, self._next_event(), self.now + self._stride())
-            self._elapse(max(until - self.now, 1e-9))
-            self._run_events()
 
     def request(self, parallelism: Mapping[str, int]) -> str | None:
         """Request a parallelism of every operator; returns None, or the reason of a refusal."""
@@ -214,9 +188,9 @@ class Simulation:
 
     def _next_event(self) -> float:
         if self.state == "RESTARTING":
-            return _FOREVER if self.conditions.hangs else self._restarted_at + self._restart_seconds
+            return FOREVER if self.conditions.hangs else self._restarted_at + self._restart_seconds
         if self.state != "RUNNING":
-            return _FOREVER
+            return FOREVER
         instants = [self._next_checkpoint]
         if self._pending is not None:
             instants.append(self._pending[1])
@@ -224,18 +198,13 @@ class Simulation:
             instants += (self._ready_at(), self._ready_at() + self.application.cluster.trigger_delay_seconds)
         if self.conditions.crash_above is not None:
             instants.append(self.running_since + CRASHES_AFTER_SECONDS)
-        return min([instant for instant in instants if instant > self.now + 1e-9], default=_FOREVER)
+        return min([instant for instant in instants if instant > self.now + 1e-9], default=FOREVER)
 
-    def _stride(self) -> float:
-        """Return the length of a step: longer while no record waits and none will, as rates then stay constant."""
-        if self.state != "RUNNING" or self._calm_seconds <= self._step_seconds or self.warmth < 1:
-            return self._step_seconds
+    def _calm_rate(self) -> float | None:
+        if self.state != "RUNNING" or self.warmth < 1:
+            return None
         headroom = self.flow.headroom() * CALM_UTILIZATION
-        if headroom < 1:
-            return self._step_seconds
-        max_rate = headroom * self._rate
-        soon = max(self.arrivals(self.now + part * self._calm_seconds) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
-        return self._calm_seconds if soon <= max_rate else self._step_seconds
+        return None if headroom < 1 else headroom * self._rate
 
     def _elapse(self, seconds: float) -> None:
         before, self.now = self.now, self.now + seconds
@@ -246,8 +215,6 @@ class Simulation:
             self.flow.step(self.now, seconds, self.warmth * self.conditions.capacity_factor)
             if not self.gauges or self.now >= self.gauges[-1][0] + GAUGE_STEP_SECONDS - 1e-9:
                 self._note_gauges()
-        if self.on_step is not None:
-            self.on_step(seconds)
 
     def _note_gauges(self) -> None:
         flow = self.flow
@@ -256,7 +223,6 @@ class Simulation:
             del self.gauges[0]
 
     def _run_events(self) -> None:
-        """Run the events due now."""
         now = self.now + 1e-9
         if self.state == "RESTARTING":
             if not self.conditions.hangs and now >= self._restarted_at + self._restart_seconds:
@@ -267,7 +233,7 @@ class Simulation:
         if self._pending is not None and now >= self._pending[1]:
             self._complete_checkpoint()
         if now >= self._next_checkpoint:
-            self._next_checkpoint += self.application.cluster.checkpoint_interval_seconds or _FOREVER
+            self._next_checkpoint += self.application.cluster.checkpoint_interval_seconds or FOREVER
             if self._pending is None:
                 self._begin_checkpoint()
         if self._crashes() or (self.requested != self.observed and self._may_rescale()):
@@ -360,5 +326,5 @@ class Simulation:
             if i in self.flow.windows:
                 self.flow.held[i], self.flow.due[i] = held, self._snapshot.due[i]
         self.gauges = []
-        if self._next_checkpoint != _FOREVER:
-            self._next_checkpoint = self.now + (self.application.cluster.checkpoint_interval_seconds or _FOREVER)
+        if self._next_checkpoint != FOREVER:
+            self._next_checkpoint = self.now + (self.application.cluster.checkpoint_interval_seconds or FOREVER)

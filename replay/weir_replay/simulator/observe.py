@@ -1,8 +1,8 @@
 """Observations of a simulated application, in the form the monitor publishes for a real one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -23,11 +23,9 @@ from weir_contracts import (
     observation_id,
 )
 
-from .engine import Simulation
-from .faults import CLEAR, Fault, Noise
+from .flink import Simulation
+from .world import CLEAR, Delivery, Fault, Noise, at
 
-START = datetime(2026, 1, 5, tzinfo=UTC)
-"""Default for second 0 of a simulation: a Monday."""
 _TIMES = ("busy_ms", "backpressured_ms", "idle_ms")
 _SHARES = ("busy_share_mean", "busy_share_max", "backpressure_share_mean", "backpressure_share_max")
 _COUNTS = ("records_in", "records_out")
@@ -66,29 +64,19 @@ class Observer:
         self._counters: _Counters | None = None
         self._attempt: tuple[float, int] | None = None
         self._committed: dict[tuple[str, int], tuple[int, datetime]] = {}
-        self._late: list[tuple[float, Observation]] = []
-
-    def at(self, seconds: float) -> datetime:
-        """Return the time of a simulated second."""
-        return START + timedelta(seconds=round(seconds, 3))
+        self._delivery = Delivery()
 
     def scrape(self, policy: ScalingPolicy) -> list[Observation]:
         """Return the observations arriving now, in order: usually the current one; with faults none or delayed ones."""
         now = self._simulation.now
         current = self._observe(policy)
-        arriving = [observation for due, observation in self._late if due <= now + 1e-9]
-        self._late = [(due, observation) for due, observation in self._late if due > now + 1e-9]
         delay = next((f.delay_seconds for f in self._holding("delayed")), 0.0)
         # Always drawn, so that one setting does not shift another's random numbers.
         lost, delayed = self._random.random(), self._random.random()
         if delayed < self._noise.delayed_share:
             delay = max(delay, self._noise.delay_seconds)
-        if lost < self._noise.lost_share or self._holding("lost"):
-            return arriving
-        if delay > 0:
-            self._late.append((now + delay, current))
-            return arriving
-        return [*arriving, current]
+        is_lost = lost < self._noise.lost_share or bool(self._holding("lost"))
+        return self._delivery.arriving(now, current, is_lost=is_lost, delay_seconds=delay)
 
     def _holding(self, kind: str) -> list[Fault]:
         if not self.faults:
@@ -97,7 +85,7 @@ class Observer:
         return [fault for fault in self.faults if fault.kind == kind and fault.holds(now)]
 
     def _observe(self, policy: ScalingPolicy) -> Observation:
-        sim, now = self._simulation, self.at(self._simulation.now)
+        sim, now = self._simulation, at(self._simulation.now)
         status, message = self._status()
         fields: dict[str, Any] = {"run": None, "deployment": None, "topology": None, "operators": [], "partitions": []}
         problems: list[Problem] = []
@@ -110,7 +98,7 @@ class Observer:
             fields = {
                 "run": self._run() if status == "running" else None,
                 # A job in reactive mode has no requirements: its instances are what was requested.
-                "deployment": deployment_of(sim, self.at, has_requested=policy.spec.target.unit is None),
+                "deployment": deployment_of(sim, has_requested=policy.spec.target.unit is None),
                 "topology": sim.topology,
                 "operators": operators,
                 "partitions": partitions,
@@ -230,7 +218,7 @@ class Observer:
         sim = self._simulation
         if self._attempt is None or self._attempt[0] != sim.running_since:
             self._attempt = (sim.running_since, sim.restarts)
-        return Run(attempt=self._attempt[1], running_since=self.at(sim.running_since))
+        return Run(attempt=self._attempt[1], running_since=at(sim.running_since))
 
     def _partitions(self, positions: dict[str, list[float | None]], now: datetime) -> list[PartitionReading]:
         readings: list[dict[str, Any]] = []
@@ -238,8 +226,8 @@ class Observer:
             if operator.source is None:
                 continue
             topic = self._simulation.topics[operator.name]
-            at = positions.get(operator.name) or [None] * len(topic.weights)
-            for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, at, strict=True)):
+            read = positions.get(operator.name) or [None] * len(topic.weights)
+            for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, read, strict=True)):
                 readings.append(
                     {
                         "operator": operator.name,
@@ -262,8 +250,8 @@ class Observer:
         return last[1]
 
 
-def deployment_of(simulation: Simulation, at: Callable[[float], datetime], *, has_requested: bool = True) -> Deployment:
-    """Return the deployment as the engine reports it. `at` gives the time of a simulated second."""
+def deployment_of(simulation: Simulation, *, has_requested: bool = True) -> Deployment:
+    """Return the deployment as the engine reports it."""
     cluster, completed = simulation.application.cluster, simulation.checkpoint_completed_at
     slots = simulation.conditions.slots
     return Deployment(
