@@ -17,10 +17,10 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from bench.results_file import log
 from testbed.process import ManagedProcess, NotInTime, wait_until
 from testbed.trial.loop_stack import LoopStack
-from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS
+from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, EventFollower
 from weir_contracts import ActionState, Outcome, Plan, parse_policy
 from weir_contracts.topics import PLANS
-from weir_runtime.http_client import EventFollower, client
+from weir_runtime.http_client import client
 
 Stack = TypeVar("Stack", bound=LoopStack)
 

@@ -11,11 +11,11 @@ from bench.contest import Contestant, Controller
 from testbed.flink import FlinkApi
 from testbed.process import TestbedError
 from testbed.trial.options import GROUP_ID, INPUT_TOPIC, OUTPUT_PARTITIONS
-from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, actions_of, decisions_of
+from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, EventFollower, actions_of, decisions_of
 from testbed.trial.stack import TrialStack
 from weir_contracts import parse_policy
 from weir_engines.flink.topology import Job
-from weir_runtime.http_client import Event, EventFollower
+from weir_runtime.http_client import Event
 from workloads.probe import Probe
 
 from .rules import Busy

@@ -1,5 +1,5 @@
 """HTTP clients for all of Weir: bounded in time, bytes and memory, uncompressed, without redirects, cookies or the
-environment's proxies; and the follower of the knowledge service's event feed.
+environment's proxies; and events of a stream.
 
 A client with an allow-list resolves the name at each connect, checks every address, and connects to a checked address
 only; certificate and Host header stay those of the name.
@@ -14,8 +14,7 @@ import asyncio
 import contextlib
 import json
 import sys
-import threading
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -40,8 +39,6 @@ ENDLESS = {"answer_bytes": None}
 """`extensions` of a request with an unbounded response."""
 _SAFE_TO_REPEAT = ("Server disconnected", "peer closed connection")
 """Protocol errors that do not quote the peer; h11 puts the unreadable line into the others."""
-BREAK_SECONDS = 1.0
-"""Pause between two connections."""
 
 
 class TooLarge(Exception):
@@ -389,59 +386,3 @@ def parse_events(lines: Iterator[str]) -> Iterator[Event]:
             kind = value
         elif name == "data":
             data.append(value)
-
-
-class EventFollower:
-    """Reads the feed on a separate thread, resuming by `Last-Event-ID` after a break, until stopped.
-
-    It may run for hours and keeps what it reads: only events of `kinds` (None: all), without the fields `without` of
-    their data.
-    """
-
-    def __init__(self, url: str, *, kinds: Collection[str] | None = None, without: Collection[str] = ()) -> None:
-        self._url = url
-        self._kinds = kinds
-        self._without = without
-        self._events: list[Event] = []
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="event-feed", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Returns at once; the thread ends with its connection."""
-        self._stopped.set()
-
-    def events(self) -> list[Event]:
-        """Return the kept events so far, oldest first."""
-        with self._lock:
-            return list(self._events)
-
-    def _follow(self) -> None:
-        last = "0"
-        timeout = httpx.Timeout(5.0, read=30.0)
-        with client(timeout=timeout) as http:
-            while not self._stopped.is_set():
-                # A status error is a break like any other: the service may be on its way up.
-                with (
-                    contextlib.suppress(httpx.HTTPError),
-                    http.stream("GET", self._url, headers={"Last-Event-ID": last}, extensions=ENDLESS) as response,
-                ):
-                    response.raise_for_status()
-                    for event in parse_events(response.iter_lines()):
-                        last = event.id or last
-                        self._keep(event)
-                        if self._stopped.is_set():
-                            return
-                self._stopped.wait(BREAK_SECONDS)
-
-    def _keep(self, event: Event) -> None:
-        if self._kinds is not None and event.kind not in self._kinds:
-            return
-        if self._without and isinstance(event.data, dict):
-            slim = {name: value for name, value in event.data.items() if name not in self._without}
-            event = Event(event.id, event.kind, slim)
-        with self._lock:
-            self._events.append(event)

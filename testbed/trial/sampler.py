@@ -1,14 +1,16 @@
-"""Takes one sample of a running trial: what the load generator, the probe and the knowledge service say at the same
-moment."""
+"""Takes one sample of a running trial, what the load generator, the probe and the knowledge service say at the same
+moment, and follows the service's event feed, so that nothing is missed between two samples."""
 
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from weir_contracts import ActionState, Analysis, Observation, Outcome, Plan
-from weir_runtime.http_client import Event, client
+from weir_runtime.http_client import ENDLESS, Event, client, parse_events
 
 from .loop_stack import LoopStack
 from .report import ActionRecord, Decision, Sample
@@ -16,6 +18,8 @@ from .report import ActionRecord, Decision, Sample
 TIMEOUT_SECONDS = 1.5
 """Below the sampling interval: a service that is slow to answer must not make samples late."""
 
+BREAK_SECONDS = 1.0
+"""Pause between two connections to the event feed."""
 REPORTED_KINDS = frozenset({"plan", "outcome"})
 UNREPORTED_FIELDS = frozenset({"state", "evidence", "prediction", "hold_prediction", "infeasible", "alternatives"})
 """Of a plan: most of its size and no part of a report. Messages are whole without them."""
@@ -155,3 +159,59 @@ def actions_of(events: list[Event], began: float) -> list[ActionRecord]:
             sentence=action.sentence,
         )
     return list(found.values())
+
+
+class EventFollower:
+    """Reads the feed on a separate thread, resuming by `Last-Event-ID` after a break, until stopped.
+
+    It may run for hours and keeps what it reads: only events of `kinds` (None: all), without the fields `without` of
+    their data.
+    """
+
+    def __init__(self, url: str, *, kinds: Collection[str] | None = None, without: Collection[str] = ()) -> None:
+        self._url = url
+        self._kinds = kinds
+        self._without = without
+        self._events: list[Event] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="event-feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns at once; the thread ends with its connection."""
+        self._stopped.set()
+
+    def events(self) -> list[Event]:
+        """Return the kept events so far, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    def _follow(self) -> None:
+        last = "0"
+        timeout = httpx.Timeout(5.0, read=30.0)
+        with client(timeout=timeout) as http:
+            while not self._stopped.is_set():
+                # A status error is a break like any other: the service may be on its way up.
+                with (
+                    contextlib.suppress(httpx.HTTPError),
+                    http.stream("GET", self._url, headers={"Last-Event-ID": last}, extensions=ENDLESS) as response,
+                ):
+                    response.raise_for_status()
+                    for event in parse_events(response.iter_lines()):
+                        last = event.id or last
+                        self._keep(event)
+                        if self._stopped.is_set():
+                            return
+                self._stopped.wait(BREAK_SECONDS)
+
+    def _keep(self, event: Event) -> None:
+        if self._kinds is not None and event.kind not in self._kinds:
+            return
+        if self._without and isinstance(event.data, dict):
+            slim = {name: value for name, value in event.data.items() if name not in self._without}
+            event = Event(event.id, event.kind, slim)
+        with self._lock:
+            self._events.append(event)

@@ -22,10 +22,17 @@ from testbed.trial.loop_stack import LoopStack
 from testbed.trial.options import DEFAULT_PORT, TrialError, TrialOptions
 from testbed.trial.preflight import preflight
 from testbed.trial.report import SAMPLE_SECONDS, Sample, TrialResult, closing_lines, judge, summary
-from testbed.trial.sampler import REPORTED_KINDS, UNREPORTED_FIELDS, Sampler, Snapshot, actions_of, decisions_of
+from testbed.trial.sampler import (
+    REPORTED_KINDS,
+    UNREPORTED_FIELDS,
+    EventFollower,
+    Sampler,
+    Snapshot,
+    actions_of,
+    decisions_of,
+)
 from testbed.trial.stack import TrialStack
 from testbed.trial.streams_stack import StreamsStack
-from weir_runtime.http_client import EventFollower
 from workloads.probe import ProbeError
 
 from .view import SPARKLINE_WIDTH, Screen, line, render
