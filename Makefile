@@ -105,27 +105,27 @@ schemas: environment  ## exports the contracts' JSON Schemas and docs/reference/
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
 	--no-header --annotation-style line -q
-SERVICES := monitor analyzer planner executor knowledge
+LOCK_IMAGE := $(LOCK) --constraint requirements.lock
 
 lock: environment  ## resolves pyproject.toml into requirements.lock again, and what of it each image needs
 	@$(LOCK) --extra dev -o requirements.lock
-	@for each in $(SERVICES); do \
-	  $(LOCK) --extra $$each --constraint requirements.lock -o services/$$each/requirements.lock || exit 1; done
-	@$(LOCK) --extra workloads --constraint requirements.lock -o workloads/requirements.lock
-	@$(LOCK) --extra supervisor --constraint requirements.lock -o testbed/supervisor/requirements.lock
+	@$(LOCK_IMAGE) --extra monitor --extra planner --extra executor --extra knowledge -o services/requirements.lock
+	@$(LOCK_IMAGE) --extra analyzer -o services/analyzer/requirements.lock
+	@$(LOCK_IMAGE) --extra workloads -o workloads/requirements.lock
+	@$(LOCK_IMAGE) --extra supervisor -o testbed/supervisor/requirements.lock
 
 IMAGE_TAG ?= dev
 BUILD_ARGS ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
-BUILD = docker build -q $(BUILD_ARGS) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION)
+IMAGES := weir weir-analyzer weir-load weir-sample-job weir-sample-streams weir-streams-supervisor
 
-images:  ## the containers' images, weir-monitor:dev and so on (needs Docker alone; IMAGE_TAG, BUILD_ARGS)
-	@set -e; for each in $(SERVICES); do \
-	  echo "images: weir-$$each:$(IMAGE_TAG)"; $(BUILD) -f services/$$each/Dockerfile -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
-	@set -e; for each in load sample-job sample-streams streams-supervisor; do \
-	  echo "images: weir-$$each:$(IMAGE_TAG)"; \
-	  $(BUILD) -f workloads/Dockerfile --target $$each -t weir-$$each:$(IMAGE_TAG) . >/dev/null; done
+images: $(addprefix image-,$(IMAGES))  ## the containers' images, weir:dev and so on (needs Docker alone; IMAGE_TAG, BUILD_ARGS)
+
+image-%:
+	@echo "images: $*:$(IMAGE_TAG)"
+	@docker build -q $(BUILD_ARGS) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
+	  -f deploy/Dockerfile --target $* -t $*:$(IMAGE_TAG) . >/dev/null
 
 clean:  ## removes environment, caches and run folders
 	rm -rf .venv .cache runs

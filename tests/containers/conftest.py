@@ -33,8 +33,8 @@ def images(docker_client: docker.DockerClient) -> Images:
 
 @pytest.fixture(scope="session")
 def image_settings(images: Images) -> Mapping[str, str]:
-    """Every image built, once: the variables of deploy/compose/.env that name them (`WEIR_MONITOR_IMAGE`,
-    `WEIR_KAFKA_IMAGE`, …)."""
+    """Every image built, once: the variables of deploy/compose/.env that name them (`WEIR_IMAGE`, `WEIR_KAFKA_IMAGE`,
+    …)."""
     return images.for_tests()
 
 

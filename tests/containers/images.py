@@ -1,5 +1,5 @@
 """Images for tests without an image registry: a base from debootstrap, stand-ins for the official images on top of it,
-and Weir's own from their Dockerfiles. An image is built again only if its inputs changed."""
+and Weir's own from deploy/Dockerfile. An image is built again only if its inputs changed."""
 
 import contextlib
 import hashlib
@@ -28,10 +28,7 @@ RECIPES = PROJECT / "tests" / "containers" / "recipes"
 RECIPE_LABEL = "dev.weir.recipe"
 BUILD_SECONDS = 2400
 SERVICES = ("monitor", "analyzer", "planner", "executor", "knowledge")
-OWN = (
-    *(f"weir-{name}" for name in SERVICES),
-    *("weir-sample-job", "weir-sample-streams", "weir-streams-supervisor", "weir-load"),
-)
+OWN = ("weir", "weir-analyzer", "weir-sample-job", "weir-sample-streams", "weir-streams-supervisor", "weir-load")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _JAVA_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
 _UNUSED = (
@@ -60,7 +57,7 @@ BUILD_ARGUMENTS: Mapping[str, str] = {
     "JAVA_IMAGE": LOCAL["java"],
     "MAVEN_IMAGE": LOCAL["maven"],
 }
-"""The Dockerfiles' own arguments, for images without an image registry."""
+"""The Dockerfile's own arguments, for images without an image registry."""
 
 
 SOURCES = PROJECT / "tests" / "containers" / "java"

@@ -1,6 +1,7 @@
-"""Each service's image: complete, small, without privileges, and quick to stop."""
+"""The images: complete, small, without privileges, and quick to stop."""
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -22,9 +23,13 @@ from .conftest import Run
 
 STOP_SECONDS = 10.0
 MAX_OVER_BASE_MEGABYTES = 200
-"""Measured: monitor 85 MB, executor 86 MB, planner 135 MB and knowledge 159 MB, the latter two with numpy."""
+MAINS = {
+    "weir": ["weir_cli", *(f"weir_{service}" for service in sorted(SERVICES) if service != "analyzer")],
+    "weir-analyzer": ["weir_analyzer"],
+}
+"""Packages of each image that can be started."""
 START_SECONDS = 90.0
-PRIVATE = "weir-monitor:private-test"
+PRIVATE = "weir:private-test"
 
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -47,8 +52,8 @@ def refuses(path):
 print(json.dumps({
     'user': [os.getuid(), os.getgid()],
     'tools': [n for n in ('pip', 'pip3', 'gcc', 'cc', 'make', 'mvn', 'javac', 'git', 'curl') if shutil.which(n)],
-    'modules': [n for n in ('pip', 'ensurepip', 'setuptools', 'pytest', 'ruff', 'testbed', 'weir_cli') if importlib.util.find_spec(n)],
-    'services': sorted(p.name for p in pathlib.Path('/opt/weir/app').iterdir() if (p / '__main__.py').exists()),
+    'modules': [n for n in ('pip', 'ensurepip', 'setuptools', 'pytest', 'ruff', 'testbed') if importlib.util.find_spec(n)],
+    'mains': sorted(p.name for p in pathlib.Path('/opt/weir/app').iterdir() if (p / '__main__.py').exists()),
     'refused': [p for p in ('/x', '/opt/weir/x', '/opt/weir/app/x', '/var/x') if refuses(p)],
     'writable_if_it_could': [p for p in ('/', '/opt/weir', '/opt/weir/app', '/etc') if os.access(p, os.W_OK)],
 }))
@@ -69,8 +74,11 @@ asyncio.run(main())
 """
 
 
-def image_of(service: str, settings: Mapping[str, str]) -> str:
-    return settings[f"WEIR_{service.upper().replace('-', '_')}_IMAGE"]
+def image_of(name: str, settings: Mapping[str, str]) -> str:
+    """Return a service's image, or that of a part of a demonstration."""
+    if name in SERVICES and name != "analyzer":
+        return settings["WEIR_IMAGE"]
+    return settings[f"WEIR_{name.upper().replace('-', '_')}_IMAGE"]
 
 
 def ended(container: Container, timeout_seconds: int = 60) -> tuple[int, str]:
@@ -105,23 +113,25 @@ def test_every_module_of_its_service_can_be_imported(run: Run, service: str, ima
     assert int(output.split()[-1]) > 30
 
 
-def test_it_has_what_it_needs_and_no_more(run: Run, service: str, image: str) -> None:
-    """No root, no installer or compiler, no other service's code, and no writable file."""
+@pytest.mark.parametrize("name", MAINS)
+def test_it_has_what_it_needs_and_no_more(run: Run, name: str, image_settings: Mapping[str, str]) -> None:
+    """No root, no installer or compiler, nothing else to start, and no writable file."""
+    image = image_settings[f"{name.upper().replace('-', '_')}_IMAGE"]
     found: dict[str, Any] = json.loads(inside(run, image, _INSIDE).splitlines()[-1])
     assert found["user"] == [10001, 10001]
     assert found["tools"] == []
     assert found["modules"] == []
-    assert found["services"] == [f"weir_{service}"]
+    assert found["mains"] == MAINS[name]
     assert len(found["refused"]) == 4
     assert found["writable_if_it_could"] == []
 
 
 def test_it_prints_its_settings(run: Run, service: str, image: str) -> None:
-    """`docker run IMAGE --help` and `--print-settings` work without any other service."""
-    code, text = run_to_end(run, image, "--help")
+    """`docker run IMAGE SERVICE --help` and `--print-settings` work without any other service."""
+    code, text = run_to_end(run, image, service, "--help")
     assert code == 0, text
     assert "WEIR_KAFKA_BOOTSTRAP_SERVERS" in text
-    code, text = run_to_end(run, image, "--print-settings", WEIR_KNOWLEDGE_TOKEN="hunter2-hunter2-hunter2")
+    code, text = run_to_end(run, image, service, "--print-settings", WEIR_KNOWLEDGE_TOKEN="hunter2-hunter2-hunter2")
     assert code == 0, text
     settings = json.loads(text)
     assert settings["WEIR_KAFKA_BOOTSTRAP_SERVERS"]["value"] == "127.0.0.1:9092"
@@ -141,16 +151,17 @@ def test_the_kubernetes_client_is_complete(run: Run, name: str, image_settings: 
     ("name", "value"),
     [("WEIR_KAFKA_BOOTSTRAP_SERVERS", "kafka"), ("WEIR_HTTP_HOST", "0.0.0.0"), ("WEIR_TOKENS_FILE", "/nowhere.json")],
 )
-def test_a_wrong_setting_is_named(run: Run, image: str, name: str, value: str) -> None:
+def test_a_wrong_setting_is_named(run: Run, service: str, image: str, name: str, value: str) -> None:
     """Exit code 2 and the variable's name, so that the container's log says what to change."""
-    code, text = run_to_end(run, image, **{name: value})
+    code, text = run_to_end(run, image, service, **{name: value})
     assert code == 2, text
     assert name in text
 
 
 def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None:
     """Kafka is unreachable, as when everything stops at once: it reports this, and ends in order with code 0."""
-    container = run(image, environment={"WEIR_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
+    container = run(image, [service], {"WEIR_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
+    check = container.image.attrs["Config"]["Healthcheck"]["Test"][1:]
 
     def lives() -> bool:
         container.reload()
@@ -160,7 +171,7 @@ def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None
     wait_until(lives, timeout_seconds=START_SECONDS, what=f"{service} started")
 
     def complains() -> bool:
-        code, output = container.exec_run(["python", "-m", "weir_runtime.probe"])
+        code, output = container.exec_run(check)
         return code == 1 and b"kafka: 127.0.0.1:9 (WEIR_KAFKA_BOOTSTRAP_SERVERS)" in output
 
     wait_until(complains, timeout_seconds=START_SECONDS, what=f"{service} not ready, and why")
@@ -177,13 +188,16 @@ def test_it_stops_within_ten_seconds(run: Run, service: str, image: str) -> None
 def private_image(
     image_settings: Mapping[str, str], docker_client: docker.DockerClient, tmp_path: Path
 ) -> Iterator[str]:
-    """The monitor's, built from a copy of this tree that is its owner's alone, as one is that was made with a umask of
-    077."""
+    """Built from a copy of this tree that is its owner's alone, as one is that was made with a umask of 077."""
     del image_settings  # what this is built on
     tree = tmp_path / "tree"
-    for name in ("contracts/weir_contracts", "engines", "runtime", "services/monitor"):
-        shutil.copytree(PROJECT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("LICENSE", ".dockerignore"):
+    for name in re.findall(r"^!(\S+)$", (PROJECT / ".dockerignore").read_text(), re.MULTILINE):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        if (PROJECT / name).is_dir():
+            shutil.copytree(PROJECT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
+        else:
+            shutil.copyfile(PROJECT / name, tree / name)
+    for name in (".dockerignore", "deploy/Dockerfile"):
         shutil.copyfile(PROJECT / name, tree / name)
     # But for what the longest step begins with, which is then not done again.
     mine = [path for path in (tree, *tree.rglob("*")) if path.name != "requirements.lock"]
@@ -191,36 +205,54 @@ def private_image(
         path.chmod(0o700 if path.is_dir() else 0o600)
     given = {**(BUILD_ARGUMENTS if missing() is None else {}), **pip_arguments()}
     arguments = [f"--build-arg={name}={value}" for name, value in given.items()]
-    command = ["docker", "build", "-q", "--network", "host", *arguments, "-t", PRIVATE, "-f"]
-    run_logged([*command, str(tree / "services" / "monitor" / "Dockerfile"), str(tree)], tmp_path / "build.log")
+    command = ["docker", "build", "-q", "--network", "host", *arguments, "-t", PRIVATE, "--target", "weir"]
+    run_logged([*command, "-f", str(tree / "deploy" / "Dockerfile"), str(tree)], tmp_path / "build.log")
     yield PRIVATE
     docker_client.images.remove(PRIVATE, force=True)
 
 
 def test_an_image_from_a_private_checkout_starts(run: Run, private_image: str) -> None:
     """Its user may read files that were copied from another user's private ones."""
-    code, text = run_to_end(run, private_image, "--print-settings")
+    code, text = run_to_end(run, private_image, "monitor", "--print-settings")
     assert code == 0, text
     assert "WEIR_KAFKA_BOOTSTRAP_SERVERS" in json.loads(text)
 
 
-def test_labels_name_version_and_revision(image: str, service: str, images: Images) -> None:
+def test_the_command_line_is_inside(run: Run, image_settings: Mapping[str, str]) -> None:
+    """It knows its version, and replays with the analyzer's core and the built-in planners."""
+    code, text = run_to_end(run, image_settings["WEIR_IMAGE"], "weir", "--version")
+    assert (code, tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"] in text) == (0, True), (
+        text
+    )
+    code, text = run_to_end(run, image_settings["WEIR_IMAGE"], "weir", "replay", "--trace", "step", "--duration", "120")
+    assert (code, "planner rate" in text) == (0, True), text
+
+
+def test_a_wrong_service_name_is_answered_with_all_that_there_are(run: Run, image_settings: Mapping[str, str]) -> None:
+    """Code 2 and one line, from both images."""
+    code, text = run_to_end(run, image_settings["WEIR_IMAGE"], "montior")
+    assert code == 2 and "no service 'montior': this image has knowledge, monitor, planner, executor" in text, text
+    code, text = run_to_end(run, image_settings["WEIR_ANALYZER_IMAGE"], "planner")
+    assert code == 2 and "no service 'planner': this image has analyzer" in text, text
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_labels_name_version_and_revision(name: str, image_settings: Mapping[str, str], images: Images) -> None:
     """An image can be traced to what it was built from."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=PROJECT, capture_output=True, text=True, check=False)
-    labels = images.labels(image)
+    labels = images.labels(image_settings[f"{name.upper().replace('-', '_')}_IMAGE"])
     assert labels["org.opencontainers.image.version"] == project["version"]
-    assert labels["org.opencontainers.image.title"] == f"weir-{service}"
+    assert labels["org.opencontainers.image.title"] == name
     revision = labels["org.opencontainers.image.revision"]
     assert revision.startswith(head.stdout.strip()) if head.returncode == 0 else revision == "unknown"
 
 
 @pytest.mark.skipif(missing() is not None, reason="sizes are compared with the local base")
-def test_four_of_five_are_small(images: Images, image_settings: Mapping[str, str]) -> None:
-    """All but the analyzer, which has Spark and Java inside."""
-    base = images.size(BASE)
-    over = {s: (images.size(image_of(s, image_settings)) - base) / 1e6 for s in SERVICES if s != "analyzer"}
-    assert max(over.values()) < MAX_OVER_BASE_MEGABYTES, over
+def test_all_but_spark_is_small(images: Images, image_settings: Mapping[str, str]) -> None:
+    """Four services and the command line; the analyzer has Spark and Java inside."""
+    over_base = (images.size(image_settings["WEIR_IMAGE"]) - images.size(BASE)) / 1e6
+    assert over_base < MAX_OVER_BASE_MEGABYTES
 
 
 @pytest.mark.parametrize("name", ["load", "sample-job"])

@@ -53,7 +53,7 @@ def daemon() -> Iterator[None]:
 def local_name(image: str) -> str:
     """Return the image built here for one that a manifest names: Weir's own, or what stands in for an official one."""
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
-    if name.startswith("weir-"):
+    if name == "weir" or name.startswith("weir-"):
         return BASE if image == BASE else f"{name}:{TAG}"
     if name not in LOCAL:
         raise TestbedError(f"no image is built here for {image}")

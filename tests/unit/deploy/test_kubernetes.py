@@ -87,6 +87,11 @@ def test_an_overlay_has_all_of_weir(overlay: str) -> None:
         service = named(overlay, "Service", name)["spec"]
         assert service["ports"][0]["port"] == pod["containers"][0]["ports"][0]["containerPort"]
         assert service["ports"][0]["port"] == SETTINGS[name].model_fields["http_port"].default
+        if name != "analyzer":  # whose image has no other service
+            assert pod["containers"][0]["args"] == [name]
+            assert environment(overlay, named(overlay, "Deployment", name))["WEIR_HTTP_PORT"] == str(
+                service["ports"][0]["port"]
+            )
     budgets = {each["metadata"]["name"] for each in of_kind(overlay, "PodDisruptionBudget")}
     assert budgets == set(WEIR) - {"analyzer"}
     assert named(overlay, "Deployment", "analyzer")["spec"]["strategy"] == {"type": "Recreate"}
@@ -305,7 +310,8 @@ def test_images_are_those_of_make_images_and_compose() -> None:
     dotenv = dict(re.findall(r"^(WEIR_\w+_IMAGE)=(.+)$", (COMPOSE / ".env").read_text(), re.MULTILINE))
     found = {container["image"] for each in of_kind(DEMO, *WORKLOADS) for container in containers(each)}
     assert found <= set(dotenv.values())
-    assert found >= {dotenv[f"WEIR_{name.upper()}_IMAGE"] for name in (*WEIR, "kafka", "redis", "flink", "load")}
+    names = ("WEIR_IMAGE", *(f"WEIR_{name}_IMAGE" for name in ("ANALYZER", "KAFKA", "REDIS", "FLINK", "LOAD")))
+    assert found >= {dotenv[name] for name in names}
     assert not re.search(r"image: \S+:\S", "".join(path.read_text() for path in FOLDER.rglob("*.yaml")))
 
 

@@ -1,5 +1,6 @@
 """Errors on a machine that cannot build or run images, and the settings of a build."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,10 +15,28 @@ from testbed.bootstrap import PROJECT
 from testbed.process import TestbedError
 from tests.containers import images
 from tests.effort import some
+from weir_executor.settings import Settings as ExecutorSettings
+from weir_knowledge.settings import KnowledgeSettings
+from weir_monitor.settings import MonitorSettings
+from weir_planner.settings import PlannerSettings
 
-DOCKERFILES = [*sorted((PROJECT / "services").glob("*/Dockerfile")), PROJECT / "workloads" / "Dockerfile"]
+DOCKERFILE = (PROJECT / "deploy" / "Dockerfile").read_text()
+STAGES = {
+    stage.partition("\n")[0].partition(" AS ")[2]: stage
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
+}
+"""The text of each stage by its name, without `FROM `."""
 
 
+PORTS = {
+    service: settings.model_fields["http_port"].default
+    for service, settings in (
+        ("monitor", MonitorSettings),
+        ("planner", PlannerSettings),
+        ("executor", ExecutorSettings),
+        ("knowledge", KnowledgeSettings),
+    )
+}
 IMPORT = """
 import sys
 from importlib import import_module, metadata
@@ -71,56 +90,93 @@ def test_a_step_that_fails_reports_how_it_ended(tmp_path: Path) -> None:
         images.run(["/nonexistent/docker"], tmp_path / "log")
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_every_dockerfile_keeps_the_rules(path: Path) -> None:
+def test_the_dockerfile_keeps_the_rules() -> None:
     """Official bases by default, hashes checked, a numeric user, labels, no features of BuildKit alone."""
-    text = path.read_text()
-    assert set(re.findall(r"^FROM (?!bare|builder|python)(\S+)", text, re.MULTILINE)) <= {
-        f"${{{name}}}" for name in images.BUILD_ARGUMENTS
-    }
-    defaults = dict(re.findall(r"^ARG ([A-Z]+_IMAGE)=(\S+)$", text, re.MULTILINE))
-    assert {"BASE_IMAGE", "BUILDER_IMAGE"} <= defaults.keys() <= images.BUILD_ARGUMENTS.keys()
+    bases = {stage.partition(" AS ")[0] for stage in STAGES.values()}
+    assert bases - STAGES.keys() == {f"${{{name}}}" for name in images.BUILD_ARGUMENTS}
+    defaults = dict(re.findall(r"^ARG ([A-Z]+_IMAGE)=(\S+)$", DOCKERFILE, re.MULTILINE))
+    assert defaults.keys() == images.BUILD_ARGUMENTS.keys()
     assert all(":" in image and not image.endswith(":latest") for image in defaults.values())
-    assert "--require-hashes" in text
-    assert "USER 10001:10001" in text
-    assert "STOPSIGNAL SIGTERM" in text
-    assert "HEALTHCHECK" in text
-    for label in ("title", "description", "version", "revision"):
-        assert f"org.opencontainers.image.{label}=" in text
-    for stage in re.split(r"^FROM ", text, flags=re.MULTILINE):
+    assert "USER 10001:10001" in STAGES["bare"] and "STOPSIGNAL SIGTERM" in STAGES["bare"]
+    for name in images.OWN:
+        stage = STAGES[name]
+        assert re.findall(r"^USER (\S+)", stage, re.MULTILINE)[-1:] in ([], ["10001:10001"])
+        assert "HEALTHCHECK" in stage and f'org.opencontainers.image.title="{name}"' in stage
+        assert all(f"org.opencontainers.image.{label}=" in stage for label in ("description", "version", "revision"))
+    for stage in (stage for name, stage in STAGES.items() if name.endswith("builder")):
+        assert "--require-hashes" in stage
         # A checkout may be its owner's alone: what is copied from it is opened to the image's user, after all else.
-        if "AS builder" in stage:
-            assert stage.rindex("chmod -R a+rX /opt/weir") > max(stage.rindex("\nCOPY "), stage.rindex("compileall"))
-    assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", text, re.MULTILINE)
+        assert stage.rindex("chmod -R a+rX /opt/weir") > max(stage.rindex("\nCOPY "), stage.rindex("compileall"))
+    assert not re.search(r"^# syntax|--mount|COPY --chmod|<<", DOCKERFILE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_what_a_dockerfile_copies_is_in_the_build_context(path: Path) -> None:
+def test_what_the_dockerfile_copies_is_in_the_build_context() -> None:
     """The context has only what .dockerignore names."""
     named = re.findall(r"^!(\S+)$", (PROJECT / ".dockerignore").read_text(), re.MULTILINE)
-    copies = re.findall(r"^COPY (?!--from)(.+)$", path.read_text().replace("\\\n", ""), re.MULTILINE)
+    copies = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE.replace("\\\n", ""), re.MULTILINE)
     sources = [Path(source) for each in copies for source in each.split()[:-1]]
     assert sources
     assert [str(source) for source in sources if not any(source.is_relative_to(name) for name in named)] == []
     assert all((PROJECT / source).exists() for source in sources)
 
 
+def start(script: str, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run an image's script where `python` prints its arguments and the port."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$WEIR_HTTP_PORT" "$@"\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [str(PROJECT / "deploy" / script), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("service", PORTS)
+def test_a_service_is_started_by_its_name_on_its_port(service: str, tmp_path: Path) -> None:
+    """Of the image weir, on the port that is its default elsewhere; all further words are the service's."""
+    done = start("weir-service.sh", tmp_path, service, "--help")
+    assert done.stdout.split() == [str(PORTS[service]), "-m", f"weir_{service}", "--help"]
+
+
+def test_the_command_line_and_the_analyzer_are_started_by_their_names(tmp_path: Path) -> None:
+    """The analyzer also without its name, and with options alone."""
+    assert start("weir-service.sh", tmp_path, "weir", "get", "shop/orders").stdout.split() == [
+        *("-m", "weir_cli"),
+        *("get", "shop/orders"),
+    ]
+    for words in ([], ["analyzer"]):
+        assert start("weir-analyzer.sh", tmp_path, *words, "--help").stdout.split() == ["-m", "weir_analyzer", "--help"]
+
+
+@pytest.mark.parametrize("words", [[], ["montior"], ["analyzer"], ["--help"]])
+def test_a_wrong_service_name_is_answered_with_all_that_there_are(words: list[str], tmp_path: Path) -> None:
+    """Also none at all, and the analyzer, which is another image."""
+    done = start("weir-service.sh", tmp_path, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"weir: no service '{''.join(words)}': ") and len(done.stderr) <= 160
+    assert all(name in done.stderr for name in (*images.SERVICES, "weir-analyzer"))
+
+
+def test_the_analyzers_image_names_its_roles(tmp_path: Path) -> None:
+    """Of a word that is none of them."""
+    done = start("weir-analyzer.sh", tmp_path, "planner")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert all(name in done.stderr for name in ("'planner'", "analyzer", "master", "worker", "executor", "image weir"))
+
+
 IMAGES = [
-    *(
-        (f"services/{service}", "builder", f"services/{service}", f"weir_{service}.__main__")
-        for service in images.SERVICES
-    ),
-    ("workloads", "builder", "workloads", "workloads.loadgen.__main__"),
-    ("workloads", "supervisor-builder", "testbed/supervisor", "testbed.supervisor.__main__"),
+    *(("weir-builder", "services", f"weir_{service}.__main__") for service in PORTS),
+    ("weir-builder", "services", "weir_cli.__main__"),
+    ("analyzer-builder", "services/analyzer", "weir_analyzer.__main__"),
+    ("workloads-builder", "workloads", "workloads.loadgen.__main__"),
+    ("supervisor-builder", "testbed/supervisor", "testbed.supervisor.__main__"),
 ]
-"""Of each image: the Dockerfile's folder, the stage that copies, the lock file's folder, and what it runs."""
+"""Of each image: the stage that copies, the lock file's folder, and what it runs."""
 
 
-@pytest.mark.parametrize(("folder", "stage", "locks", "module"), some(IMAGES, len(IMAGES)))
-def test_an_image_has_what_it_imports(folder: str, stage: str, locks: str, module: str, tmp_path: Path) -> None:
-    """Modules and files that its Dockerfile copies, and packages of its own requirements.lock."""
-    text = (PROJECT / folder / "Dockerfile").read_text().replace("\\\n", "")
-    text = text[text.index(f"AS {stage}\n") :].partition("\nFROM ")[0]
+@pytest.mark.parametrize(("stage", "locks", "module"), some(IMAGES, len(IMAGES)))
+def test_an_image_has_what_it_imports(stage: str, locks: str, module: str, tmp_path: Path) -> None:
+    """Modules and files that the Dockerfile copies, and packages of its own requirements.lock."""
+    text = STAGES[stage].replace("\\\n", "")
     for sources, target in re.findall(r"^COPY (.+) /opt/weir/app/(\S+)$", text, re.MULTILINE):
         for source in sources.split():
             place = tmp_path / target
@@ -155,15 +211,14 @@ def test_what_stands_in_for_official_images_is_everybodys(tmp_path: Path) -> Non
 
 def test_a_spark_worker_may_write_to_its_folder() -> None:
     """By default it lies under Spark's folder, which no user may write to."""
-    text = (PROJECT / "services" / "analyzer" / "Dockerfile").read_text()
-    assert "SPARK_WORKER_DIR=/tmp/" in text
+    assert "SPARK_WORKER_DIR=/tmp/" in STAGES["weir-analyzer"]
 
 
 def test_each_lock_is_part_of_the_one_resolution() -> None:
     """A container has the tested packages: the same versions and hashes."""
     pinned = re.compile(r"^([a-z0-9-]+==\S+)", re.MULTILINE)
     whole = (PROJECT / "requirements.lock").read_text()
-    for path in DOCKERFILES:
-        lock = (path.parent / "requirements.lock").read_text()
-        assert set(pinned.findall(lock)) <= set(pinned.findall(whole)), path
-        assert set(re.findall(r"sha256:\w+", lock)) <= set(re.findall(r"sha256:\w+", whole)), path
+    for folder in sorted({locks for _, locks, _ in IMAGES}):
+        lock = (PROJECT / folder / "requirements.lock").read_text()
+        assert set(pinned.findall(lock)) <= set(pinned.findall(whole)), folder
+        assert set(re.findall(r"sha256:\w+", lock)) <= set(re.findall(r"sha256:\w+", whole)), folder

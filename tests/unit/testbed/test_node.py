@@ -16,7 +16,7 @@ from tests.node.images import local_name, missing_packages
     ("image", "full"),
     [
         ("redis", "docker.io/library/redis:latest"),
-        ("weir-monitor:dev", "docker.io/library/weir-monitor:dev"),
+        ("weir:dev", "docker.io/library/weir:dev"),
         ("apache/kafka:4.1.0", "docker.io/apache/kafka:4.1.0"),
         ("registry.example.org/team/app:1", "registry.example.org/team/app:1"),
         ("localhost/app", "localhost/app:latest"),
@@ -46,7 +46,8 @@ def test_an_image_of_one_binary(tmp_path: Path) -> None:
 
 def test_what_is_built_here_for_an_image() -> None:
     """Weir's own by their tag here, official ones by what stands in for them; others are named in the error."""
-    assert local_name("weir-knowledge:1.2") == "weir-knowledge:dev"
+    assert local_name("weir:1.2") == "weir:dev"
+    assert local_name("weir-analyzer:1.2") == "weir-analyzer:dev"
     assert local_name("apache/kafka:4.1.0") == "weir-test/kafka:local"
     with pytest.raises(TestbedError, match=r"busybox:1\.36"):
         local_name("busybox:1.36")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The analyzer; or, where the first word says so, a part of a Spark cluster with the same Python, code and jars as the driver.
+# The analyzer, also without a first word; or a part of a Spark cluster with the same Python, code and jars as the driver.
 set -eu
 case "${1:-}" in
   master)
@@ -21,7 +21,12 @@ case "${1:-}" in
       --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
       --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"
     ;;
-  *)
+  '' | analyzer | -*)
+    if [ "${1:-}" = analyzer ]; then shift; fi
     exec python -m weir_analyzer "$@"
+    ;;
+  *)
+    echo "weir: no service '$1': this image has analyzer, and master, worker and executor of Spark; the others are in the image weir" >&2
+    exit 2
     ;;
 esac
