@@ -250,7 +250,7 @@ def cold() -> float:
     try:
         subprocess.run(["git", "clone", "-q", str(PROJECT), str(folder / "weir")], check=True, timeout=120)
         project = folder / "weir"
-        return first_acted_plan(project, {"PIP_CACHE_DIR": str(folder / "pip"), "WEIR_CACHE": str(project / ".cache")})
+        return first_acted_plan(project, {"UV_CACHE_DIR": str(folder / "uv"), "WEIR_CACHE": str(project / ".cache")})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

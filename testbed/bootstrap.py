@@ -1,4 +1,4 @@
-"""Set-up of a fresh clone: virtual environment from the lock file, jars, the sample job. Standard library only.
+"""Set-up of a fresh clone: virtual environment from the lock file by uv, jars, the sample job. Standard library only.
 
 `python3 testbed/bootstrap.py` checks the machine first: what is missing is one line that says what to do, before
 anything is written. Each step is stamped with the hash of its inputs, so a second start does nothing and takes a
@@ -39,6 +39,16 @@ MIN_DISK_MEGABYTES = 2500
 RUN_DISK_MEGABYTES = 300
 """Disk space of a run after set-up."""
 STEP_TIMEOUT_SECONDS = 1800
+UV_NAMES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "timeout": "UV_HTTP_TIMEOUT",
+}
+"""Settings of pip, and the variables by which uv knows the same."""
 _INSTALL_JAVA = "install it (Debian: apt install openjdk-17-jdk-headless)"
 
 
@@ -273,14 +283,47 @@ def _make_environment(python: str, step: Step) -> None:
         step.run([python, "-m", "venv", "--clear", str(VENV)])
     if output_of([str(interpreter), "-m", "pip", "--version"]) is None:
         step.run([str(interpreter), "-m", "ensurepip"])
+    lock = PROJECT / "requirements.lock"
+    uv = _make_uv(python, lock, step)
+    settings = uv_settings(str(interpreter))
+    install = [str(uv), "pip", "install", "--quiet", "--python", str(interpreter)]
+    step.run([*install, "--compile-bytecode", "--require-hashes", "-r", str(lock)], settings)
+    step.run([*install, "--no-deps", "--no-build-isolation", "-e", str(PROJECT)], settings)
+
+
+def _make_uv(python: str, lock: Path, step: Step) -> Path:
+    """Install the locked uv into the project's cache by pip, which every Python with venv has; return its path."""
+    folder = CACHE / "uv"
+    uv = folder / "bin" / "uv"
+    (locked,) = re.findall(r"^uv==(?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
+    wanted = folder / "requirements.lock"
+    if uv.exists() and wanted.exists() and wanted.read_text() == locked:
+        return uv
+    step.run([python, "-m", "venv", "--clear", str(folder)])
+    wanted.with_suffix(".new").write_text(locked)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    settings = {"PIP_NO_INPUT": "1", "PIP_USER": "0"}
+    step.run([*pip, "--require-hashes", "--no-cache-dir", "-r", str(wanted.with_suffix(".new"))], settings)
+    wanted.with_suffix(".new").rename(wanted)
+    return uv
+
+
+def uv_settings(python: str) -> dict[str, str]:
+    """Return what uv is to use of pip's settings, which it does not read; a variable of uv itself takes precedence."""
     settings = {
-        "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(CACHE / "pip"),
-        "PIP_NO_INPUT": "1",
-        "PIP_USER": "0",
+        "UV_CACHE_DIR": str(CACHE / "uv-packages"),
+        # As pip does: authorities that the machine trusts, and the best version of all indexes.
+        "UV_SYSTEM_CERTS": "1",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
-    pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    step.run([*pip, "--require-hashes", "-r", str(PROJECT / "requirements.lock")], settings)
-    step.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(PROJECT)], settings)
+    listed = (output_of([python, "-m", "pip", "config", "list"]) or "").splitlines()
+    for line in sorted(listed, key=lambda line: line.startswith(":env:")):  # variables go before files
+        key, _, value = line.partition("=")
+        name = UV_NAMES.get(key.rpartition(".")[2])
+        if name:
+            # Lists are several words to pip; of folders uv wants commas between them.
+            settings[name] = value.strip("'\"").replace(" ", "," if name == "UV_FIND_LINKS" else " ")
+    return {name: value for name, value in settings.items() if name not in os.environ}
 
 
 def _maven(step: Step, pom: Path, *goals: str) -> None:

@@ -176,6 +176,38 @@ def test_a_foreign_folder_is_never_cleared(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_uv_installs_from_where_pip_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not read pip's settings, by which companies name their mirror; a variable of uv itself goes before."""
+    monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example.org/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://a.example.org https://b.example.org")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
+    monkeypatch.setenv("PIP_CERT", "/etc/company.pem")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("UV_INDEX", "https://mine.example.org")
+    found = bootstrap.uv_settings(sys.executable)
+    assert found["UV_DEFAULT_INDEX"] == "https://mirror.example.org/simple"
+    assert (found["UV_FIND_LINKS"], found["SSL_CERT_FILE"]) == ("/wheels,/more", "/etc/company.pem")
+    assert "UV_INDEX" not in found
+    monkeypatch.delenv("UV_INDEX")
+    assert bootstrap.uv_settings(sys.executable)["UV_INDEX"] == "https://a.example.org https://b.example.org"
+
+
+def test_uv_is_the_locked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set-up fetches it with its hashes, and once: the second time all commands are the installation's own."""
+    monkeypatch.setattr(bootstrap, "CACHE", tmp_path)
+    commands: list[list[str]] = []
+    step = Step("environment", [], tmp_path / "bin" / "weir", cache=tmp_path)
+    monkeypatch.setattr(step, "run", lambda command, settings=None: commands.append(command))
+    (tmp_path / "uv" / "bin").mkdir(parents=True)
+    lock = bootstrap.PROJECT / "requirements.lock"
+    uv = bootstrap._make_uv(sys.executable, lock, step)
+    text = (tmp_path / "uv" / "requirements.lock").read_text()
+    assert text.startswith("uv==") and text.count("--hash=sha256:") > 10 and text.count("==") == 1
+    assert [command[2] for command in commands] == ["venv", "pip"] and "--require-hashes" in commands[1]
+    uv.touch()
+    assert bootstrap._make_uv(sys.executable, lock, step) == uv and len(commands) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "message"),
     [
