@@ -24,8 +24,7 @@ from bench.results_file import distribution, write
 from bench.running import PlanLatencies, usage_over
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from weir_contracts import LoopResult, derive_id, observation_id
 from weir_contracts.topics import OBSERVATIONS
 from weir_knowledge.adapters.redis import RedisStore

@@ -16,9 +16,8 @@ import httpx
 import yaml
 
 from . import kubernetes_programs as programs
-from .kubernetes_access import Access, Authority, create_access
-from .kubernetes_audit import AuditEvent, audit_policy, read_events
-from .kubernetes_flags import (
+from .kubernetes_access import Access, AuditEvent, Authority, audit_policy, create_access, read_events
+from .kubernetes_programs import (
     CONTROLLER_MANAGER,
     KWOK,
     METRICS_SERVER,

@@ -17,8 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.results_file import distribution, log
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, NotInTime, wait_until
-from testbed.redis import RedisServer
-from testbed.service import WeirService
+from testbed.service import RedisServer, WeirService
 from weir_contracts import Parallelism, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, PLANS
 from weir_engines.kafka.group_requests import close_admin, open_admin

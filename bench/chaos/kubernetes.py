@@ -15,8 +15,7 @@ from bench.results_file import PROJECT
 from testbed.kafka import KafkaBroker
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import ManagedProcess, free_port
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from testbed.trial.options import short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES
 from weir_contracts import Parallelism

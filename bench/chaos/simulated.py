@@ -12,8 +12,7 @@ from uuid import uuid4
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
 from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
 from weir_contracts.topics import PLANS

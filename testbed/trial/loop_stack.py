@@ -13,8 +13,7 @@ import httpx
 
 from testbed.kafka import KafkaBroker
 from testbed.process import Launcher, ManagedProcess, free_port, port_is_free, stop_all
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from weir_contracts import ScalingPolicy
 from weir_runtime.http_client import client
 from workloads.probe import Probe

@@ -11,7 +11,7 @@ import pytest
 from bench.running import Running, started, with_spec
 from testbed.process import free_port
 from testbed.trial.options import TrialOptions
-from testbed.trial.streams_stack import StreamsStack
+from testbed.trial.stack import StreamsStack
 from weir_contracts.plugins import EndpointState
 
 INSTANCES, RATE = 3, 120

@@ -9,8 +9,8 @@ from testbed.flink import FlinkCluster
 from testbed.jars import sample_job_jar
 from testbed.kafka import KafkaBroker
 from testbed.process import TestbedError
-from testbed.redis import RedisServer
 from testbed.register import reap_leftovers
+from testbed.service import RedisServer
 
 
 @pytest.fixture(scope="session")

@@ -31,8 +31,7 @@ from testbed.trial.sampler import (
     actions_of,
     decisions_of,
 )
-from testbed.trial.stack import TrialStack
-from testbed.trial.streams_stack import StreamsStack
+from testbed.trial.stack import StreamsStack, TrialStack
 from workloads.probe import ProbeError
 
 from .view import SPARKLINE_WIDTH, Screen, line, render

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kafka import SASL_USER, KafkaBroker
-from testbed.redis import RedisServer
-from testbed.service import WeirService, wait_all_ready
+from testbed.service import RedisServer, WeirService, wait_all_ready
 from tests.integration.analyzer.conftest import PARTITIONS, SLOW_MACHINE_SECONDS, Bench
 from tests.integration.analyzer.test_stream import observations
 from weir_contracts.topics import OBSERVATIONS

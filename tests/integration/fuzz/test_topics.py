@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import ManyJobs
 from tests.unit.fuzz.documents import example
 from tests.unit.knowledge.builders import plan

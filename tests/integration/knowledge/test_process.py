@@ -15,8 +15,7 @@ import redis
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, wait_until
-from testbed.redis import RedisServer
-from testbed.service import WeirService
+from testbed.service import RedisServer, WeirService
 from tests.unit.knowledge.builders import NOON, action, document, observation, outcome, plan
 from weir_contracts import Observation, Outcome, Plan
 from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic

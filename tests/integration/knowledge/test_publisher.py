@@ -14,8 +14,7 @@ import pytest
 
 from testbed.kafka import KafkaBroker
 from testbed.process import ManagedProcess, free_port, wait_until
-from testbed.redis import RedisServer
-from testbed.service import WeirService
+from testbed.service import RedisServer, WeirService
 from tests.integration.knowledge.test_process import World
 from tests.unit.knowledge.builders import document
 from weir_contracts import Observation

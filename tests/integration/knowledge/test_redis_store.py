@@ -13,7 +13,7 @@ import redis
 from pydantic import SecretStr
 
 from testbed.process import free_port
-from testbed.redis import RedisServer
+from testbed.service import RedisServer
 from tests.unit.knowledge.builders import APP, action, analysis, documents, observation, outcome, plan
 from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite, noise
 from weir_knowledge.adapters.layout import EVENTS, changes, history_keys

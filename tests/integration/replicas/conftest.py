@@ -16,8 +16,7 @@ from pydantic import BaseModel
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import ManyJobs
 from tests.unit.planner.build import WORK, analysis, policy
 from weir_contracts import Observation, Outcome, Plan

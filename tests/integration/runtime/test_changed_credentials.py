@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from testbed.kafka import SASL_USER, KafkaBroker
-from testbed.mount import Mount
 from testbed.service import WeirService
+from tests.mount import Mount
 from weir_contracts import KafkaSignals, Observation, policy_of
 from weir_contracts.topics import OBSERVATIONS, POLICIES
 from weir_engines.kafka.coordinators import KafkaGroups

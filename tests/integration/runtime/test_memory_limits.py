@@ -20,8 +20,7 @@ import yaml
 
 from testbed.kafka import KafkaBroker
 from testbed.process import wait_until
-from testbed.redis import RedisServer
-from testbed.service import WeirService
+from testbed.service import RedisServer, WeirService
 from tests.unit.executor.builders import plan
 from weir_contracts import Outcome, Plan, ScalingPolicy, policy_of
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES

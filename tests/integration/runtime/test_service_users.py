@@ -15,8 +15,7 @@ from confluent_kafka import KafkaError, Producer
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port, stop_all
-from testbed.redis import RedisServer
-from testbed.service import WeirService, loop_settings, wait_all_ready
+from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import ManyJobs
 from tests.unit.deploy.test_acls import NAMES, SERVICES, documented, granted
 from tests.unit.knowledge.builders import plan

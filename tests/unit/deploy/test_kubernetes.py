@@ -15,7 +15,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
-from testbed.mount import Mount
+from tests.mount import Mount
 from weir_analyzer.settings import AnalyzerSettings
 from weir_cli.doctor import RIGHTS, namespaces_of
 from weir_contracts import ScalingPolicy, parse_policy

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from testbed.mount import Mount
+from tests.mount import Mount
 from tests.unit.knowledge.builders import NOON, document
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from pydantic import AnyHttpUrl
 from structlog.testing import capture_logs
 
-from testbed.mount import Mount
+from tests.mount import Mount
 from weir_contracts import policy_of
 from weir_executor.settings import Settings
 from weir_runtime import policy_credentials

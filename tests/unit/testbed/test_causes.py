@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed.causes import cause_of, ended
+from testbed.process import cause_of, sentence_of_end
 
 KAFKA = """\
 [2026-01-01 12:00:01,204] INFO Awaiting socket connections on 127.0.0.1:19092. (kafka.network.DataPlaneAcceptor)
@@ -59,11 +59,14 @@ def test_the_line_with_the_cause_is_found(log: str, cause: str) -> None:
 
 def test_a_dead_part_is_one_sentence() -> None:
     """It names the part, the cause and the log; a killed process has left no cause in its log."""
-    assert ended("kafka", 1, KAFKA, "run/kafka.log") == (
+    assert sentence_of_end("kafka", 1, KAFKA, "run/kafka.log") == (
         "kafka ended with code 1: java.net.BindException: Address already in use (log: run/kafka.log)"
     )
-    assert ended("monitor", -9, PYTHON, "run/monitor.log") == (
+    assert sentence_of_end("monitor", -9, PYTHON, "run/monitor.log") == (
         "monitor was ended by SIGKILL, by hand or for want of memory (log: run/monitor.log)"
     )
-    assert ended("redis", 1, "", "run/redis.log") == "redis ended with code 1: its log is empty (log: run/redis.log)"
-    assert len(ended("flink", 1, "x" * 5000, "run/flink.log")) <= 160
+    assert (
+        sentence_of_end("redis", 1, "", "run/redis.log")
+        == "redis ended with code 1: its log is empty (log: run/redis.log)"
+    )
+    assert len(sentence_of_end("flink", 1, "x" * 5000, "run/flink.log")) <= 160

@@ -7,9 +7,15 @@ import pytest
 
 from testbed import kubernetes, kubernetes_programs, node
 from testbed.bootstrap import PROJECT, SetupError
-from testbed.kubernetes_access import create_access
-from testbed.kubernetes_audit import read_events
-from testbed.kubernetes_flags import Layout, api_server_flags, controller_flags, etcd_flags, kwok_flags, scheduler_flags
+from testbed.kubernetes_access import create_access, read_events
+from testbed.kubernetes_programs import (
+    Layout,
+    api_server_flags,
+    controller_flags,
+    etcd_flags,
+    kwok_flags,
+    scheduler_flags,
+)
 from testbed.process import TestbedError
 
 

@@ -8,11 +8,10 @@ import httpx
 import pytest
 
 from testbed.process import TestbedError
-from testbed.supervisor.__main__ import main
-from testbed.supervisor.api import create_app
-from testbed.supervisor.fleet import Fleet
-from testbed.supervisor.scale import (
+from testbed.supervisor.__main__ import create_app, main
+from testbed.supervisor.fleet import (
     End,
+    Fleet,
     Forget,
     Phase,
     Scale,
