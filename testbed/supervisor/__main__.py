@@ -19,10 +19,9 @@ from testbed.jars import class_path, jmx_exporter_jar
 from testbed.process import TestbedError
 from testbed.streams import LOOPBACK, StreamsInstance, StreamsSettings, listening
 from weir_contracts.plugins import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
-from weir_runtime.auth import Tokens, read_tokens, requires
+from weir_runtime.access import Problem, Tokens, read_tokens, requires
 from weir_runtime.http import PortInUse, application, listen, serve
 from weir_runtime.loop import Stop
-from weir_runtime.problems import Problem
 
 from .fleet import Fleet, FleetState, StaleVersion
 
