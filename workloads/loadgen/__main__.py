@@ -13,11 +13,9 @@ from weir_replay.trace import InvalidTrace, LoadTrace, Shape, Step, default_spee
 from weir_runtime.origins import SameOrigin
 
 from .control import WorkloadBoard, create_app
-from .generator import Generator, run
+from .generator import DEFAULT_KEYS, Generator, run
 from .load import Load, LoadChange
-from .output import KafkaOutput, OutputError
-from .pairs import PairedOutput
-from .records import DEFAULT_KEYS
+from .output import KafkaOutput, OutputError, PairedOutput
 
 BROKER_TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 3

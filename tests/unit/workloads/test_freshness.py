@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.freshness import Freshness, Result, UnreadableResult
+from workloads.probe import Freshness, Result, UnreadableResult
 
 T0 = 1_800_000_000.0
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.loadgen.records import MAX_BYTES, Keys, Records
+from weir_replay.trace import MAX_BYTES
+from workloads.loadgen.generator import Keys, Records
 
 
 def test_without_skew_all_keys_are_alike() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from workloads.loadgen.__main__ import main
-from workloads.loadgen.pairs import partition_of
+from workloads.loadgen.output import partition_of
 
 
 def test_customers_are_spread_over_all_partitions() -> None:
