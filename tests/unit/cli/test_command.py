@@ -249,6 +249,21 @@ def test_problems_of_the_last_reading_are_shown(server: _Server) -> None:
     assert "groupId" in shown
 
 
+def test_what_keeps_an_application_from_being_scaled_is_shown(server: _Server) -> None:
+    """The refusal in full, on any width of a terminal; without one there is no such line. A name with markup stays text."""
+    sentence = "HorizontalPodAutoscaler [orders] scales Deployment orders, too"
+    item = {"application": "shop/orders", "status": "running", "mode": "act"}
+    refused = {**item, "obstacle_code": "other-autoscaler", "obstacle": sentence}
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, refused)
+    for columns in ("60", "160"):
+        done = weir("get", "shop/orders", "--server", server.url, COLUMNS=columns)
+        assert done.returncode == 0, done.stderr
+        shown = " ".join(done.stdout.replace("│", " ").split())
+        assert f"not scaled other-autoscaler: {sentence} decision" in shown, columns
+    server.answers["GET", "/v1/applications/shop/orders"] = (200, item)
+    assert "not scaled" not in weir("get", "shop/orders", "--server", server.url).stdout
+
+
 def test_changes_of_a_policy_are_documents_for_programs(server: _Server) -> None:
     """`-o json` of delete, pause and resume; the policy itself as JSON, a table, or YAML."""
     policy = {

@@ -27,7 +27,7 @@ from weir_runtime.clock import FakeClock
 NOON_MS = int(NOON.timestamp() * 1000)
 POLICY = f"/v1/policies/{APP}"
 ACTION = f"/v1/applications/{APP}/action"
-READ_TOKEN, WRITE_TOKEN = "reading-is-allowed", "writing-is-allowed"
+READ_TOKEN, WRITE_TOKEN, EXECUTOR_TOKEN = "reading-is-allowed", "writing-is-allowed", "acting-is-allowed"
 YAML = """
 apiVersion: weir.dev/v1alpha1
 kind: ScalingPolicy
@@ -590,6 +590,30 @@ async def test_tokens_have_roles(house: House) -> None:
         house.http.put(ACTION, json=given, headers={**reads, "If-Match": "0"}),
     ):
         assert (await refused).status_code == 403
+
+
+async def test_executors_record_actions_and_users_change_policies(house: House) -> None:
+    """An executor's token changes no policy, so that a stolen one can only lie about actions; and a user's token writes no
+    action, which would make an executor resume a rescale that no planner asked for."""
+    house.app.state.tokens = Tokens(
+        {EXECUTOR_TOKEN: Caller("executor", frozenset({"executor"})), WRITE_TOKEN: Caller("ada", frozenset({"write"}))}
+    )
+    acts, writes = ({"Authorization": f"Bearer {token}"} for token in (EXECUTOR_TOKEN, WRITE_TOKEN))
+    given = action(plan(1, 4)).model_dump(mode="json")
+    stored = (await house.http.put(POLICY, json=document(mode="act"), headers=writes)).json()
+    for refused, role in (
+        (house.http.put(POLICY, json=document(mode="paused"), headers=acts), "write"),
+        (house.http.post(f"{POLICY}/pause", headers=acts), "write"),
+        (house.http.post(f"{POLICY}/resume", headers=acts), "write"),
+        (house.http.delete(POLICY, headers=acts), "write"),
+        (house.http.put(ACTION, json=given, headers={**writes, "If-Match": "0"}), "executor"),
+    ):
+        answer = await refused
+        assert answer.status_code == 403
+        assert role in answer.json()["detail"]
+    assert (await house.http.get(POLICY, headers=writes)).json() == stored
+    assert (await house.http.get(ACTION, headers=writes)).status_code == 404
+    assert (await house.http.put(ACTION, json=given, headers={**acts, "If-Match": "0"})).status_code == 200
 
 
 async def test_a_token_of_some_namespaces_sees_no_others(house: House) -> None:

@@ -83,6 +83,17 @@ def test_every_place_in_an_address_has_an_example(document: dict[str, Any]) -> N
                 assert parameter["schema"].get("examples") or parameter.get("examples"), name
 
 
+def test_the_header_that_resumes_a_feed_is_described(document: dict[str, Any]) -> None:
+    """Each feed of events takes `Last-Event-ID`, and the description says what `0` and no header do."""
+    feeds = {name: operation for name, operation in operations(document) if name.endswith("/events")}
+    assert len(feeds) == 2
+    for name, operation in feeds.items():
+        (header,) = [each for each in operation["parameters"] if each["in"] == "header"]
+        assert (header["name"], header["required"]) == ("Last-Event-ID", False), name
+        assert "`0` begins with the oldest stored" in header["description"]
+        assert "Without `Last-Event-ID` and `since` a feed begins now" in operation["description"]
+
+
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     """Code can be generated from the document."""
 
