@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 
+from weir_contracts import counted
 from weir_engines.flink.jobs import Jobs
 from weir_engines.flink.rest import CallFailed, Unreadable
 from weir_engines.flink.topology import TERMINAL, JobEntry
@@ -58,7 +59,7 @@ def until(condition: Callable[[], bool], deadline: float, stop: threading.Event,
 def submit(cluster: Jobs, options: argparse.Namespace, stop: threading.Event) -> str:
     """Submit the job unless it runs; returns a sentence with the result."""
     deadline = time.monotonic() + options.timeout
-    slots = f"{options.slots} slots of {options.flink}"
+    slots = f"{counted(options.slots, 'slot')} of {options.flink}"
     until(lambda: (cluster.slots_total() or 0) >= options.slots, deadline, stop, slots)
     name = name_of(options.arguments)
     found = living(cluster, name)

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from weir_contracts import Parallelism, PlanReply, changes
+from weir_contracts import Parallelism, PlanReply, changes, counted
 from weir_contracts.planning import Number
 from weir_sdk import MetricMissing, Request, planner
 
@@ -212,7 +212,7 @@ def _inputs(request: Request, parameters: Ds2Parameters) -> _Inputs:
             if processing[name] <= 0:
                 raise MetricMissing(f"{what} is unknown: {rate.basis}")
             if operator.parallelism != parallelism:
-                reason = f"it was analysed at {operator.parallelism} subtasks and runs with {parallelism}"
+                reason = f"it was analysed at {counted(operator.parallelism, 'subtask')} and runs with {parallelism}"
                 raise MetricMissing(f"{what} is unknown: {reason}")
     graph = Graph(
         instances={name: p for name, p in request.current.items() if name not in idle},

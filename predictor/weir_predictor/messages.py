@@ -12,6 +12,7 @@ from weir_contracts import (
     WhatIf,
     WhatIfOperator,
     changes,
+    counted,
     format_duration,
     short_name,
 )
@@ -125,7 +126,7 @@ def judged(found: Judgement) -> str:
     holds = moved == "no change"
     within = f"{found.horizon_seconds:,.0f} s"
     parts = [_lateness(load, holds=holds) for load in found.loads]
-    cost = f"{found.slots} slots" if holds else f"{found.slots} slots instead of {found.slots_now}"
+    cost = counted(found.slots, "slot") + ("" if holds else f" instead of {found.slots_now}")
     if found.restart.seconds > 0:
         cost += f", a restart of {found.restart.seconds:.2g} s"
         cost += f" for {found.restart.away_share:.0%} of it" if found.restart.away_share < 1 else ""
@@ -279,7 +280,7 @@ def above_limit(code: str, name: str, wanted: int, limit: int) -> str:
         return f"the policy allows {short_name(name)} at most {limit}"
     if code == "key-groups":
         return f"{short_name(name)} has {limit} key groups and cannot be split further"
-    return f"{short_name(name)} reads {limit} partitions, so {wanted - limit} of {wanted} subtasks would be idle"
+    return f"{short_name(name)} reads {counted(limit, 'partition')}, so {wanted - limit} of {wanted} subtasks would be idle"
 
 
 def above_ceiling(name: str, ceiling: float, arriving: float) -> str:
@@ -289,4 +290,4 @@ def above_ceiling(name: str, ceiling: float, arriving: float) -> str:
 
 def too_few_slots(wanted: int, free: int, held: int) -> str:
     """Return that the cluster has too few slots."""
-    return f"{wanted} slots are needed and {free + held} are available ({free} free, {held} held)"
+    return f"{counted(wanted, 'slot')} {'is' if wanted == 1 else 'are'} needed and {free + held} available ({free} free, {held} held)"

@@ -309,7 +309,7 @@ def _expect_partitions(specs: Sequence[TopicSpec], listed: Mapping[str, Sequence
     for spec in specs:
         if spec.name in listed and len(listed[spec.name]) != spec.partitions:
             raise BusError(
-                f"topic {spec.name} has {len(listed[spec.name])} partitions and must have {spec.partitions} "
+                f"topic {spec.name} has {counted(len(listed[spec.name]), 'partition')} and must have {spec.partitions} "
                 "(WEIR_PARTITIONS, one number for all topics of the loop): its keys would move, so delete it or change the setting"
             )
 

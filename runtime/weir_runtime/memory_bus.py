@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Unpack
 
+from weir_contracts import counted
+
 from .bus import SESSION_SECONDS, Bus, BusError, MemberOptions, Outgoing, ReaderOptions, Record, TopicSpec, partition_of
 from .clock import Clock, SystemClock
 
@@ -86,7 +88,7 @@ class MemoryBus(Bus):
         for spec in specs:
             count = self._counts.setdefault(spec.name, spec.partitions)
             if count != spec.partitions:
-                raise BusError(f"topic {spec.name} has {count} partitions and must have {spec.partitions}")
+                raise BusError(f"topic {spec.name} has {counted(count, 'partition')} and must have {spec.partitions}")
         return []
 
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> "MemoryConsumer":

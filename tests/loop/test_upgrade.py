@@ -26,10 +26,10 @@ from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, Sca
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, TOPICS
 from weir_knowledge.core import HistoryLimits, State, remember
 from weir_replay.loop import START_UP_SECONDS
-from weir_runtime.envelope import NEWER_VERSION, Undecodable, decode
+from weir_replay.simulator.world import START
+from weir_runtime.bus import Outgoing, Record
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.records import Outgoing, Record
-from weir_simulator.observe import START
+from weir_runtime.messages import NEWER_VERSION, Undecodable, decode
 
 CONTRACTS = {topic.name: topic.contract for topic in TOPICS}
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")

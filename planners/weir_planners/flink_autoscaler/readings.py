@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import isnan
 
-from weir_contracts import Estimate, OperatorAnalysis, Topology
+from weir_contracts import Estimate, OperatorAnalysis, Topology, counted
 from weir_sdk import MetricMissing, Request
 
 from .decision import Limits
@@ -67,7 +67,9 @@ def sample_of(cycle: Cycle, state: State) -> Sample | None:
             raise MetricMissing(f"{name} was not analysed")
         runs = cycle.graph.parallelism[name]
         if operator.parallelism != runs:
-            raise MetricMissing(f"{name} runs with {runs} subtasks and was analysed at {operator.parallelism}")
+            raise MetricMissing(
+                f"{name} runs with {counted(runs, 'subtask')} and was analysed at {operator.parallelism}"
+            )
         before = Raw() if last is None else last.readings[name]
         taken = max(0.0, cycle.request.needed(operator.input_rate, f"the input rate of {name}"))
         sent, busy = _sent(cycle, operator), busy_ms_per_second(operator, "AVG")

@@ -393,5 +393,5 @@ def _reason_for(option: _Option, chosen: _Option) -> str:
     if late > chosen.outlook.late_seconds:
         return f"{late:,.0f} s above the objective" if math.isfinite(late) else "never meets the objective"
     if option.cost > chosen.cost:
-        return f"costs {option.cost[0]} slots and {option.cost[1]} subtasks, and is no better"
+        return f"costs {counted(option.cost[0], 'slot')} and {counted(option.cost[1], 'subtask')}, and is no better"
     return "no better than the chosen vector"

@@ -302,7 +302,7 @@ async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, c
         wrong = await catalogue.problems(spec)
     except PlannerAway as away:
         errors = [("spec.planner", "was changed and could not be checked")]
-        detail = f"the policy was not stored: its planners changed, and the planner service cannot check them ({away})"
+        detail = f"the policy was not stored: its planners changed, and the planner service cannot check them: {away}"
         raise Problem(503, detail, errors=errors) from None
     if wrong:
         raise invalid(InvalidDocument(wrong))

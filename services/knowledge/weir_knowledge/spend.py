@@ -321,7 +321,7 @@ def _advised_sentence(
 ) -> str:
     """Say what following the plans would have cost instead of what ran, how late both are, and by what."""
     unit, hours, share = advice.unit, advice.seconds / 3600, 1 - followed / running
-    saved = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+    saved = f"{abs(share):.0%} {'less' if share > 0 else 'more'}" if abs(share) >= 0.005 else "as many"
     then, now = late
     lateness = "lateness unknown" if then is None else f"late {then:,.0f} s instead of {now:,.0f} s"
     return fitted(

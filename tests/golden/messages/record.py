@@ -10,8 +10,8 @@ from uuid import NAMESPACE_OID
 
 from tests.loop.world import World, job
 from weir_contracts.topics import POLICIES
-from weir_runtime.envelope import encode
-from weir_runtime.records import Outgoing
+from weir_runtime.bus import Outgoing
+from weir_runtime.messages import encode
 
 RECORDING = Path(__file__).resolve().parent / "in_flight.jsonl"
 COMMAND = "python -m tests.golden.messages.record"

@@ -39,7 +39,7 @@ def test_what_is_missing_is_made_and_what_differs_is_set(admin: AdminClient) -> 
 def test_a_topic_with_other_partitions_is_refused_and_nothing_made(admin: AdminClient) -> None:
     """Its keys would move: that is not changed by the way, and half of a loop is of no use."""
     ensure(admin, [TopicSpec("job-narrow", 1, {})], SystemClock())
-    with pytest.raises(BusError, match=r"job-narrow has 1 partitions and must have 2 \(WEIR_PARTITIONS,"):
+    with pytest.raises(BusError, match=r"job-narrow has 1 partition and must have 2 \(WEIR_PARTITIONS,"):
         ensure(admin, [TopicSpec("job-other", 2, {}), TopicSpec("job-narrow", 2, {})], SystemClock())
     assert "job-other" not in admin.list_topics(timeout=10).topics
 
@@ -64,7 +64,7 @@ def test_a_topic_that_a_broker_lists_late_gets_its_settings_too(admin: AdminClie
 def test_a_topic_that_a_broker_lists_late_may_have_other_partitions(admin: AdminClient, late: AdminClient) -> None:
     """Two jobs that start together with different settings: the second is refused."""
     ensure(admin, [TopicSpec("job-first", 1, {})], SystemClock())
-    with pytest.raises(BusError, match="job-first has 1 partitions and must have 2"):
+    with pytest.raises(BusError, match="job-first has 1 partition and must have 2"):
         ensure(late, [TopicSpec("job-first", 2, {})], SystemClock())
 
 

@@ -8,6 +8,7 @@ from uuid import UUID, uuid5
 
 from pydantic import BaseModel
 
+from tests.sentences import assert_reads_well
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
 from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 from weir_contracts import Analysis, Outcome, Parallelism, Plan
@@ -221,10 +222,13 @@ class House:
             await asyncio.sleep(0.003)
 
     async def end(self) -> None:
-        """End all replicas. Every sentence for users is short."""
+        """End all replicas. Every sentence for users is short and reads well."""
         self.bus.mend()
         for record in self.records():
-            assert record.value is None or len(Outcome.model_validate_json(record.value).sentence) <= 160
+            if record.value is not None:
+                sentence = Outcome.model_validate_json(record.value).sentence
+                assert len(sentence) <= 160
+                assert_reads_well(sentence)
         for replica in self.replicas:
             if not replica.task.done():
                 await replica.end()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.sentences import assert_reads_well
 from tests.unit.executor.builders import (
     ATTEMPT,
     NOON,
@@ -113,6 +114,7 @@ def test_a_transition_fits_a_line(phase: str, changes: Any, found: Any, now: Any
     assert event.code or event.name
     assert (event.code or event.name) == code
     assert len(event.sentence) <= MAX_SENTENCE, event.sentence
+    assert_reads_well(event.sentence)
 
 
 def test_a_plan_that_is_followed_by_a_newer_one_fits_a_line() -> None:
@@ -120,6 +122,7 @@ def test_a_plan_that_is_followed_by_a_newer_one_fits_a_line() -> None:
     event = supersede(moving("verifying", running_at=after(12_345)), LATE).event
     assert event is not None
     assert len(event.sentence) <= MAX_SENTENCE, event.sentence
+    assert_reads_well(event.sentence)
 
 
 PLANNED = plan(WANTED, deployment=THERE, current=BEFORE)
@@ -172,3 +175,4 @@ def test_a_refusal_fits_a_line(planned: dict[str, Any], found: dict[str, Any], c
     assert isinstance(refusal, Refusal), refusal
     assert refusal.code == code
     assert len(refusal.sentence) <= MAX_SENTENCE, refusal.sentence
+    assert_reads_well(refusal.sentence)

@@ -55,6 +55,14 @@ def test_a_smaller_parallelism_costs_less_and_its_restart_is_lag() -> None:
     )
 
 
+def test_a_saving_of_nothing_is_none() -> None:
+    """Plans that keep the four slots are as many slot-hours, not `0% less`."""
+    analyses = [seen(n) for n in range(81)]
+    view = advice_view(followed(analyses, [planned(each, 4) for each in analyses]))
+    assert view is not None
+    assert "0.4 slot-hours instead of 0.4 (as many)" in view.sentence
+
+
 def test_a_parallelism_that_does_not_do_is_late() -> None:
     """One subtask for 800 records/s takes in 500: lag grows by 0.375 s a second, and is above 30 s in the second minute."""
     analyses = [seen(n) for n in range(81)]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
+from tests.sentences import assert_reads_well
 from tests.unit.planner.build import (
     NOON,
     REQUIRED_PARAMETERS,
@@ -184,6 +185,7 @@ def test_every_sentence_of_a_plan_fits_a_line(name: str, data: st.DataObject) ->
     plan = plan_offline(data.draw(plausible_requests(name)), name)
     for place, text in sentences(plan):
         assert len(text) <= MAX_SENTENCE, (place, text)
+        assert_reads_well(text)
         assert "…" not in text, (place, text)
 
 
@@ -194,6 +196,7 @@ def test_long_names_are_cut_to_fit(name: str, data: st.DataObject) -> None:
     plan = plan_offline(data.draw(plausible_requests(name, tuple(f"{LONG_NAME} #{i}" for i in range(1, 7)))), name)
     for place, text in sentences(plan):
         assert len(text) <= MAX_SENTENCE, (place, text)
+        assert_reads_well(text)
 
 
 @examples(200)
@@ -203,6 +206,7 @@ def test_odd_numbers_and_missing_readings_fit_as_well(name: str, data: st.DataOb
     plan = plan_offline(data.draw(requests(name, **REQUIRED_PARAMETERS.get(name, {}))), name)
     for place, text in sentences(plan):
         assert len(text) <= MAX_SENTENCE, (place, text)
+        assert_reads_well(text)
 
 
 def test_an_amended_plan_says_the_change_once() -> None:

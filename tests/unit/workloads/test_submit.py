@@ -104,7 +104,7 @@ def test_a_lost_job_is_submitted_again(
 def test_missing_slots_and_jobs_are_named(flink: Flink, cluster: Jobs, jar: Path) -> None:
     """No slots in time, a job that ends at once, no job at all."""
     flink.slots = 0
-    with pytest.raises(SubmitError, match="1 slots of http://flink: not reached in time"):
+    with pytest.raises(SubmitError, match="1 slot of http://flink: not reached in time"):
         submit.submit(cluster, options(jar), threading.Event())
     assert submit.check(cluster, "orders") == "no job orders"
     flink.slots = 1

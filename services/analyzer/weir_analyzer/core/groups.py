@@ -12,6 +12,7 @@ from weir_contracts import (
     PartitionReading,
     Symptom,
     bounded,
+    counted,
     formatted,
     short_name,
 )
@@ -67,7 +68,7 @@ def _movements(deployment: Deployment, group: Group) -> Iterator[Symptom]:
         cause = "tasks move between instances"
         if group.state == "PreparingRebalance":
             cause = "the broker waits for members that still process what they polled"
-        sentence = f"{name} rebalances (state {group.state}, {group.members} members): {cause}."
+        sentence = f"{name} rebalances (state {group.state}, {counted(group.members, 'member')}): {cause}."
         yield symptom("rebalancing", sentence, members=group.members)
     if group.probing_rebalance_at is not None:
         waiting = sum(instance.standby_tasks or 0 for instance in deployment.instances)

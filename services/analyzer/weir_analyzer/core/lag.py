@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import NamedTuple
 from zlib import crc32
 
-from weir_contracts import Estimate, OperatorReading, PartitionReading, unknown
+from weir_contracts import Estimate, OperatorReading, PartitionReading, counted, unknown
 
 from . import offsets as log
 from .offsets import LogHistory, append_time, first_waiting, is_beyond, is_of_another_job, own_position
@@ -205,22 +205,22 @@ def _is_drained(reading: OperatorReading | None, run: RunState, at: float) -> bo
 def _over_partitions(lags: Sequence[PartitionLag]) -> tuple[Estimate, Estimate]:
     """Return lag in records, the sum over the partitions, and in seconds, the largest of them; lower bounds where some
     are unknown."""
-    n = len(lags)
-    counted, aged = [lag for lag in lags if lag.records is not None], [lag for lag in lags if lag.seconds is not None]
+    n, partitions = len(lags), counted(len(lags), "partition")
+    known, aged = [lag for lag in lags if lag.records is not None], [lag for lag in lags if lag.seconds is not None]
     bases = " and ".join(sorted({lag.basis for lag in lags}))[:200]
-    records = sum(lag.records or 0.0 for lag in counted) if counted else None
-    sure = min((0.95 if lag.basis in _OWN_POSITION else 0.6 for lag in counted), default=0.0)
-    if len(counted) == n:
-        total = estimate(records, f"{bases}, {n} partitions", sure, n)
+    records = sum(lag.records or 0.0 for lag in known) if known else None
+    sure = min((0.95 if lag.basis in _OWN_POSITION else 0.6 for lag in known), default=0.0)
+    if len(known) == n:
+        total = estimate(records, f"{bases}, {partitions}", sure, n)
     else:
-        reason = f"the position in {n - len(counted)} of {n} partitions is unknown ({bases})"
-        total = at_least(records, reason, sure, len(counted))
+        reason = f"the position in {n - len(known)} of {partitions} is unknown ({bases})"
+        total = at_least(records, reason, sure, len(known))
     worst = max(aged, key=lambda lag: lag.seconds or 0.0, default=None)
     seconds, sure = None if worst is None else worst.seconds, min((lag.confidence for lag in aged), default=0.0)
     if worst is None or len(aged) < n:
-        reason = f"the age of waiting records in {n - len(aged)} of {n} partitions is unknown"
+        reason = f"the age of waiting records in {n - len(aged)} of {partitions} is unknown"
         return total, at_least(seconds, reason, sure, len(aged))
-    return total, estimate(seconds, f"{worst.basis}, largest of {n} partitions", sure, n)
+    return total, estimate(seconds, f"{worst.basis}, largest of {partitions}", sure, n)
 
 
 class _Curves:

@@ -11,6 +11,7 @@ from weir_contracts import (
     WorkloadStatus,
     after_colon,
     bounded,
+    counted,
     even_subtasks,
     formatted,
     short_name,
@@ -189,7 +190,7 @@ def _downstream_bound(operator: OperatorFindings, curve: Sequence[Point], shares
     if here.rate < 1.1 * best.rate:
         yield symptom(
             "downstream-bound",
-            f"{name} takes in {formatted(here.rate)} records/s with {here.parallelism} subtasks and took "
+            f"{name} takes in {formatted(here.rate)} records/s with {counted(here.parallelism, 'subtask')} and took "
             f"{formatted(best.rate)} with {best.parallelism}: the system it writes to or waits for is the limit.",
             name,
             capacity=here.rate,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from weir_contracts import Deployment, Parallelism, Plan, PolicySpec, Topology, changes
+from weir_contracts import Deployment, Parallelism, Plan, PolicySpec, Topology, changes, counted
 from weir_engines.driver import Refusal
 
 from .rules import Rules
@@ -35,7 +35,10 @@ def out_of_bounds(
         )
     slots, min_slots = (topology.slots(wanted), topology.slots(allowed)) if topology is not None else (0, 0)
     if budget is not None and slots > max(budget[0], min_slots):
-        return Refusal("out-of-bounds", f"{slots} slots exceed the {budget[0]} of the budget's {budget[1]}")
+        return Refusal(
+            "out-of-bounds",
+            f"{counted(slots, 'slot')} {'exceeds' if slots == 1 else 'exceed'} the {budget[0]} of the budget's {budget[1]}",
+        )
     if total is None:
         return None
     count, min_count = sum(wanted.values()), sum(allowed.values())
@@ -44,7 +47,10 @@ def out_of_bounds(
     # Where what runs exceeds a maximum or the budget, that comes before the total's minimum.
     fits = min_count == sum(now.values()) and (budget is None or min_slots <= budget[0])
     if fits and total.min is not None and count < min(total.min, min_count):
-        return Refusal("out-of-bounds", f"{count} subtasks are fewer than the policy's total minimum of {total.min}")
+        return Refusal(
+            "out-of-bounds",
+            f"{counted(count, 'subtask')} {'is' if count == 1 else 'are'} fewer than the policy's total minimum of {total.min}",
+        )
     return None
 
 
@@ -134,13 +140,13 @@ class Fleet:
         if len(others) >= rules.max_actions:
             return Refusal(
                 "too-many-actions",
-                f"{len(others)} applications restart at the moment; the limit is {rules.max_actions}",
+                f"{_restarting(len(others))} at the moment; the limit is {rules.max_actions}",
             )
         here = sum(1 for where in others if where is not None and where == cluster)
         if here >= rules.max_actions_per_cluster:
             return Refusal(
                 "too-many-actions",
-                f"{here} applications restart at the moment on {cluster}; the limit is {rules.max_actions_per_cluster}",
+                f"{_restarting(here)} at the moment on {cluster}; the limit is {rules.max_actions_per_cluster}",
             )
         return None
 
@@ -170,6 +176,10 @@ class Fleet:
             f"{together} of {len(others) + 1} applications began to need less within {rules.fleet_window_seconds:.0f} s, "
             f"probably an input or metric outage: no scale-down before {until:%H:%M:%S}",
         )
+
+
+def _restarting(count: int) -> str:
+    return f"{counted(count, 'application')} {'restarts' if count == 1 else 'restart'}"
 
 
 def _began_with(recommendation: Recommendation, since: datetime, now: datetime, rules: Rules) -> bool:

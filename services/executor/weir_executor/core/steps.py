@@ -19,6 +19,7 @@ from weir_contracts import (
     after_colon,
     bounded,
     changes,
+    counted,
     derive_id,
     fitted,
     short_name,
@@ -199,7 +200,7 @@ def _verifying(case: InFlight) -> Step:
         return _restarting(case, action.instance)
     extra = _extra_restarts(action, deployment) or 0
     if extra >= case.rules.restart_loop and _is_looping(case):
-        return case.roll_back("restart-loop", f"the job restarted {extra} times beyond the rescale itself")
+        return case.roll_back("restart-loop", f"the job restarted {counted(extra, 'time')} beyond the rescale itself")
     if snapshot.runs(action.wanted):
         return _began_to_run(case) if action.running_at is None else _settling(case, action.running_at)
     if case.is_late and snapshot.all_running:
@@ -306,7 +307,7 @@ def _returning(case: InFlight, requested_at: datetime, state: str) -> Step:
     if case.is_late:
         progress = case.snapshot.progress.sentence if case.snapshot.progress else ""
         reason = progress or f"the job is {state}"
-        sentence = f"{sizes(target)} was requested again but does not run ({reason}): check the job"
+        sentence = f"{sizes(target)} was requested again but does not run, {reason}: check the job"
         return case.end("stuck", sentence, code="rollback-stuck")
     return case.stay(case.checkpoint(requested_at))
 

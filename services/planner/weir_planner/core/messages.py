@@ -121,11 +121,13 @@ def above_total(count: int, limit: int) -> str:
 
 
 def below_total(count: int, limit: int) -> str:
-    return f"{count} subtasks are fewer than the policy's total minimum of {limit}"
+    return (
+        f"{counted(count, 'subtask')} {'is' if count == 1 else 'are'} fewer than the policy's total minimum of {limit}"
+    )
 
 
 def over_budget(slots: int, limit: int, budget: str) -> str:
-    return f"{slots} slots exceed the {limit} of the budget's {budget}"
+    return f"{counted(slots, 'slot')} {'exceeds' if slots == 1 else 'exceed'} the {limit} of the budget's {budget}"
 
 
 def minimum(limit: int) -> str:
@@ -147,7 +149,8 @@ def same_parallelism(level: int, count: int, instance: str, slots: int, reason: 
 
 
 def slots_missing(needed: int, limit: int, free: int, held: int) -> str:
-    return f"{needed} slots are needed, {limit} are available ({free} free, {held} held)"
+    required = f"{counted(needed, 'slot')} {'is' if needed == 1 else 'are'} needed"
+    return f"{required}, {limit} {'is' if limit == 1 else 'are'} available ({free} free, {held} held)"
 
 
 def steps_limited(current: Parallelism, after: Parallelism) -> str:
@@ -155,11 +158,13 @@ def steps_limited(current: Parallelism, after: Parallelism) -> str:
 
 
 def too_many_actions(count: int, limit: int, left_seconds: float) -> str:
-    return f"{count} actions in the last hour, the policy allows {limit}: the next one in {left_seconds:.0f} s"
+    return (
+        f"{counted(count, 'action')} in the last hour, the policy allows {limit}: the next one in {left_seconds:.0f} s"
+    )
 
 
 def reserved_action(count: int, limit: int) -> str:
-    return f"{count} of {limit} actions an hour are used: the last one is reserved for growth"
+    return f"{count} of {counted(limit, 'action')} an hour {'is' if count == 1 else 'are'} used: the last one is reserved for growth"
 
 
 def excluded(operators: Sequence[str], until: datetime, zone: str) -> str:
@@ -167,7 +172,7 @@ def excluded(operators: Sequence[str], until: datetime, zone: str) -> str:
 
 
 def in_flight(phase: str, sentence: str) -> str:
-    return f"an action is in flight ({phase}: {sentence})"
+    return f"an action is in flight, {phase}: {sentence}"
 
 
 def tasks_move(reason: str) -> str:
@@ -217,7 +222,7 @@ def cooling_down(left_seconds: float, cause: str) -> str:
 
 
 def quarantined(reason: str, left_seconds: float) -> str:
-    return f"this parallelism was rolled back ({reason}) and is quarantined for another {left_seconds:.0f} s"
+    return f"this parallelism is quarantined for another {left_seconds:.0f} s since its rollback: {reason}"
 
 
 def reversing(operators: Sequence[str], left_seconds: float) -> str:
@@ -334,7 +339,7 @@ def later_than(late_seconds: float, winner: str, best_seconds: float) -> str:
 
 
 def dearer_than(slots: int, winner: str, best_slots: int) -> str:
-    return f"costs {slots} slots, {winner} {best_slots}"
+    return f"costs {counted(slots, 'slot')}, {winner} {best_slots}"
 
 
 def no_better_than(winner: str) -> str:
