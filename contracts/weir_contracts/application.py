@@ -277,6 +277,27 @@ class Application(Document):
             return self.kafka_streams.application_id
         return None if self.consumer_group is None else self.consumer_group.group_id
 
+    @property
+    def shares_tasks(self) -> bool:
+        """Whether its members share whole tasks or partitions, of which some move whenever the number of members changes."""
+        return self.group_id is not None
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether its size is counted in a cluster's slots; else in instances."""
+        return self.flink is not None
+
+    @property
+    def counts_by_signals(self) -> bool:
+        """Whether its records are counted by the policy's own signals, since its engine counts none."""
+        return self.service is not None
+
+    @property
+    def unread_metrics(self) -> str:
+        """Field of the policy that would give its instances' busy time; empty if it is set, or the engine has none."""
+        streams = self.kafka_streams
+        return "application.kafkaStreams.metrics" if streams is not None and streams.metrics is None else ""
+
 
 class FlinkTarget(Document):
     """Flink's adaptive scheduler, which scales each operator of the application on its own."""

@@ -468,6 +468,11 @@ class Deployment(Message):
     engine, or unknown."""
 
     @property
+    def takes_checkpoints(self) -> bool:
+        """Whether the engine restores state from checkpoints, so that a rescale in place waits for one."""
+        return self.checkpoints is not None
+
+    @property
     def is_final(self) -> bool:
         """Whether the job does not run again without an outside action."""
         return self.health in ("failed", "ended")

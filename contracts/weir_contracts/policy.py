@@ -221,10 +221,9 @@ class ScalingPolicy(Document):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
-    def group_id(self) -> str | None:
-        """Id of the consumer group that the application is; None if it is none."""
-        application = self.spec.application
-        return None if application is None else application.group_id
+    def shares_tasks(self) -> bool:
+        """Whether the application's members share whole tasks or partitions (`Application.shares_tasks`)."""
+        return self.subject.application.shares_tasks
 
     @property
     def subject(self) -> Subject:

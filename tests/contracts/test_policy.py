@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.effort import thorough
 from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
+from weir_contracts.application import Application
 from weir_contracts.document import PATTERN_SENTENCES
 
 FLINK = {"url": "http://jobmanager:8081", "job": "orders"}
@@ -46,6 +47,23 @@ def test_contradictory_limits_are_refused_where_they_are_written() -> None:
     with pytest.raises(InvalidPolicy, match=r"spec\.budget: allows 2 slots \(slots\), and bounds\.min requires 3"):
         parse_policy(document)
     assert ScalingPolicy.model_validate(document).spec.budget.slots == 2
+
+
+@pytest.mark.parametrize(
+    ("application", "properties"),
+    [
+        ({"flink": FLINK}, (False, True, False, "")),
+        ({"service": {}}, (False, False, True, "")),
+        ({"consumerGroup": {"groupId": "orders"}}, (True, False, False, "")),
+        ({"kafkaStreams": {"applicationId": "orders"}}, (True, False, False, "application.kafkaStreams.metrics")),
+        ({"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}, (True, False, False, "")),
+    ],
+)
+def test_cores_ask_for_properties_of_an_application(application: Any, properties: Any) -> None:
+    """Members that share tasks, a size in slots, records that the policy's signals count, and metrics that a field would
+    add."""
+    found = Application.model_validate(application)
+    assert (found.shares_tasks, found.has_slots, found.counts_by_signals, found.unread_metrics) == properties
 
 
 def test_a_new_policy_is_safe() -> None:

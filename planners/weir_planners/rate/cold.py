@@ -22,7 +22,7 @@ def first_step(request: Request, parameters: RateParameters) -> PlanReply | None
     if deployment is None or topology is None or run is None or analysis.status != "running":
         return None
     # Without busy time a group's step shows no capacity at once: it takes another one while lag grows.
-    by_commits = request.policy.group_id is not None and all(o.utilization.value is None for o in analysis.operators)
+    by_commits = request.policy.shares_tasks and all(o.utilization.value is None for o in analysis.operators)
     if request.outcomes and not by_commits:
         return None
     # The cycle nearest to that age: the next one may be an interval later.

@@ -103,7 +103,7 @@ def spent(before: Spend | None, observation: Observation) -> Spend | None:
 
 def unit_of(policy: ScalingPolicy) -> Unit:
     """Return what an application's size is counted in."""
-    return "slot" if policy.subject.application.flink is not None else "instance"
+    return "slot" if policy.subject.application.has_slots else "instance"
 
 
 def slots_held(topology: Topology | None, deployment: Deployment | None) -> int | None:

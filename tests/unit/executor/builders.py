@@ -9,6 +9,7 @@ from weir_contracts import (
     Analysis,
     Application,
     CapacityPoint,
+    Checkpoints,
     Deployment,
     DeploymentRef,
     Edge,
@@ -119,6 +120,7 @@ def deployment(observed: Parallelism = BEFORE, **changes: Any) -> Deployment:
             "requested": dict(observed),
             "observed": dict(observed),
             "restarts": 0,
+            "checkpoints": Checkpoints(),
             "rescale": RescaleSettings(
                 scheduler="adaptive", cooldown_seconds=1, stabilization_seconds=1, max_trigger_delay_seconds=0
             ),

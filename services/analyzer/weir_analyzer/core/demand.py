@@ -63,8 +63,9 @@ def of_known_partitions(rate: Estimate, hidden: int) -> Estimate:
 
 
 def missing_signals(observation: Observation, partitions: Sequence[PartitionReading]) -> str:
-    """Return why the demand of a service's source cannot be measured; empty for another engine, and if it can."""
-    if observation.deployment is None or observation.deployment.engine != "service":
+    """Return why the demand of a source that the policy's signals count cannot be measured; empty for another one, and if
+    it can."""
+    if observation.deployment is None or not observation.policy.subject.application.counts_by_signals:
         return ""
     if not partitions:
         return "application.service needs its signals processed and waiting for it"

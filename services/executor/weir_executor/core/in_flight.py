@@ -80,7 +80,7 @@ class InFlight:
             return timedelta(seconds=self.rules.deadline_floor_seconds)
         analysis = self.observed.analysis
         unit = analysis.policy.spec.target.unit if analysis else None
-        slots = 1 if unit is None or deployment.engine == "service" else unit.slots
+        slots = 1 if unit is None else unit.slots
         starts = successive_starts(deployment, self.action.before, self.action.wanted, slots)
         return rescale_limit(deployment, analysis, self.rules, starts=starts)
 
@@ -189,20 +189,19 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     floor.
 
     A rescale by instances, such as pods, gets their `starts`, one after another, on top; so does one for
-    which the cluster starts TaskManagers. Only Flink has checkpoints.
+    which the cluster starts TaskManagers.
     """
-    is_flink = deployment.engine == "flink"
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
     restart = analysis.restart_times.seconds if analysis else None
     total = (
         cooldown_seconds(deployment)
         + stabilization_seconds(deployment)
         + trigger_delay_seconds(deployment)
-        + (_or_default(duration, UNKNOWN_CHECKPOINT_SECONDS) if is_flink else 0.0)
+        + (_or_default(duration, UNKNOWN_CHECKPOINT_SECONDS) if deployment.takes_checkpoints else 0.0)
         + _or_default(restart, rules.restart_estimate_seconds)
     )
     by_instances = analysis is not None and analysis.policy.spec.target.unit is not None
-    starts_first = not is_flink or by_instances or deployment.rescale.max_slots is not None
+    starts_first = not deployment.takes_checkpoints or by_instances or deployment.rescale.max_slots is not None
     start = starts * rules.container_start_seconds if starts_first else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 

@@ -87,7 +87,7 @@ def _overshot(name: str, proposal: Proposal) -> bool:
     """Return whether a consumer group would give back only a part of its last growth. Each step in is one useful number
     of threads, so that the first of them is no reversal yet."""
     context = proposal.context
-    grown = _last_growth(name, context) if context.request.policy.group_id is not None else None
+    grown = _last_growth(name, context) if context.request.policy.shares_tasks else None
     return grown is not None and proposal.wanted[name] > grown.before[name]
 
 

@@ -91,7 +91,7 @@ def saturated_stays(proposal: Proposal) -> Proposal:
             continue
         if busy is None or busy > limit:
             vector[name] = context.current[name]
-            reasons.append(messages.busy(name, busy, limit, _metrics_field(context)))
+            reasons.append(messages.busy(name, busy, limit, context.request.policy.subject.application.unread_metrics))
     return proposal.changed("saturated-stays", messages.each(reasons), vector, code="saturated")
 
 
@@ -99,16 +99,10 @@ def _enough(name: str, context: Context, limit: float) -> int | None:
     """Return the parallelism at which a consumer group without metrics gets the target share of its capacity; None
     unless some capacity was measured while records waited, and nothing waits now."""
     found, curve, demand = context.operators.get(name), context.curve(name), context.demand(name)
-    if found is None or curve is None or demand is None or context.request.policy.group_id is None:
+    if found is None or curve is None or demand is None or not context.request.policy.shares_tasks:
         return None
     was_saturated = any(point.saturated for point in found.capacities)
     return curve.needed(demand / limit) if was_saturated and not context.has_backlog else None
-
-
-def _metrics_field(context: Context) -> str:
-    """Return the field of the policy with which the busy share would be known; empty for another engine."""
-    streams = context.request.policy.subject.application.kafka_streams
-    return "application.kafkaStreams.metrics" if streams is not None and streams.metrics is None else ""
 
 
 def sustained_rate(proposal: Proposal) -> Proposal:
@@ -176,7 +170,7 @@ def step_limits(proposal: Proposal) -> Proposal:
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
     if vector != proposal.wanted:
         proposal = proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)
-    if context.request.policy.group_id is None:
+    if not context.request.policy.shares_tasks:
         return proposal
     return _one_step_in(_one_step_out(proposal, step), step)
 
