@@ -1,4 +1,4 @@
-"""What an application costs while its policy acts, and what following the plans would have cost while it advises. Pure.
+"""Costs of an application: those since its policy acts, and those of following the plans while it advises. Pure.
 
 *Spend*: slot-seconds since the policy acts, next to those of the static peak, the largest number of slots that was held
 at once in that time: what an application without an autoscaler would hold all the time. Only time is counted in which
