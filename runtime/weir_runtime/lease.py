@@ -136,7 +136,7 @@ class Lease(Protocol):
         """Release the lease, so that others need not wait until it expires. From any thread; may be called again."""
 
 
-TOPIC = TopicSpec("weir.leases", 1)
+LEASES = TopicSpec("weir.leases", 1)
 """One partition, always empty: a role's group assigns it to the holder."""
 
 
@@ -194,7 +194,7 @@ class KafkaLease:
         consumer: Any = Consumer(settings)
         try:
             consumer.subscribe(
-                [TOPIC.name], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+                [LEASES.name], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
             )
             while not self._closing.is_set():
                 self._cycle(consumer)
@@ -271,7 +271,7 @@ class KafkaLease:
         self._member_id, self._sent_at = consumer.memberid(), self._clock.monotonic()
         self._next_at = self._sent_at + _CONFIRM_SECONDS
         try:
-            consumer.commit(offsets=[TopicPartition(TOPIC.name, 0, own.epoch, text)], asynchronous=True)
+            consumer.commit(offsets=[TopicPartition(LEASES.name, 0, own.epoch, text)], asynchronous=True)
         except KafkaException:
             self._sent_at = None
             raise
@@ -308,7 +308,7 @@ class KafkaLease:
     @staticmethod
     def _committed(consumer: Consumer) -> tuple[int, str]:
         """Return the last epoch (0: none), and the text that its holder wrote."""
-        (found,) = consumer.committed([TopicPartition(TOPIC.name, 0)], timeout=_ASK_SECONDS)
+        (found,) = consumer.committed([TopicPartition(LEASES.name, 0)], timeout=_ASK_SECONDS)
         if found.error is not None:
             raise KafkaException(found.error)
         return max(0, found.offset), found.metadata or ""

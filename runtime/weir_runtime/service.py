@@ -23,7 +23,7 @@ from .clock import Clock
 from .files import follow
 from .http import PortInUse, listen, serve
 from .kafka_client import MIN_INSYNC
-from .lease import TOPIC as LEASES
+from .lease import LEASES
 from .loop import Stop, collect_seldom, configure_logs, retry_until_ready
 from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from .settings import EXIT_BAD_SETTINGS, ServiceSettings

@@ -19,7 +19,7 @@ from tests.integration.analyzer.test_stream import observations
 from tests.unit.runtime import lease_suite
 from tests.unit.runtime.lease_suite import TERMS
 from weir_runtime.clock import SystemClock
-from weir_runtime.lease import TOPIC, KafkaLease, Lease
+from weir_runtime.lease import LEASES, KafkaLease, Lease
 
 
 class KafkaContest:
@@ -52,7 +52,7 @@ class KafkaContest:
 @pytest.fixture(scope="module")
 def topic(bench: Bench) -> None:
     """Create the topics as the analyzer does before it requests the lease."""
-    bench.broker.create_topic(TOPIC.name, TOPIC.partitions)
+    bench.broker.create_topic(LEASES.name, LEASES.partitions)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weir_contracts.base import VERSION
 from weir_contracts.topics import TOPICS
-from weir_runtime.lease import TOPIC as LEASES
+from weir_runtime.lease import LEASES
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "deploy" / "kafka" / "acls.sh"
