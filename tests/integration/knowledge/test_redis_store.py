@@ -23,7 +23,7 @@ from weir_knowledge.store import StoreFull, StoreUnavailable, VersionConflict
 
 DATABASE = 7
 """Of these tests alone."""
-README = Path(__file__).parents[3] / "services" / "knowledge" / "README.md"
+SIZES = Path(__file__).parents[3] / "docs" / "explanation" / "scale.md"
 
 
 def redis_port(url: SecretStr) -> int:
@@ -328,7 +328,7 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
     await store.close()
 
 
-async def test_an_application_takes_the_memory_in_the_readme(url: SecretStr, admin: Any) -> None:
+async def test_an_application_takes_the_memory_in_the_documentation(url: SecretStr, admin: Any) -> None:
     """One of ten operators with all the history and all the cycles that are kept, each of them a rescale: Redis' own
     count."""
     operators = {f"operator-{n}": 4 for n in range(10)}
@@ -348,7 +348,7 @@ async def test_an_application_takes_the_memory_in_the_readme(url: SecretStr, adm
     await store.save([current_state], [], entries, {APP: newest})
     assert (len(await store.history(APP)), len(current_state.cycles)) == (500, 60)
     await store.close()
-    (kilobytes,) = re.findall(r"about (\d+) kB of an application of ten operators", README.read_text())
+    (kilobytes,) = re.findall(r"about (\d+) kB of an application of ten operators", SIZES.read_text())
     used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))
     plain = [*changes(None, current_state, newest).fields.values(), *(entry.model_dump_json() for _, entry in entries)]
     assert used < int(kilobytes) * 1000
