@@ -205,7 +205,7 @@ class KtaBridge:
         return _reply(request, planned, within, _remembered(newest, earlier, self._max_results))
 
     async def _call(self, step: str, url: str, body: Mapping[str, Any], ends: float, read: Callable[[Any], Any]) -> Any:
-        from weir_planner.failures import PlannerFailed
+        from weir_planner.telemetry import PlannerFailed
 
         left_seconds = ends - monotonic()
         if left_seconds <= 0:

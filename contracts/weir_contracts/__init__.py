@@ -54,10 +54,12 @@ from .base import bounded as bounded
 from .base import changes as changes
 from .base import counted as counted
 from .base import derive_id as derive_id
+from .base import duration_text as duration_text
 from .base import fitted as fitted
 from .base import format_duration as format_duration
 from .base import formatted as formatted
 from .base import listed as listed
+from .base import names as names
 from .base import observation_id as observation_id
 from .base import one_line as one_line
 from .base import parse_duration as parse_duration

@@ -7,7 +7,7 @@ number with its unit, the reason.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
@@ -71,6 +71,11 @@ def listed(parts: Sequence[str], length: int = MAX_LIST, separator: str = ", ") 
             return f"{found}{rest} {len(parts) - i} more"
         found += separator + part
     return found
+
+
+def names(operators: Iterable[str]) -> str:
+    """Format as `parse, enrich and 3 more`."""
+    return listed([short_name(name) for name in operators])
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int], length: int = MAX_LIST) -> str:
@@ -277,6 +282,11 @@ def format_duration(value: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def duration_text(seconds: float) -> str:
+    """Return seconds in a sentence, rounded to full ones: `1m30s`."""
+    return format_duration(timedelta(seconds=round(seconds)))
 
 
 Duration = Annotated[

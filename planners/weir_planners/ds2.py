@@ -31,11 +31,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from weir_contracts import Parallelism, PlanReply, changes, counted
-from weir_contracts.planning import Number
+from weir_contracts import Infeasible, Parallelism, PlanReply, changes, counted
 from weir_sdk import MetricMissing, Request, planner
-
-from .answer import Answer
 
 MAX_PARALLELISM = 2**31 - 1
 MAX_KEPT = 1500
@@ -141,10 +138,9 @@ def plan_by_ds2(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     parameters = request.parameters(Ds2Parameters)
     memory = _Memory.of(request.memory).after(request.current)
-    answer = Answer(request, memory.kept())
     if memory.intervals <= parameters.warm_up_intervals:
         sentence = f"interval {memory.intervals} of {parameters.warm_up_intervals} since the parallelism changed: no decision yet"
-        return answer.hold("warming-up", sentence)
+        return request.hold("warming-up", sentence, memory=memory.kept())
     try:
         inputs = _inputs(request, parameters)
     except MetricMissing as gap:
@@ -153,13 +149,16 @@ def plan_by_ds2(request: Request) -> PlanReply:
     wanted = _sized(inputs, request, parameters)
     needed = max(1, min(parameters.activation_intervals, MAX_KEPT // len(wanted)))
     memory = memory.decided(wanted, needed)
-    answer.memory, answer.evidence = memory.kept(), _evidence(inputs, wanted)
+    about = {"memory": memory.kept(), **_evidence(inputs, wanted)}
     if len(memory.decisions) < needed:
         sentence = f"{len(memory.decisions)} of {needed} consecutive decisions were made"
-        return answer.hold("activating", sentence)
+        return request.hold("activating", sentence, **about)
     combined = dict(zip(wanted, _combined(memory.decisions, parameters.activation), strict=True))
-    vector = {name: answer.within(name, p) for name, p in combined.items()}
-    return _reply(answer, vector, parameters, sum(inputs.arrivals.values()))
+    vector, about["infeasible"] = dict[str, int](), list[Infeasible]()
+    for name, p in combined.items():
+        vector[name], notes = request.within(name, p)
+        about["infeasible"] += notes
+    return _reply(request, vector, parameters, sum(inputs.arrivals.values()), about)
 
 
 @dataclass(frozen=True)
@@ -250,21 +249,23 @@ def _combined(decisions: Sequence[Sequence[int]], how: str) -> Sequence[int]:
     return decisions[-1]
 
 
-def _reply(answer: Answer, vector: Parallelism, parameters: Ds2Parameters, demand: float) -> PlanReply:
-    moved = {name: p - answer.request.current[name] for name, p in vector.items()}
-    moves = changes(answer.request.current, vector)
+def _reply(
+    request: Request, vector: Parallelism, parameters: Ds2Parameters, demand: float, about: dict[str, Any]
+) -> PlanReply:
+    moved = {name: p - request.current[name] for name, p in vector.items()}
+    moves = changes(request.current, vector)
     if not any(moved.values()):
-        return answer.hold("at-optimum", "every operator has its optimal parallelism")
+        return request.hold("at-optimum", "every operator has its optimal parallelism", **about)
     if not any(by > parameters.ignored_increase or -by > parameters.ignored_decrease for by in moved.values()):
         sentence = f"{moves} is too small a change for a restart"
-        return answer.hold("small-change", sentence)
+        return request.hold("small-change", sentence, **about)
     code = "under-provisioned" if any(by > 0 for by in moved.values()) else "over-provisioned"
     sentence = f"{moves}: the optimum by true rates where {demand:,.0f} records/s arrive"
-    return answer.scale(vector, code, sentence)
+    return request.scale(vector, code, sentence, **about)
 
 
-def _evidence(inputs: _Inputs, wanted: Parallelism) -> dict[str, Number]:
-    evidence: dict[str, Number] = {f"arrival_rate[{n}]": r for n, r in inputs.arrivals.items()}
+def _evidence(inputs: _Inputs, wanted: Parallelism) -> dict[str, Any]:
+    evidence: dict[str, Any] = {f"arrival_rate[{n}]": r for n, r in inputs.arrivals.items()}
     evidence["source_rate_ratio"] = inputs.ratio
     for name, p in wanted.items():
         evidence[f"optimum[{name}]"] = p

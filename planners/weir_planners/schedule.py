@@ -21,7 +21,6 @@ from pydantic import AfterValidator, Field, model_validator
 from weir_contracts import Duration, PlanReply
 from weir_sdk import Request, planner
 
-from .answer import Answer
 from .static import Vector, no_such_operator, settled
 
 _ANY_TIME = datetime(2026, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -83,14 +82,13 @@ class ScheduleParameters(Vector):
 def plan_by_schedule(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     parameters = request.parameters(ScheduleParameters)
-    answer = Answer(request)
     vectors: list[Vector] = [parameters, *parameters.entries]
     if unknown := sorted({name for vector in vectors for name in vector.unknown(request)}):
         return no_such_operator(unknown, request)
     zone = ZoneInfo(parameters.time_zone)
     found = in_force(parameters.entries, request.now, zone)
     if found is None:
-        return settled(answer, parameters, "no-entry", "no entry of the schedule is in force")
+        return settled(request, parameters, "no-entry", "no entry of the schedule is in force")
     entry, since = found
     merged = Vector(
         parallelism=parameters.parallelism if entry.parallelism is None else entry.parallelism,
@@ -98,7 +96,7 @@ def plan_by_schedule(request: Request) -> PlanReply:
         operators={**(parameters.operators if entry.parallelism is None else {}), **entry.operators},
     )
     when = f"{since:%Y-%m-%d %H:%M} {parameters.time_zone}"
-    return settled(answer, merged, "scheduled", f"{entry.cron!r} has been in force since {when}")
+    return settled(request, merged, "scheduled", f"{entry.cron!r} has been in force since {when}")
 
 
 def in_force(entries: list[ScheduleEntry], now: datetime, zone: ZoneInfo) -> tuple[ScheduleEntry, datetime] | None:

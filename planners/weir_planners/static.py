@@ -6,15 +6,13 @@ No source: it is what a person sets by hand, to compare with and to fall back on
 for one.
 """
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from weir_contracts import PlanReply, changes, fitted, listed, short_name, sizes
+from weir_contracts import Infeasible, Parallelism, PlanReply, changes, fitted, listed, short_name, sizes
 from weir_contracts.base import OperatorName
 from weir_sdk import Request, planner
-
-from .answer import Answer
 
 Parallel = Annotated[int, Field(ge=1, le=32768)]
 
@@ -31,15 +29,16 @@ class Vector(BaseModel):
         default_factory=dict, max_length=500, description="parallelism of single operators, by name"
     )
 
-    def of(self, answer: Answer) -> dict[str, int]:
-        """Return the recommendation for each operator within its limits; others keep their parallelism."""
-        default = self.parallelism
-        return {
-            name: answer.within(name, self.operators.get(name, default if default is not None else p))
-            if name in self.operators or default is not None
-            else p
-            for name, p in answer.request.current.items()
-        }
+    def of(self, request: Request) -> tuple[Parallelism, list[Infeasible]]:
+        """Return the recommendation for each operator within its limits, and what these do not allow; operators without one
+        keep their parallelism."""
+        wanted, beyond = dict[str, int](request.current), list[Infeasible]()
+        for name in request.current:
+            size = self.operators.get(name, self.parallelism)
+            if size is not None:
+                wanted[name], notes = request.within(name, size)
+                beyond += notes
+        return wanted, beyond
 
     def unknown(self, request: Request) -> list[str]:
         """Names of no operator of the graph."""
@@ -65,10 +64,9 @@ class StaticParameters(Vector):
 def plan_static(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     parameters = request.parameters(StaticParameters)
-    answer = Answer(request)
     if unknown := parameters.unknown(request):
         return no_such_operator(unknown, request)
-    return settled(answer, parameters, "fixed", "the policy fixes it")
+    return settled(request, parameters, "fixed", "the policy fixes it")
 
 
 def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
@@ -80,12 +78,11 @@ def no_such_operator(unknown: list[str], request: Request) -> PlanReply:
     return PlanReply(kind="hold", code="unknown-operator", sentence=sentence)
 
 
-def settled(answer: Answer, vector: Vector, code: str, reason: str) -> PlanReply:
+def settled(request: Request, vector: Vector, code: str, reason: str) -> PlanReply:
     """The reply that holds the application at a vector."""
-    wanted = vector.of(answer)
-    answer.evidence |= {f"wanted[{name}]": p for name, p in wanted.items()}
-    return answer.scale(
-        wanted,
-        code,
-        f"{changes(answer.request.current, wanted) if wanted != answer.request.current else sizes(wanted)}: {reason}",
-    )
+    wanted, beyond = vector.of(request)
+    about: dict[str, Any] = {f"wanted[{name}]": p for name, p in wanted.items()}
+    about |= {"memory": {}, "infeasible": beyond}
+    if wanted == request.current:
+        return request.hold(code, f"{sizes(wanted)}: {reason}", **about)
+    return request.scale(wanted, code, f"{changes(request.current, wanted)}: {reason}", **about)

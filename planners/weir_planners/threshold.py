@@ -10,15 +10,14 @@ where the thresholds lie close together.
 """
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from weir_contracts import Estimate, PlanReply, changes, listed
+from weir_contracts import Estimate, Infeasible, PlanReply, changes, fitted, listed
 from weir_contracts.base import OperatorName
 from weir_sdk import Request, planner
 
-from .answer import Answer
 from .static import no_such_operator
 
 Measure = Literal["utilization", "lag_seconds", "latency_seconds", "backlog"]
@@ -71,7 +70,7 @@ class ThresholdParameters(BaseModel):
 def plan_by_threshold(request: Request) -> PlanReply:
     """Return the reply to one request; see the module."""
     parameters = request.parameters(ThresholdParameters)
-    answer = Answer(request)
+    evidence, beyond = dict[str, Any](), list[Infeasible]()
     chosen = parameters.operators or list(request.current)
     if unknown := sorted(set(chosen) - set(request.current)):
         return no_such_operator(unknown, request)
@@ -83,26 +82,31 @@ def plan_by_threshold(request: Request) -> PlanReply:
     for name in chosen:
         what, estimate = readings[name]
         value = estimate.proven
-        answer.evidence[what] = value
+        evidence[what] = value
         direction = 0 if value is None else (value > parameters.up_above) - (value < parameters.down_below)
         if value is None or (estimate.value is None and direction <= 0):  # a lower bound only ever grows
             unread.append((what, estimate.basis))
             continue
         if direction:
-            wanted[name] = _kept(answer, name, parameters.moved(request.current[name], direction))
+            wanted[name], notes = _kept(request, name, parameters.moved(request.current[name], direction))
+            beyond += notes
             moves = wanted[name] != request.current[name]
             (taken if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
     reason = listed(list(dict.fromkeys(taken or stuck)), 90, "; ")
+    about = {"memory": {}, **evidence}
     if wanted != request.current:
         grows = any(wanted[name] > p for name, p in request.current.items())
         code = "above-threshold" if grows else "below-threshold"
-        return answer.scale(wanted, code, f"{changes(request.current, wanted)}: {reason}")
+        moved = changes(request.current, wanted)
+        return request.scale(wanted, code, f"{moved}: {reason}", infeasible=beyond, **about)
     if unread:
-        return answer.missing(*unread[0]).model_copy(update={"evidence": answer.evidence})
+        what, reason = unread[0]
+        sentence = fitted(f"{what} is unknown, so nothing changes", f": {reason}")
+        return request.hold("metric-missing", sentence, **about)
     if stuck:
-        return answer.hold("at-bound", f"{reason}, and there is no step left")
+        return request.hold("at-bound", f"{reason}, and there is no step left", infeasible=beyond, **about)
     sentence = f"{parameters.measure} lies between {parameters.down_below:g} and {parameters.up_above:g}"
-    return answer.hold("within-thresholds", sentence)
+    return request.hold("within-thresholds", sentence, **about)
 
 
 def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str, tuple[str, Estimate]]:
@@ -120,10 +124,10 @@ def _readings(request: Request, measure: Measure, names: list[str]) -> dict[str,
     return {name: (f"utilization[{name}]", o.utilization if o else nothing) for name, o in found.items()}
 
 
-def _kept(answer: Answer, name: str, wanted: int) -> int:
+def _kept(request: Request, name: str, wanted: int) -> tuple[int, list[Infeasible]]:
     """Clamp to the limits without reversing the direction: the bounds guard handles a parallelism outside them."""
-    p = answer.request.current[name]
-    return max(p, answer.within(name, wanted)) if wanted >= p else min(p, answer.within(name, wanted))
+    p, (within, beyond) = request.current[name], request.within(name, wanted)
+    return (max(p, within) if wanted >= p else min(p, within)), beyond
 
 
 def _relation(parameters: ThresholdParameters, direction: int) -> str:

@@ -6,17 +6,24 @@ omitted and named, never guessed.
 
 from collections.abc import Mapping, Sequence
 
-from weir_contracts import Analysis, JudgedArrivals, Outcome, Parallelism, WhatIf
+from weir_contracts import (
+    Analysis,
+    JudgedArrivals,
+    Outcome,
+    Parallelism,
+    SourceForecast,
+    WhatIf,
+    WhatIfOperator,
+    changes,
+    duration_text,
+)
 
-from . import messages
-from .arrivals import ArrivalPath
 from .case import Case, NotYet, case_of
 from .flow import arrivals_at, throttled
-from .forecasts import ahead_of
-from .judgement import judged_load
-from .limits import FORBIDDING, forbidden, unreachable
-from .model import MIN_RATE
-from .operators import notes_of, operators_of
+from .forecast import ArrivalPath, ahead_of
+from .judgement import judged_load, lateness_text, reach_of_forecast
+from .model import MIN_RATE, Restart
+from .operators import FORBIDDING, forbidden, notes_of, operators_of, unreachable
 from .question import InvalidQuestion, Load
 
 POINTS = 121
@@ -41,7 +48,7 @@ def what_if(
     if load.is_forecast or after_seconds > 0:
         return _ahead(case, load, horizon_seconds, after_seconds)
     answer, unsure = _answer(case.under(load.on(case.model.arrivals)), horizon_seconds)
-    return answer.model_copy(update={"sentence": messages.answered(answer, unsure)})
+    return answer.model_copy(update={"sentence": _sentence(answer, unsure)})
 
 
 def _ahead(case: Case, load: Load, horizon_seconds: float, after_seconds: float) -> WhatIf:
@@ -55,7 +62,11 @@ def _ahead(case: Case, load: Load, horizon_seconds: float, after_seconds: float)
         raise NotYet("no source has a forecast yet: it takes a full minute of known arrivals")
     if after_seconds + horizon_seconds > ahead.seconds:
         field = "at" if after_seconds > 0 else "horizon"
-        raise InvalidQuestion(field, messages.beyond_forecast(ahead.seconds, after_seconds, horizon_seconds))
+        wanted = f"the horizon of {duration_text(horizon_seconds)} is longer"
+        if after_seconds > 0:
+            both = duration_text(after_seconds + horizon_seconds)
+            wanted = f"{duration_text(after_seconds)} and the horizon of {duration_text(horizon_seconds)} are {both}"
+        raise InvalidQuestion(field, f"the forecast reaches {duration_text(ahead.seconds)} ahead; {wanted}")
     factor = 1.0 if load.factor is None else load.factor
     case = case.under({source: rate * factor for source, rate in case.model.arrivals.items()})
     if after_seconds > 0:
@@ -73,12 +84,12 @@ def _ahead(case: Case, load: Load, horizon_seconds: float, after_seconds: float)
     answer, unsure = _answer(cases["expected"], horizon_seconds)
     loads = [judged_load(each, name, horizon_seconds) for name, each in cases.items()]
     answer = answer.model_copy(update={"after_seconds": after_seconds, "loads": loads})
-    explained = messages.explained(answer, case.analysis, later, cases["expected"].restart)
-    notes = [*answer.notes, *messages.reach_of_forecast(ahead, after_seconds + horizon_seconds)]
+    explained = _explained(answer, case.analysis, later, cases["expected"].restart)
+    notes = [*answer.notes, *reach_of_forecast(ahead, after_seconds + horizon_seconds)]
     if after_seconds > 0:
         notes.append("what waits now is assumed to be worked off until then")
     return answer.model_copy(
-        update={"sentence": messages.answered(answer, unsure), "explained": explained[:1000], "notes": notes[:100]}
+        update={"sentence": _sentence(answer, unsure), "explained": explained[:1000], "notes": notes[:100]}
     )
 
 
@@ -134,7 +145,9 @@ def _breaks(case: Case) -> tuple[str | None, float | None, str | None]:
     unsure, bound = _first_full(case, case.lower_bounds)
     if unsure is None or bound is None or (rate is not None and rate <= bound):
         return first, rate, None
-    return first, None, messages.sustained_by_lower_bound(unsure, bound, sum(case.arrivals_now.values()))
+    rate_now = sum(case.arrivals_now.values())
+    load = f"x{bound / rate_now:.3g} ({bound:,.0f} records/s)" if rate_now > MIN_RATE else f"{bound:,.0f} records/s"
+    return first, None, f"It carries at least {load}: {unsure} was never measured beyond that"
 
 
 def _first_full(case: Case, capacities: Mapping[str, float]) -> tuple[str | None, float | None]:
@@ -152,3 +165,131 @@ def _first_full(case: Case, capacities: Mapping[str, float]) -> tuple[str | None
         return None, None
     first = min(full_at, key=lambda name: full_at[name])
     return first, full_at[first]
+
+
+def _sentence(answer: WhatIf, carries: str | None = None) -> str:
+    """Return the answer in a sentence: whether it keeps up, the lag, where it breaks and whether it is possible.
+    `carries` says what it carries at least if its breaking point is unknown."""
+    load = f"{answer.arrival_rate:,.0f} records/s"
+    if answer.load_factor is not None:
+        load += f" (x{answer.load_factor:.3g})"
+    if answer.loads:
+        later = f" from {duration_text(answer.after_seconds)} ahead on" if answer.after_seconds > 0 else ""
+        load += f", the highest of the forecast{later},"
+    moved = changes(answer.parallelism_now, answer.parallelism)
+    vector = "the present parallelism" if moved == "no change" else moved
+    parts = [f"At {load} with {vector} {_conclusion(answer)}"]
+    if answer.breaks_at_load is not None and answer.breaks_at_rate is not None:
+        parts.append(
+            f"{'It breaks beyond' if answer.keeps_up else 'It carries up to'} x{answer.breaks_at_load:.3g} "
+            f"({answer.breaks_at_rate:,.0f} records/s), where {answer.bottleneck} is full"
+        )
+    if carries is not None:
+        parts.append(carries)
+    parts += [
+        f"At the forecast's upper edge of {load.max_arrival_rate:,.0f} records/s it is {lateness_text(load.late_seconds, load.recovers)}"
+        for load in answer.loads
+        if load.arrivals == "upper-edge"
+    ]
+    if answer.infeasible:
+        obstacles = "; ".join(dict.fromkeys(each.because for each in answer.infeasible))
+        parts.append(obstacles if answer.possible else f"It is not possible: {obstacles}")
+    return ". ".join(parts) + "."
+
+
+def _conclusion(answer: WhatIf) -> str:
+    if answer.keeps_up is None:
+        gaps = [f"the {gap.what} of {gap.operator} is unknown ({gap.because})" for gap in answer.unknown]
+        gaps = [text for gap, text in zip(answer.unknown, gaps, strict=True) if gap.what != "lag"]
+        rest = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+        return f"it is unknown whether it keeps up: {gaps[0]}{rest}"
+    busiest = next((o for o in answer.operators if o.operator == answer.bottleneck), None)
+    if answer.keeps_up:
+        return f"it keeps up{_busy(busiest)}{_lag(answer)}"
+    return f"it does not keep up: {_shortage(answer, busiest)}{_lag(answer)}"
+
+
+def _busy(busiest: WhatIfOperator | None) -> str:
+    if busiest is None or busiest.utilization is None:
+        return ""
+    return f", with {busiest.operator} at {busiest.utilization:.0%} of its capacity"
+
+
+def _shortage(answer: WhatIf, busiest: WhatIfOperator | None) -> str:
+    if busiest is None or busiest.capacity is None or busiest.arrival_rate is None:
+        return "more arrives than is taken in"
+    text = f"{busiest.arrival_rate:,.0f} records/s would arrive at {busiest.operator}"
+    text += f", {busiest.parallelism} process {busiest.capacity:,.0f}"
+    if busiest.min_parallelism is not None and busiest.min_parallelism > busiest.parallelism:
+        text += f" (it needs {busiest.min_parallelism})"
+    if answer.arrival_rate > 0 and answer.throughput is not None:
+        text += f"; {answer.throughput:,.0f} of {answer.arrival_rate:,.0f} are taken in"
+    return text
+
+
+def _lag(answer: WhatIf) -> str:
+    found, objective = answer.prediction, answer.objective_seconds
+    if found is None:
+        lost = next((gap for gap in answer.unknown if gap.what == "lag"), None)
+        return f"; its lag is unknown, because the lag of {lost.operator} is ({lost.because})" if lost else ""
+    within = f"{found.horizon_seconds:,.0f} s"
+    if answer.keeps_up:
+        peak = f"; lag peaks at {found.max_lag_seconds:,.1f} s"
+        peak += f" in a restart of {found.downtime_seconds:.2g} s" if found.downtime_seconds > 0 else ""
+    else:
+        peak = f"; lag reaches {found.final_lag_seconds:,.0f} s in {within}"
+    if objective is None:
+        return peak
+    left, met = found.objective_left_at_seconds, found.objective_met_at_seconds
+    if left is None:
+        return f"{peak}, within the objective of {objective:g} s"
+    if met is None:
+        since = "from the start" if left == 0 else f"from {left:,.0f} s on"
+        return f"{peak}, above the objective of {objective:g} s {since}"
+    return f"{peak}, above the objective of {objective:g} s until {met:,.0f} s from now"
+
+
+def _explained(
+    answer: WhatIf, analysis: Analysis, courses: Mapping[JudgedArrivals, Mapping[str, ArrivalPath]], restart: Restart
+) -> list[str]:
+    """Return where each figure of a forecast's what-if comes from: arrivals, upper edges, utilizations, lag."""
+    horizon = answer.prediction.horizon_seconds if answer.prediction else 0.0
+    found = []
+    for source in analysis.sources:
+        name, forecast = source.operator, analysis.forecast(source.operator)
+        path, upper = (courses.get(each, {}).get(name) for each in ("expected", "upper-edge"))
+        if forecast is None or path is None:
+            found.append(f"{name}: it has no forecast, so its present rate is assumed to stay")
+            continue
+        at = answer.after_seconds + max((0.0, *path.within(horizon), horizon), key=path.rate_at)
+        found.append(
+            f"{name}: {path.max_rate(horizon):,.0f} records/s at the highest, {duration_text(at)} from now, by its "
+            f"{forecast.method.replace('-', ' ')}; {source.arrival_rate.value or 0.0:,.0f} arrive now"
+        )
+        found.append(f"{name}: {_edge(forecast, upper, answer.after_seconds + horizon, horizon)}")
+    for each in answer.operators:
+        if each.utilization is not None and each.capacity is not None and each.input_rate is not None:
+            points = ", ".join(map(str, each.seen_at)) or "no parallelism"
+            found.append(
+                f"{each.operator}: {each.input_rate:,.0f} of {each.capacity:,.0f} records/s are {each.utilization:.0%} "
+                f"utilization; the capacity of {each.parallelism} was measured at {points}"
+            )
+    if answer.prediction is not None:
+        begins = "without a backlog" if answer.after_seconds > 0 else "with what waits now"
+        cost = f" and a restart of {restart.seconds:.2g} s" if restart.seconds > 0 else " and no restart"
+        cost += "" if restart.measured else ", which is assumed"
+        found.append(f"lag: {answer.prediction.max_lag_seconds:,.1f} s at the highest, {begins}{cost}")
+    return found
+
+
+def _edge(forecast: SourceForecast, upper: ArrivalPath | None, until_seconds: float, horizon_seconds: float) -> str:
+    """Return the upper edge of a source, and what it has been worth."""
+    if upper is None:
+        return "its upper edge is unknown: too few high peaks were judged"
+    bounded = [each for each in forecast.horizons if each.peak_upper is not None]
+    horizon = next((each for each in bounded if each.horizon_seconds >= until_seconds), bounded[-1])
+    text = f"{upper.max_rate(horizon_seconds):,.0f} records/s at its upper edge"
+    if horizon.coverage is None:
+        return f"{text}, which was not judged yet"
+    within = duration_text(horizon.horizon_seconds)
+    return f"{text}: {horizon.coverage:.0%} of {horizon.judged:,} past high peaks within {within} stayed below theirs"

@@ -10,12 +10,11 @@ from functools import cached_property
 
 from weir_contracts import Analysis, Deployment, Outcome, Parallelism, Topology, Unknown
 
-from . import messages
-from .arrivals import ArrivalPath
 from .capacity import CapacityCurve, lower_bounds_of
+from .forecast import ArrivalPath
 from .model import STAY, Backlog, Model, Restart
 from .question import InvalidQuestion
-from .reading import Gap, model_of
+from .reading import Gap, model_of, no_capacity
 from .restarts import Restarts, restarts_of
 from .trajectory import STEPS, Outlook, busiest, outlooks
 
@@ -87,7 +86,8 @@ class Case:
                 if demand is None or bound is None:
                     found.append(gap)
                 elif demand > bound * FULL:
-                    found.append(replace(gap, because=messages.beyond_lower_bound(bound, demand)))
+                    because = f"it carries at least {bound:,.0f} records/s, and was never measured at {demand:,.0f}"
+                    found.append(replace(gap, because=because))
         return found
 
     def suffices(self, name: str) -> bool:
@@ -171,13 +171,15 @@ def case_of(analysis: Analysis, parallelism: Parallelism, outcomes: Sequence[Out
         raise NotYet(f"the application's graph and parallelism are unknown: it was {analysis.status.replace('_', ' ')}")
     strangers = [name for name in parallelism if name not in topology.names]
     if strangers:
-        raise InvalidQuestion("parallelism", messages.no_such_operator(strangers[0], topology.names))
+        existing = ", ".join(topology.names[:20]) + (", …" if len(topology.names) > 20 else "")
+        sentence = f"there is no operator {strangers[0][:100]!r}; there are: {existing}"
+        raise InvalidQuestion("parallelism", sentence[:1500])
     model, gaps = model_of(analysis, topology)
     silent = next((gap for gap in gaps if gap.what == "arrival rate"), None)
     if silent:
         raise NotYet(f"the arrival rate of {silent.operator} is unknown: {silent.because}")
     if not model.curves and not lower_bounds_of(analysis.operators, model.curves, topology):
-        raise NotYet(messages.no_capacity(analysis))
+        raise NotYet(no_capacity(analysis))
     now = {name: deployment.observed[name] for name in topology.names if name in deployment.observed}
     lost = [name for name in topology.names if name not in now and name not in parallelism]
     if lost:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrivals import union_of
 from .flow import Limit, throttle
+from .forecast import union_of
 from .model import MIN_RATE, Model, Restart
 
 UNLIMITED = 1e290

@@ -8,15 +8,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weir_contracts import Analysis, JudgedArrivals, JudgedLoad, Judgement, Outcome, Parallelism, RestartCost
+from weir_contracts import (
+    Analysis,
+    JudgedArrivals,
+    JudgedLoad,
+    Judgement,
+    Outcome,
+    Parallelism,
+    RestartCost,
+    changes,
+    counted,
+)
 
-from . import messages
-from .arrivals import ArrivalPath
 from .case import FULL, Case, case_of
 from .flow import loads_of, throttled
-from .forecasts import Ahead, ahead_of
-from .limits import FORBIDDING, forbidden
-from .operators import notes_of, operators_of
+from .forecast import Ahead, ArrivalPath, ahead_of
+from .operators import FORBIDDING, forbidden, notes_of, operators_of
 from .trajectory import Outlook
 
 HORIZON_SECONDS = 600.0
@@ -75,9 +82,9 @@ def judged(
         slot_hours=round(slots * horizon_seconds / SECONDS_PER_HOUR, 4),
         loads=loads,
         infeasible=limits[:100],
-        notes=[*_notes(cases[-1]), *messages.reach_of_forecast(ahead, horizon_seconds)][:100],
+        notes=[*_notes(cases[-1]), *reach_of_forecast(ahead, horizon_seconds)][:100],
     )
-    return found.model_copy(update={"sentence": messages.judged(found)})
+    return found.model_copy(update={"sentence": _sentence(found)})
 
 
 def cost_of(judgement: Judgement) -> tuple[bool, bool, float, float]:
@@ -139,3 +146,52 @@ def _lateness(case: Case, found: Outlook | None) -> tuple[float | None, bool | N
 def _notes(case: Case) -> list[str]:
     taken = throttled(case.model.flow, case.topology.names, case.capacities, case.model.arrivals)
     return notes_of(case, operators_of(case, taken))
+
+
+def _sentence(found: Judgement) -> str:
+    """Return the judgement in a sentence: lateness under each course of the arrivals, that of holding, and the cost."""
+    moved = changes(found.parallelism_now, found.parallelism)
+    holds = moved == "no change"
+    within = f"{found.horizon_seconds:,.0f} s"
+    parts = [_load_text(load, holds=holds) for load in found.loads]
+    cost = counted(found.slots, "slot") + ("" if holds else f" instead of {found.slots_now}")
+    if found.restart.seconds > 0:
+        cost += f", a restart of {found.restart.seconds:.2g} s"
+        cost += f" for {found.restart.away_share:.0%} of it" if found.restart.away_share < 1 else ""
+    text = f"{'Holding' if holds else moved}, {within} ahead: {'; '.join(parts)}; {cost}."
+    obstacles = "; ".join(dict.fromkeys(each.because for each in found.infeasible))
+    if not obstacles:
+        return text
+    return f"{text} {obstacles if found.possible else f'It is not possible: {obstacles}'}."
+
+
+_ARRIVALS = {"present": "", "expected": " as forecast", "upper-edge": " at the forecast's upper edge"}
+
+
+def _load_text(load: JudgedLoad, *, holds: bool) -> str:
+    text = lateness_text(load.late_seconds, load.recovers) + _ARRIVALS[load.arrivals]
+    return text if holds else f"{text} (holding: {lateness_text(load.hold_late_seconds, load.hold_recovers)})"
+
+
+def lateness_text(seconds: float | None, recovers: bool | None) -> str:
+    if recovers is None:
+        return "lateness unknown"
+    if not recovers or seconds is None:
+        return "late without end"
+    return f"late {seconds:,.3g} s" if seconds > 0 else "never late"
+
+
+def reach_of_forecast(ahead: Ahead | None, horizon_seconds: float) -> list[str]:
+    """Return the caveats of a forecast: how far it reaches, and whether its upper edge is unknown."""
+    if ahead is None:
+        return ["no source has a forecast: the present arrivals are assumed to stay"]
+    notes = []
+    if ahead.seconds < horizon_seconds:
+        notes.append(f"the forecast reaches {ahead.seconds:,.0f} s ahead: its last rate is assumed to stay behind it")
+    if ahead.upper is None:
+        notes.append("the forecast has no upper edge yet: its history is too short")
+    elif ahead.upper_seconds < min(ahead.seconds, horizon_seconds):
+        notes.append(
+            f"the upper edge is known {ahead.upper_seconds:,.0f} s ahead: its distance is assumed to stay behind it"
+        )
+    return notes

@@ -8,9 +8,9 @@ import numpy as np
 
 from weir_contracts import Topology
 
-from .arrivals import ArrivalPath
 from .capacity import CapacityCurve
 from .flow import Fed, Flow, fed_by, loads_of, reaching
+from .forecast import ArrivalPath
 
 MIN_RATE = 1e-6
 """Records/s below which nothing arrives (one record in eleven days): a smoothed rate on its way to 0."""

@@ -136,3 +136,13 @@ def _why_no_flow(analysis: Analysis, name: str) -> str:
     if unknown:
         return f"records from {unknown[0].source} per record: {unknown[0].selectivity.basis}"
     return "the input of an operator before it is unknown"
+
+
+def no_capacity(analysis: Analysis) -> str:
+    """Return why no operator's capacity is known: how much of the first window of a run has passed, or that it was in
+    vain."""
+    numbers = next((each.numbers for each in analysis.symptoms if each.code == "warming-up"), {})
+    age, needed = numbers.get("run_age_seconds"), numbers.get("needed_seconds")
+    if age is not None and needed is not None and age < needed:
+        return f"measuring capacity, {age:.0f} of {needed:.0f} s of the run"
+    return "no operator's capacity is known yet: none was measured since the run's warm-up"

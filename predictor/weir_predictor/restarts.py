@@ -146,3 +146,28 @@ def _is_cooperative(group: Group) -> bool:
     """Return whether a rebalance stops only the tasks that move: Kafka Streams' assignor, the cooperative one of plain
     consumers, and the protocols in which the brokers assign."""
     return group.protocol in ("consumer", "streams") or group.assignor in ("stream", "cooperative-sticky")
+
+
+def growth_seconds(outcomes: Sequence[Outcome], topology: Topology) -> float | None:
+    """Return the usual seconds of the growths in `outcomes`, from the request for more slots until they process records;
+    None: there is none."""
+    slots, grown = topology.slots, dict[object, float]()
+    for outcome in outcomes:
+        seconds, action = outcome.restart_seconds, outcome.action
+        known = set(topology.names) <= set(outcome.before) & set(outcome.wanted)
+        if seconds is not None and action is not None and known and slots(outcome.wanted) > slots(outcome.before):
+            grown.setdefault(action.id, seconds)
+    return median(grown.values()) if grown else None
+
+
+def seconds_until_capacity(
+    outcomes: Sequence[Outcome], topology: Topology, restart: Restart, remembered: float | None = None
+) -> float:
+    """Return the seconds from a request for more slots until they process records: the usual time of the growths in
+    `outcomes`, else of an earlier one that is `remembered`, else of any rescale."""
+    found = growth_seconds(outcomes, topology)
+    if found is None:
+        found = remembered
+    if found is not None:
+        return max(restart.seconds, found)
+    return max([restart.seconds, *(outcomes[0].restarts_seconds if outcomes else [])])

@@ -29,7 +29,7 @@ from weir_engines.endpoint.driver import EndpointDriver
 from weir_executor.core import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
-from weir_planner.core.contest import ContenderRequest
+from weir_planner.core.candidates import ContenderRequest
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import Planner
 from weir_runtime.bus import Outgoing, Record

@@ -30,9 +30,9 @@ from weir_contracts import (
     one_line,
 )
 from weir_planner.core.decide import FAILED
-from weir_planner.failures import no_reply
 from weir_planner.planners import plan_for, reads_observations
 from weir_planner.request_cache import MAX_OUTCOMES, RequestCache
+from weir_planner.telemetry import no_reply
 from weir_runtime.clock import SystemClock
 from weir_runtime.http_client import Event
 from weir_sdk.installed import UnknownPlanner, ask, planner_of, reads

@@ -1,5 +1,6 @@
 """The request of a plan with helpers for planners, and the two replies."""
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from weir_contracts import (
     Deployment,
     Estimate,
+    Infeasible,
     InvalidDocument,
     OperatorAnalysis,
     OperatorLimits,
@@ -18,12 +20,15 @@ from weir_contracts import (
     Prediction,
     Topology,
     listed,
+    short_name,
 )
 
 if TYPE_CHECKING:
     from weir_predictor import Gap, Model
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
+MAX_EVIDENCE = 200
+MAX_INFEASIBLE = 100
 
 
 class MetricMissing(Exception):
@@ -171,6 +176,18 @@ class Request(PlanRequest):
             raise MetricMissing(f"{what} is unknown{reason}")
         return present
 
+    def within(self, name: str, wanted: float) -> tuple[int, list[Infeasible]]:
+        """Return `wanted`, rounded up and clamped to the operator's limits, and a note for the reply if it is above
+        them."""
+        limits = self.limits[name]
+        if wanted - 1e-9 <= limits.max:
+            return max(limits.min, math.ceil(wanted - 1e-9)), []
+        shown = float(math.ceil(wanted - 1e-9)) if math.isfinite(wanted) else None
+        subtasks = "more" if shown is None else f"{shown:,.0f}"
+        reason = f"{short_name(name)} would need {subtasks} subtasks and is limited to {limits.max:,}"
+        limit = float(limits.max)
+        return limits.max, [Infeasible(operator=name, wanted=shown, limit=limit, code="bounds", because=reason)]
+
     def parameters(self, model: type[Parameters]) -> Parameters:
         """Return the policy's parameters for this planner. Raises `InvalidParameters`."""
         given = self.policy.spec.planner.parameters
@@ -183,15 +200,23 @@ class Request(PlanRequest):
             raise InvalidParameters(str(InvalidDocument.of(error, "parameters"))) from None
 
     def hold(
-        self, code: str, sentence: str, *, memory: Mapping[str, Any] | None = None, **evidence: float | str | None
+        self,
+        code: str,
+        sentence: str,
+        *,
+        memory: Mapping[str, Any] | None = None,
+        infeasible: Sequence[Infeasible] = (),
+        **evidence: float | str | None,
     ) -> PlanReply:
         """Leave everything as it is, because. `code` is for programs (`metric-missing`), `evidence` the numbers used,
-        with units in their names. `memory` is what comes back with the next request; None: what came with this one."""
+        with units in their names, rounded to three places. `memory` is what comes back with the next request; None: what
+        came with this one. `infeasible` are the notes of `within`."""
         return PlanReply(
             kind="hold",
             code=code,
             sentence=sentence,
             evidence=_plain(evidence),
+            infeasible=list(infeasible)[:MAX_INFEASIBLE],
             memory=dict(self.memory if memory is None else memory),
         )
 
@@ -203,6 +228,7 @@ class Request(PlanRequest):
         *,
         memory: Mapping[str, Any] | None = None,
         prediction: Prediction | None = None,
+        infeasible: Sequence[Infeasible] = (),
         **evidence: float | str | None,
     ) -> PlanReply:
         """Run with this parallelism; operators left out stay as they are. Raises `ValueError` for an operator that is
@@ -217,6 +243,7 @@ class Request(PlanRequest):
             code=code,
             sentence=sentence,
             evidence=_plain(evidence),
+            infeasible=list(infeasible)[:MAX_INFEASIBLE],
             prediction=prediction,
             memory=dict(self.memory if memory is None else memory),
         )
@@ -233,5 +260,9 @@ def _check(request: PlanRequest) -> None:
 
 
 def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the evidence with plain numbers in place of numpy's."""
-    return {name: value.item() if hasattr(value, "item") else value for name, value in evidence.items()}
+    """Return as much of the evidence as a reply takes, with plain numbers in place of numpy's and None for infinite ones."""
+    found = {name: value.item() if hasattr(value, "item") else value for name, value in evidence.items()}
+    for name, value in found.items():
+        if isinstance(value, float):
+            found[name] = round(value, 3) if math.isfinite(value) else None
+    return dict(list(found.items())[:MAX_EVIDENCE])

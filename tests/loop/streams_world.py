@@ -11,7 +11,7 @@ import pytest
 from tests.loop.world import World
 from tests.loop.world import policy as flink_policy
 from weir_contracts import Observation, ScalingPolicy
-from weir_planner.core.guards import chain
+from weir_planner.core import guards as chain
 from weir_replay.simulator import StreamsApplication, StreamsSimulation, streams
 from weir_replay.streams import RECORDS_LAG
 

@@ -14,7 +14,7 @@ import pytest
 from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy, parse_policy
 from weir_executor.core import PolicyReading
 from weir_knowledge.core import HistoryLimits, State, remember
-from weir_planner.core.guards import chain
+from weir_planner.core import guards as chain
 from weir_replay.loop import Loop, Message
 from weir_replay.simulator import Application, Link, OperatorSpec, Simulation, SourceSpec
 

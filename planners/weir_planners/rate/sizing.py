@@ -1,31 +1,14 @@
-"""Parallelism of each operator by its demand, and the planner's parameters."""
+"""Parallelism of each operator by its demand."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pydantic import Field
-
 from weir_contracts import Infeasible, Parallelism, even_subtasks, short_name
-from weir_predictor import Assumptions, CapacityCurve, Comparison, loads_of
+from weir_predictor import CapacityCurve, Scenario, loads_of
 
-
-class RateParameters(Assumptions):
-    """Parameters of the planner `rate`."""
-
-    arrival_margin: float = Field(
-        default=0.1, ge=0, le=2, description="share by which arrivals are assumed to be higher before scaling in"
-    )
-    min_saving: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the slots that a scale-in must save to be worth a restart",
-    )
-    look_ahead: bool = Field(
-        default=True, description="whether growth comes before a forecast peak, where waiting for it would be late"
-    )
+from .tuning import MAX_OVER_LINEAR, STEADY_ROOM
 
 
 @dataclass(slots=True)
@@ -111,24 +94,19 @@ class Demand:
         return min(straight, math.floor(MAX_OVER_LINEAR * linear + 1e-9))
 
 
-MAX_OVER_LINEAR = 2.0
-"""Subtasks after one step over those that would do if each did what one does now. Who needs more is near a ceiling, which
-the next measurement shows."""
-STEADY_ROOM = 0.01
-"""Share of capacity that a shrink under a steady load leaves: what the mean of its readings may be wrong by."""
 LOAD, CAPACITY = "the load's upper edge", "the lower edge of capacity"
 
 
-def demands_of(comparison: Comparison) -> list[Demand]:
-    curves, loads, current = comparison.model.curves, comparison.model.loads, comparison.current
-    waiting, restart_seconds = comparison.waiting, comparison.restart.seconds
-    utilization = comparison.target_utilization
-    is_bound = comparison.objective.utilization is not None
+def demands_of(scenario: Scenario) -> list[Demand]:
+    curves, loads, current = scenario.model.curves, scenario.model.loads, scenario.current
+    waiting, restart_seconds = scenario.waiting, scenario.restart.seconds
+    utilization = scenario.target_utilization
+    is_bound = scenario.objective.utilization is not None
     found = []
-    for name, (low, high, _) in comparison.limits.items():
+    for name, (low, high, _) in scenario.limits.items():
         now, curve, load = current[name], curves.get(name), loads.get(name)
         best = None if curve is None else curve.best
-        useful = max(low, comparison.topology.smallest_useful(name, high))
+        useful = max(low, scenario.topology.smallest_useful(name, high))
         useful = useful if best is None else min(useful, max(best, now))
         waits = waiting.get(name, 0.0)
         found.append(
@@ -138,7 +116,7 @@ def demands_of(comparison: Comparison) -> list[Demand]:
 
 
 def sized(
-    comparison: Comparison,
+    scenario: Scenario,
     demands: Sequence[Demand],
     drains: Sequence[float],
     growth: float = 1.0,
@@ -148,16 +126,16 @@ def sized(
     becomes smaller. An infinite time drains nothing. Arrivals may become `growth` times as high; `upper` are records/s
     that may arrive at operators instead."""
     found: list[Parallelism] = [{} for _ in drains]
-    reaching = [_behind_a_bound(comparison, demands, growth, seconds) for seconds in drains]
+    reaching = [_behind_a_bound(scenario, demands, growth, seconds) for seconds in drains]
     for each in demands:
         name, kept, curve = each.operator, min(each.now, each.max), each.curve
         if curve is None or each.load is None:
             for vector in found:
-                vector[name] = _grown(comparison, each)
+                vector[name] = _grown(scenario, each)
             continue
         lasting, load = each.lasting(growth), upper.get(name, growth * each.load)
         # By the time that another step counts, a load that rises will be higher by as much again.
-        step_cost = growth - 1 + each.restart_seconds / comparison.assumptions.drain_seconds
+        step_cost = growth - 1 + each.restart_seconds / scenario.assumptions.drain_seconds
         fittings = each.fittings(curve, [lasting + each.catching_up / seconds for seconds in drains], load)
         for vector, (size, _), seconds, reach in zip(found, fittings, drains, reaching, strict=True):
             most = each.largest_step(curve, max(lasting, load) + each.waiting / seconds, step_cost)
@@ -165,16 +143,16 @@ def sized(
                 ((follows, _),) = each.fittings(curve, [reach[name] / each.utilization], reach[name])
                 most = min(most, follows)
             # A cut in between two steps of partitions or key groups does no more than the lower one.
-            vector[name] = max(kept, each.min, comparison.topology.smallest_useful(name, min(size, most)))
+            vector[name] = max(kept, each.min, scenario.topology.smallest_useful(name, min(size, most)))
     return found
 
 
 def _behind_a_bound(
-    comparison: Comparison, demands: Sequence[Demand], growth: float, drain_seconds: float
+    scenario: Scenario, demands: Sequence[Demand], growth: float, drain_seconds: float
 ) -> Mapping[str, float]:
     """Return records/s that reach the operators for which others, at their largest size, do not let all through that is to
     be worked off in `drain_seconds`."""
-    model, restart = comparison.model, comparison.restart.seconds
+    model, restart = scenario.model, scenario.restart.seconds
     ceilings = {d.operator: d.curve.rate(max(d.useful, d.now)) for d in demands if d.curve is not None}
     wanted = {
         source: growth * rate + (model.backlogs[source].records + rate * restart) / drain_seconds
@@ -189,7 +167,7 @@ def _behind_a_bound(
 
 
 def shrunk(
-    comparison: Comparison,
+    scenario: Scenario,
     demands: Sequence[Demand],
     drain_seconds: float,
     arrival_margin: float,
@@ -206,12 +184,12 @@ def shrunk(
     found, decided, growth = {}, (0, LOAD), 1 + arrival_margin
     for each in demands:
         name, now, curve = each.operator, each.now, each.curve
-        if curve is None and name in comparison.lower_bounds:
+        if curve is None and name in scenario.lower_bounds:
             # A lower bound suffices for fewer subtasks, and is no reason for more.
-            shares, bound = comparison.topology.work_shares(name), comparison.lower_bounds[name]
+            shares, bound = scenario.topology.work_shares(name), scenario.lower_bounds[name]
             curve = CapacityCurve(even_subtasks(now, shares) / bound, shares=shares)
         if curve is None or each.load is None:
-            found[name] = min(_grown(comparison, each), now)
+            found[name] = min(_grown(scenario, each), now)
             continue
         rate = each.shrinking_rate(growth, drain_seconds, is_steady=is_steady)
         if is_steady:
@@ -224,21 +202,19 @@ def shrunk(
     return found, decided[1]
 
 
-def _grown(comparison: Comparison, demand: Demand) -> int:
+def _grown(scenario: Scenario, demand: Demand) -> int:
     """Return the size under unknown demand: the present one, or a useful step more if the operator is visibly
     saturated."""
     now, name = demand.now, demand.operator
-    if name not in comparison.suspects:
+    if name not in scenario.suspects:
         return now
-    return max(now, min(demand.useful, comparison.topology.next_useful(name, now + max(1, now // 2))))
+    return max(now, min(demand.useful, scenario.topology.next_useful(name, now + max(1, now // 2))))
 
 
-def infeasible(
-    comparison: Comparison, demands: Sequence[Demand], drain_seconds: float, growth: float
-) -> list[Infeasible]:
+def infeasible(scenario: Scenario, demands: Sequence[Demand], drain_seconds: float, growth: float) -> list[Infeasible]:
     """Return the operators whose demand exceeds their limits or every parallelism, if arrivals may become `growth` times
     as high; none behind another one's limit."""
-    found, reaching = [], _behind_a_bound(comparison, demands, growth, drain_seconds)
+    found, reaching = [], _behind_a_bound(scenario, demands, growth, drain_seconds)
     for each in demands:
         name, useful, curve = each.operator, each.useful, each.curve
         if curve is None or each.load is None or name in reaching:

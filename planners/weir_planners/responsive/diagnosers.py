@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from weir_planners.answer import Answer, total
 from weir_predictor.flow import arrivals_at, flow_of, ratios_of
 from weir_sdk import Request
 
@@ -55,7 +54,6 @@ class Inputs:
     """Inputs of the diagnosers, derived from the request once; None is unknown."""
 
     request: Request
-    answer: Answer
     parameters: ResponsiveParameters
     now: float
     run_seconds: float | None
@@ -97,7 +95,6 @@ def inputs_of(request: Request, parameters: ResponsiveParameters, memory: Memory
     memory = memory.model_copy(update={"readings": _kept(memory.readings, reading, parameters)})
     return Inputs(
         request=request,
-        answer=Answer(request, memory.document()),
         parameters=parameters,
         now=now,
         run_seconds=None if analysis.run is None else (request.now - analysis.run.running_since).total_seconds(),
@@ -109,6 +106,12 @@ def inputs_of(request: Request, parameters: ResponsiveParameters, memory: Memory
         objective_seconds=request.policy.spec.objective.bound_seconds,
         memory=memory,
     )
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """Return the sum, at least 0; None if a value is unknown or the sum is not finite."""
+    added = sum(math.nan if value is None else value for value in values)
+    return max(0.0, added) if values and math.isfinite(added) else None
 
 
 def _kept(before: Sequence[Reading], newest: Reading, parameters: ResponsiveParameters) -> list[Reading]:

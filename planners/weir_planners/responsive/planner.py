@@ -49,12 +49,12 @@ def plan_by_responsive(request: Request) -> PlanReply:
     parameters = request.parameters(ResponsiveParameters)
     memory = request.remembered(Memory)
     inputs = inputs_of(request, parameters, memory)
-    answer = inputs.answer
+    about: dict[str, Any] = {"memory": inputs.memory.document()}
     waits = _cooling(request, inputs)
     if waits is not None:
-        return answer.hold("cooldown", waits)
+        return request.hold("cooldown", waits, **about)
     opinions = [(d, DIAGNOSERS[d.type](inputs, d)) for d in parameters.diagnosers]
-    answer.evidence = _evidence(inputs, opinions)
+    about |= _evidence(inputs, opinions)
     recommendation = next(
         ((d, o) for d, o in opinions if o.replicas is not None and o.replicas != request.replicas), None
     )
@@ -62,54 +62,61 @@ def plan_by_responsive(request: Request) -> PlanReply:
     if recommendation is None:
         unknown = unknown or next((o for _, o in opinions if o.unknown is not None), None)
         if unknown is not None:
-            return answer.missing(str(unknown.unknown), unknown.reason)
-        return answer.hold("no-diagnosis", "no diagnoser recommends a change")
+            return _missing(inputs, unknown)
+        return request.hold("no-diagnosis", "no diagnoser recommends a change", **about)
     diagnoser, opinion = recommendation
     if (opinion.replicas or 0) < request.replicas:
-        return _fewer(inputs, opinion, unknown)
-    return _more(inputs, diagnoser, opinion)
+        return _fewer(inputs, opinion, unknown, about)
+    return _more(inputs, diagnoser, opinion, about)
 
 
-def _more(inputs: Inputs, diagnoser: BaseModel, opinion: Opinion) -> PlanReply:
-    request, answer, now = inputs.request, inputs.answer, inputs.request.replicas
+def _missing(inputs: Inputs, opinion: Opinion) -> PlanReply:
+    """Return the hold that names an unknown value."""
+    sentence = fitted(f"{opinion.unknown} is unknown, so nothing changes", f": {opinion.reason}")
+    return inputs.request.hold("metric-missing", sentence, memory=inputs.memory.document())
+
+
+def _more(inputs: Inputs, diagnoser: BaseModel, opinion: Opinion, about: dict[str, Any]) -> PlanReply:
+    request, now = inputs.request, inputs.request.replicas
     if isinstance(diagnoser, LagDiagnoser | LatencyDiagnoser) and _is_blocked(inputs):
         sentence = fitted(
             opinion.reason,
             "; all threads are mostly blocked: check brokers and network",
             ", more replicas would not help",
         )
-        return answer.hold("blocked-but-late", sentence)
+        return request.hold("blocked-but-late", sentence, **about)
     wanted = opinion.replicas or 0.0
     if inputs.parameters.max_scale_up_replicas is not None:
         wanted = min(wanted, now + inputs.parameters.max_scale_up_replicas)
     widest = max(request.limits, key=lambda name: request.limits[name].max)
-    replicas = max(now, answer.within(widest, wanted))
+    within, about["infeasible"] = request.within(widest, wanted)
+    replicas = max(now, within)
     if isinstance(diagnoser, LatencyDiagnoser):
-        answer.memory = inputs.memory.model_copy(update={"recommended_at": inputs.now}).document()
+        about["memory"] = inputs.memory.model_copy(update={"recommended_at": inputs.now}).document()
     vector = request.uniform(replicas)
     # What has more than it may is for the bounds to say.
     vector = {name: max(p, request.current[name]) for name, p in vector.items()}
     if vector == request.current:
         sentence = f"{opinion.reason}, but {now} is the maximum"
-        return answer.hold("nothing-helps", sentence)
+        return request.hold("nothing-helps", sentence, **about)
     sentence = f"{changes(request.current, vector)}: {opinion.reason}"
-    return answer.scale(vector, "overloaded", sentence)
+    return request.scale(vector, "overloaded", sentence, **about)
 
 
-def _fewer(inputs: Inputs, opinion: Opinion, unknown: Opinion | None) -> PlanReply:
-    request, answer = inputs.request, inputs.answer
+def _fewer(inputs: Inputs, opinion: Opinion, unknown: Opinion | None, about: dict[str, Any]) -> PlanReply:
+    request = inputs.request
     if inputs.restoring is not None:
         sentence = f"{opinion.reason}, but the application is {inputs.restoring}: a restoring thread looks idle"
-        return answer.hold("restoring", sentence)
+        return request.hold("restoring", sentence, **about)
     if unknown is not None:
-        return answer.missing(str(unknown.unknown), unknown.reason)
+        return _missing(inputs, unknown)
     wanted = request.uniform(max(1, math.ceil(opinion.replicas or 1)))
     vector = {name: min(p, request.current[name]) for name, p in wanted.items()}
     if vector == request.current:
         sentence = f"{opinion.reason}, but {request.replicas} is the minimum"
-        return answer.hold("at-least", sentence)
+        return request.hold("at-least", sentence, **about)
     sentence = f"{changes(request.current, vector)}: {opinion.reason}"
-    return answer.scale(vector, "over-provisioned", sentence)
+    return request.scale(vector, "over-provisioned", sentence, **about)
 
 
 def _is_blocked(inputs: Inputs) -> bool:

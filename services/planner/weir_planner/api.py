@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from weir_contracts import (
+    MAX_SENTENCE,
     InvalidDocument,
     Judgement,
     NewPlanner,
@@ -23,7 +24,6 @@ from weir_runtime.documents import Unreadable, read_json
 from weir_sdk.installed import Problem as InstallationProblem
 from weir_sdk.installed import installed, problems
 
-from .core import messages
 from .documents import (
     ERRORS,
     NOT_JUDGED,
@@ -40,9 +40,9 @@ from .documents import (
     Registered,
     Trial,
 )
-from .failures import PlannerFailed
 from .planners import Planners, plan_for
-from .registrations import MAX_PLANNERS
+from .remote import MAX_PLANNERS
+from .telemetry import PlannerFailed
 
 Reader = Annotated[Caller, Depends(requires("read"))]
 Admin = Annotated[Caller, Depends(requires("planner-admin"))]
@@ -190,7 +190,8 @@ def _judge(routes: APIRouter) -> None:
         except InvalidQuestion as wrong:
             raise Problem(422, str(wrong), errors=[(f"body.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:
-            raise Problem(409, messages.not_judged(body.analysis.application, str(missing))) from None
+            sentence = f"{body.analysis.application} cannot be judged yet: {missing}"
+            raise Problem(409, bounded(sentence, MAX_SENTENCE)) from None
 
 
 async def _has_unique_keys(request: Request) -> None:

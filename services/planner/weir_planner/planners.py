@@ -13,13 +13,12 @@ from weir_sdk import InvalidParameters
 from weir_sdk.installed import LARGE, installed, parse_parameters, problems
 from weir_sdk.schemas import Problems, parameter_problems
 
-from .core.contest import ContenderRequest, best_of, for_planner, other_requests, own_request, planned
+from .core.candidates import ContenderRequest, best_of, for_planner, other_requests, own_request, planned
 from .core.decide import INVALID, precheck
 from .core.restarts import with_restart
-from .failures import no_reply
-from .registrations import Registrations
-from .remote import Remote
-from .workers import Workers
+from .pool import Workers
+from .remote import Registrations, Remote
+from .telemetry import no_reply
 
 SHADOWS_SHARE = 0.1
 """Of the interval: the time in which shadows have to reply, so that they delay a plan by no more."""

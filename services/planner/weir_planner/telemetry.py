@@ -1,11 +1,14 @@
-"""Metrics of the loop: decisions, and the age of the observations that they are based on."""
+"""Metrics of decisions, of the age of the observations that they are based on, and of planners without a usable reply,
+whose plan is a hold."""
 
 from datetime import datetime
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
-from weir_contracts import Analysis, Plan
+from weir_contracts import Analysis, Plan, PlanReply
 from weir_runtime.loop import CardinalityLimiter
+
+from .core.decide import FAILED
 
 MAX_CODES = 200
 """Distinct codes in the metric: remote planners choose their own."""
@@ -21,13 +24,30 @@ _TOOK = Histogram(
     "For one decision, its planner included",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
+_FAILURES = Counter("weir_planner_failures_total", "Planners that gave no answer", ["planner", "reason"])
+_OF_SHADOWS = Counter(
+    "weir_planner_shadow_failures_total", "Shadows, and planners in trials, that gave no answer", ["planner", "reason"]
+)
 _code = CardinalityLimiter(MAX_CODES)
+_SKIPPED = Counter("weir_planner_analyses_skipped_total", "Analyses left out because a newer one was there")
+_PENDING = Gauge("weir_planner_decisions_under_way", "Decisions whose planner has not answered yet")
+_planner = CardinalityLimiter(100)
 
 
 def analysed(analysis: Analysis, written_at: datetime | None) -> None:
     """Record the age of an analysis; `written_at` is its record's time."""
     if written_at is not None:
         _ANALYSED.observe(max(0.0, (written_at - analysis.observed_at).total_seconds()))
+
+
+def skipped() -> None:
+    """Count an analysis that a newer one replaces."""
+    _SKIPPED.inc()
+
+
+def pending(decisions: int) -> None:
+    """Record the number of decisions whose planner has not answered."""
+    _PENDING.set(decisions)
 
 
 def planned(plan: Plan) -> None:
@@ -43,3 +63,25 @@ def planned(plan: Plan) -> None:
 def age_seconds(plan: Plan) -> float:
     """Return the age of the observation when the plan was made."""
     return (plan.created_at - plan.observed_at).total_seconds()
+
+
+class PlannerFailed(Exception):
+    """A remote planner gave no usable reply. `counts`: the planner itself is slow, down or broken, so that several in a
+    row open its circuit; a refusal of one request does not count."""
+
+    def __init__(self, sentence: str, *, code: str = FAILED, counts: bool = True) -> None:
+        self.sentence = sentence
+        self.code = code
+        self.counts = counts
+        super().__init__(sentence)
+
+
+def no_reply(
+    planner: str, code: str, sentence: str, reason: str | None = None, *, of_shadow: bool = False
+) -> PlanReply:
+    """Return the hold, and count it; `reason` is the metric's label if it says more than the code.
+
+    Failures of shadows and in trials are counted separately, since they decide nothing.
+    """
+    (_OF_SHADOWS if of_shadow else _FAILURES).labels(_planner(planner), reason or code).inc()
+    return PlanReply(kind="hold", code=code, sentence=sentence)

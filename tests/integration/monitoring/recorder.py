@@ -20,7 +20,7 @@ from weir_knowledge.gauges import ApplicationGauges
 from weir_knowledge.service import count_dead_letter
 from weir_monitor import service as _monitor  # noqa: F401 - the same
 from weir_planner import remote as _remote  # noqa: F401 - the same
-from weir_planner.failures import no_reply
+from weir_planner.telemetry import no_reply
 from weir_replay.loop import Loop
 from weir_replay.simulator import Noise, Simulation, chain
 from weir_runtime.bus import Record

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.unit.planner.build import analysis, policy, request
 from weir_planner.planners import plan_for
-from weir_planner.workers import Workers
+from weir_planner.pool import Workers
 from weir_runtime.clock import SystemClock
 
 
@@ -16,11 +16,11 @@ async def plans(timeout: str, cycles: int, **spec: Any) -> None:
     """Print each plan, and the seconds that it took."""
     workers = Workers(1)
     await workers.start()
-    await workers._alongside._started(60.0)
-    await workers._shadows._started(60.0)
+    await workers._candidates.start()
+    await workers._shadows.start()
     try:
         for _ in range(cycles):
-            question = request(analysis(arrivals=2400, the_policy=policy(planner={"timeout": timeout}, **spec)))
+            question = request(analysis(arrivals=2400, the_policy=policy(**{"planner": {"timeout": timeout}, **spec})))
             began = time.monotonic()
             plan = await plan_for(workers, question, SystemClock(), created_at=question.now)
             taken = time.monotonic() - began

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.installed import install
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,3 +107,13 @@ def test_shadows_that_hang_die_or_raise_neither_change_nor_delay_the_plan(tmp_pa
     assert listed["spins"]["lost_because"] == "planner spins did not reply within 2 s"
     assert [listed[each["name"]]["code"] for each in bad] == ["planner-timeout"] * 2 + ["planner-failed"] * 2
     assert cycle["seconds"] < 20
+
+
+@pytest.mark.parametrize(("name", "reason"), [("spins", "planner-timeout"), ("dies", "planner-failed")])
+def test_a_planner_that_hangs_or_dies_costs_its_reply(tmp_path: Path, name: str, reason: str) -> None:
+    """The policy's own planner: its fallback is asked in the process that takes its place."""
+    planner = {"name": name, "timeout": "500ms", "fallback": {"name": "six"}}
+    (cycle,) = cycles(tmp_path, 1, "", planner=planner)
+    plan = cycle["plan"]
+    assert plan["action"]["parallelism"]["work"] == 6
+    assert (plan["evidence"]["planner_failure"], plan["evidence"]["answered_by"]) == (reason, "six")

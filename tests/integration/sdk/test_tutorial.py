@@ -31,8 +31,7 @@ from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.planners import Planners
-from weir_planner.registrations import Registrations
-from weir_planner.remote import Remote
+from weir_planner.remote import Registrations, Remote
 from weir_replay.loop import Loop
 from weir_replay.simulator import PRESETS, Simulation
 from weir_runtime.clock import FakeClock, SystemClock

@@ -23,9 +23,9 @@ from tests.unit.planner.plugin import LOOPBACK, Plugin
 from weir_cli.kta_bridge import KtaBridge, KtaFailed, read_plan, read_result, vertices
 from weir_contracts import MEMORY_LIMIT_BYTES, PlanReply
 from weir_planner.adapters.http import PlannerClient
-from weir_planner.failures import PlannerFailed
 from weir_planner.remote import Remote
 from weir_planner.settings import PLUGIN, PlannerSettings
+from weir_planner.telemetry import PlannerFailed
 from weir_runtime.clock import FakeClock
 from weir_runtime.reach import AddressRefused, Allowed
 from weir_sdk import Request

@@ -25,7 +25,7 @@ CODES = {
     "symptoms": set(get_args(SymptomCode)),
     "checks before the planner": _codes("services/planner/weir_planner/core", r'_hold\(\s*"([a-z-]+)"') | NO_REPLY,
     "guards": {*GUARDS, *_codes("services/planner/weir_planner/core/guards", r'\.held\(\s*"[a-z-]+", "([a-z-]+)"')},
-    "rate": _codes("planners/weir_planners/rate", r'_reply\(situation, \w+, "([a-z-]+)"'),
+    "rate": _codes("planners/weir_planners/rate", r'Choice\(\w+, "([a-z-]+)"'),
     "infeasible": _codes("services/planner/weir_planner/core", r'\.noting\(\s*"([a-z-]+)"'),
     "refusals": _codes("services/executor", r'Refusal\(\s*"([a-z-]+)"'),
     "actions": _codes(

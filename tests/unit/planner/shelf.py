@@ -1,7 +1,7 @@
 """Registered planners without a bus."""
 
 from weir_contracts import PlannerRegistration
-from weir_planner.registrations import Registrations
+from weir_planner.remote import Registrations
 from weir_runtime.clock import FakeClock
 from weir_runtime.memory_bus import MemoryBus
 

@@ -12,8 +12,8 @@ from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.core.breaker import FAILURES_TO_OPEN
 from weir_planner.planners import Planners
+from weir_planner.pool import Workers
 from weir_planner.remote import Remote
-from weir_planner.workers import Workers
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
 from weir_sdk import installed

@@ -8,7 +8,7 @@ from tests.unit.planner.build import SOURCE, WORK, analysis, context, point, pol
 from tests.unit.planner.forecasts import forecast, rising
 from tests.unit.planner.test_guards import behavior
 from weir_planner.core.guards import Context, Proposal
-from weir_planner.core.guards.peaks import will_be_needed
+from weir_planner.core.guards.effects import will_be_needed
 
 NOW = {SOURCE: 1, WORK: 4}
 LESS = {SOURCE: 1, WORK: 2}

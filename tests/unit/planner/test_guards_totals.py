@@ -11,7 +11,7 @@ from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
 from weir_contracts import Parallelism, PlanReply, PlanState, Slots
 from weir_planner.core.decide import make_plan
 from weir_planner.core.guards import Proposal, amend
-from weir_planner.core.guards.allowed import cut, raised, subtasks
+from weir_planner.core.guards.proposal import cut, raised, subtasks
 from weir_planner.core.guards.totals import total_bounds
 
 PER_SLOT = {"cpu": 0.5, "memory": "2Gi"}

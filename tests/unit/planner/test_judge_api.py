@@ -13,8 +13,8 @@ from weir_contracts import Judgement
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.planners import Planners
+from weir_planner.pool import Workers
 from weir_planner.remote import Remote
-from weir_planner.workers import Workers
 from weir_predictor import judged
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application

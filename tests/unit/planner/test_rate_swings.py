@@ -9,9 +9,8 @@ import pytest
 
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, known, policy, request
 from weir_contracts import PlanReply
-from weir_planners.rate.rising import MIN_RISE, Memory
-from weir_planners.rate.room import max_rise, shared
-from weir_planners.rate.swings import MAX_LOOKS, MAX_SECONDS, looked
+from weir_planners.rate.memory import MAX_LOOKS, MAX_SECONDS, Memory, looked, max_rise, shared
+from weir_planners.rate.tuning import MIN_RISE
 from weir_sdk import Request
 from weir_sdk.installed import ask
 

@@ -20,17 +20,21 @@ def test_the_settings_are_complete() -> None:
 
 
 def test_the_guards_are_listed_in_their_order() -> None:
-    """The order matters: a later guard can only make the decision more cautious."""
-    rows = README.split("| guard |")[1].split("\n\n")[0]
+    """In the reference. The order matters: a later guard can only make the decision more cautious."""
+    page = (FOLDER.parents[1] / "docs" / "reference" / "guards.md").read_text()
+    rows = page.split("| guard |")[1].split("\n\n")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", rows, re.MULTILINE) == list(GUARDS)
 
 
 def test_every_code_of_the_planner_is_listed() -> None:
     """Every code that a plan can carry is in the README."""
     root = FOLDER.parents[1]
-    modules = ("planners/weir_planners/rate/planner.py", "predictor/weir_predictor/comparison.py")
-    planner = "".join((root / name).read_text() for name in modules)
-    replies = re.findall(r'TooLittle\("([a-z-]+)"|_reply\(situation, \w+, "([a-z-]+)"', planner)
+    modules = [
+        *(root / "planners" / "weir_planners" / "rate").glob("*.py"),
+        root / "predictor/weir_predictor/scenario.py",
+    ]
+    planner = "".join(module.read_text() for module in modules)
+    replies = re.findall(r'TooLittle\("([a-z-]+)"|Choice\(\w+, "([a-z-]+)"', planner)
     codes = {code for pair in replies for code in pair if code}
     assert len(codes) >= 7
     assert {code for code in codes if f"`{code}`" not in README} == set()

@@ -16,8 +16,7 @@ from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.core.breaker import FAILURES_TO_OPEN
 from weir_planner.planners import Planners
-from weir_planner.registrations import Registrations
-from weir_planner.remote import Remote
+from weir_planner.remote import Registrations, Remote
 from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application

@@ -18,8 +18,8 @@ from tests.unit.planner.plugin import LOOPBACK, Plugin, Received, answer, good, 
 from weir_contracts import Observation, PlanReply
 from weir_planner.adapters.http import Credentials, PlannerClient
 from weir_planner.core.breaker import FAILURES_TO_OPEN, FIRST_PAUSE_SECONDS
-from weir_planner.failures import PlannerFailed
 from weir_planner.remote import Remote
+from weir_planner.telemetry import PlannerFailed
 from weir_runtime.clock import FakeClock
 from weir_runtime.reach import Allowed
 

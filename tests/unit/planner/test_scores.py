@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.planner.build import SOURCE, WORK, action, after, analysis, outcome, policy, scale
-from tests.unit.planner.test_contest import Asks, hold, planned
+from tests.unit.planner.test_candidates import Asks, hold, planned
 from weir_contracts import Analysis, Plan, PlanReply, Score
 from weir_planner.core.decide import TIMEOUT
 from weir_planner.request_cache import RequestCache

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from tests.sentences import assert_reads_well
+from tests.sentences import assert_reads_well, faults
 from tests.unit.planner.build import (
     NOON,
     REQUIRED_PARAMETERS,
@@ -59,7 +60,7 @@ def plausible_requests(draw: st.DrawFn, planner: str, names: tuple[str, ...] = N
                 id=f"v{i}",
                 max_parallelism=draw(st.sampled_from([128, 720, 4096])),
                 slot_sharing_group=draw(st.sampled_from(["all", name])),
-                source_partitions=draw(st.sampled_from([12, 48, 500])) if i == 0 else None,
+                source_partitions=draw(st.sampled_from([1, 12, 48, 500])) if i == 0 else None,
             )
             for i, name in enumerate(names)
         ],
@@ -78,12 +79,12 @@ def plausible_requests(draw: st.DrawFn, planner: str, names: tuple[str, ...] = N
             "max": maximum,
             **draw(st.sampled_from([{}, {"total": {"max": 30}}, {"total": {"min": 20}}])),
         },
-        budget=draw(st.sampled_from([{}, {"slots": 10}])),
+        budget=draw(st.sampled_from([{}, {"slots": 10}, {"slots": 1}])),
         behavior={
             "scaleUp": draw(st.sampled_from([{"stabilization": "0s"}, {"stabilization": "0s", "maxFactor": 1.5}])),
             "scaleDown": {"stabilization": draw(st.sampled_from(["0s", "5m"]))},
             "cooldown": draw(st.sampled_from(["0s", "10m"])),
-            "maxActionsPerHour": draw(st.sampled_from([None, 2])),
+            "maxActionsPerHour": draw(st.sampled_from([None, 1, 2])),
         },
     )
     lag = draw(st.sampled_from([None, 0.0, 12.0, 4_000.0]))
@@ -154,7 +155,7 @@ def plausible_requests(draw: st.DrawFn, planner: str, names: tuple[str, ...] = N
                             parallelism=dict.fromkeys(names, 8),
                             until=after(900),
                             strikes=1,
-                            because="the job restarted 3 times beyond the rescale itself",
+                            because="the job restarted 3 times (the rescale itself not counted)",
                         )
                     ],
                 ]
@@ -218,3 +219,17 @@ def test_an_amended_plan_says_the_change_once() -> None:
         "4 subtasks process 2,000; lag peaks at "
     )
     assert plan.sentence.count("→") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "1 slots exceed the 0 of the budget",
+        "0% less than a static peak",
+        "held (rolled back (too late))",
+        "1 pod are ready",
+    ],
+)
+def test_what_reads_wrong_is_found(wrong: str) -> None:
+    """The check itself."""
+    assert len(faults(wrong)) == 1

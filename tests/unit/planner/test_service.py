@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, scale
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS, Topic
+from weir_planner.pool import Workers
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import GROUP, Planner
-from weir_planner.workers import Workers
 from weir_runtime.bus import partition_of
 from weir_runtime.clock import FakeClock
 from weir_runtime.loop import Stop

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
 from tests.unit.predictor.test_trajectory import model
-from weir_predictor.arrivals import ArrivalPath
 from weir_predictor.capacity import CapacityCurve
 from weir_predictor.flow import flow_of
+from weir_predictor.forecast import ArrivalPath
 from weir_predictor.model import STAY, Backlog, Model, Restart
 from weir_predictor.trajectory import Outlook, outlooks, predict
 

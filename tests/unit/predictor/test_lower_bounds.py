@@ -5,7 +5,7 @@ import pytest
 from tests.unit.planner.build import SOURCE, WORK, analysis, known, operator, policy, request, topology
 from weir_analyzer.core import AnalysisSettings, advance
 from weir_contracts import Analysis, Parallelism, WhatIf
-from weir_predictor import Assumptions, Comparison, NotYet, comparison_of, lower_bounds_of, parse_load, what_if
+from weir_predictor import Assumptions, NotYet, Scenario, lower_bounds_of, parse_load, scenario_of, what_if
 from weir_replay.simulator import Observer, Simulation, chain
 from weir_sdk.request import Request
 
@@ -189,8 +189,8 @@ def test_an_unknown_lag_takes_the_trajectory_and_leaves_the_bound() -> None:
 def test_the_planner_counts_on_the_same() -> None:
     """An operator with a curve has no bound."""
     found = at_rest()
-    case = comparison_of(Request.of(request(found)), Assumptions())
-    assert isinstance(case, Comparison)
+    case = scenario_of(Request.of(request(found)), Assumptions())
+    assert isinstance(case, Scenario)
     bounds = lower_bounds_of(found.operators, case.model.curves, topology())
     assert {name: bound.records_per_second for name, bound in bounds.items()} == case.lower_bounds == {SOURCE: 16_000.0}
     assert (

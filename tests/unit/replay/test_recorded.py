@@ -16,7 +16,7 @@ from tests.effort import thorough
 from tests.unit.planner.build import REQUIRED_PARAMETERS
 from weir_contracts import Plan, PlannerChoice, parse_policy
 from weir_planner.core.decide import plan_offline
-from weir_planner.core.guards.chain import GUARDS
+from weir_planner.core.guards import GUARDS
 from weir_replay.differences import first_difference
 from weir_replay.loop import Loop
 from weir_replay.options import ReplayOptions, prepare

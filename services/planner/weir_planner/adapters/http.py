@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from weir_contracts import MAX_JSON_DEPTH, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, one_line
 from weir_planner.core.decide import TIMEOUT
-from weir_planner.failures import PlannerFailed
+from weir_planner.telemetry import PlannerFailed
 from weir_runtime.http_client import AnswerRefused, Certificates, ConnectRefused, async_client
 from weir_runtime.reach import AddressRefused, Allowed, Resolve, resolve
 

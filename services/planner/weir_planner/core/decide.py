@@ -18,17 +18,20 @@ from weir_contracts import (
     ScaleAction,
     UsualArrivals,
     bounded,
+    changes,
     derive_id,
+    fitted,
+    listed,
+    names,
+    sizes,
 )
 from weir_predictor import Assumptions, Compared, compare
 from weir_sdk.installed import ask, planner_of
 from weir_sdk.request import Request
 
-from . import messages
 from .guards import Context, Proposal, amend
-from .guards.allowed import allowed
-from .guards.history import past_actions
-from .guards.proposal import MAX_UTILIZATION
+from .guards.proposal import MAX_UTILIZATION, allowed
+from .guards.times import past_actions
 from .input_outage import prevents_scale_down, usual_arrivals
 from .recommendations import condensed, gathered, max_kept
 
@@ -42,22 +45,22 @@ def precheck(request: PlanRequest) -> PlanReply | None:
     """Return a hold if there is a reason for one before any planner is called."""
     analysis, spec = request.analysis, request.policy.spec
     if spec.mode == "paused":
-        return _hold("paused", messages.PAUSED)
+        return _hold("paused", "the policy is paused")
     age = (request.now - analysis.observed_at).total_seconds()
     limit = max(3 * spec.interval.total_seconds(), MIN_STALENESS_SECONDS)
     if age > limit:
-        return _hold("stale", messages.stale(age, limit))
+        sentence = f"the observation is {age:.0f} s old, more than {limit:.0f} s: it is too old to plan on"
+        return _hold("stale", sentence)
     if analysis.status in ("unreachable", "not_found", "ended"):
-        return _hold(
-            analysis.status.replace("_", "-"),
-            messages.not_running(analysis.message or f"it is {analysis.status.replace('_', ' ')}"),
-        )
+        reason = analysis.message or f"it is {analysis.status.replace('_', ' ')}"
+        return _hold(analysis.status.replace("_", "-"), f"the application cannot be scaled: {reason}")
     if request.topology is None or request.deployment is None:
-        return _hold("metric-missing", messages.NO_GRAPH)
+        return _hold("metric-missing", "the application's graph or deployment is unknown")
     if set(request.deployment.observed) != set(request.topology.names):
-        return _hold("metric-missing", messages.NO_PARALLELISM)
+        return _hold("metric-missing", "the parallelism of at least one operator is unknown")
     if request.deployment.is_final:
-        return _hold("job-ended", messages.job_ended(request.deployment.state))
+        state = request.deployment.state
+        return _hold("job-ended", f"the job is {state}; it can be scaled once it is submitted again")
     return None
 
 
@@ -81,8 +84,13 @@ def coverage_problem(reply: PlanReply, request: PlanRequest) -> str | None:
     """Return what is wrong with a reply that does not cover exactly the topology's operators."""
     if reply.parallelism is None or request.topology is None:
         return None
-    names, given = set(request.topology.names), set(reply.parallelism)
-    return None if given == names else messages.incomplete_reply(sorted(names - given), sorted(given - names))
+    wanted, given = set(request.topology.names), set(reply.parallelism)
+    if given == wanted:
+        return None
+    missing, extra = sorted(wanted - given), sorted(given - wanted)
+    parts = [f"misses {names(missing)}"] if missing else []
+    parts += [f"names the unknown operator {names(extra)}"] if extra else []
+    return " and ".join(parts)
 
 
 def make_plan(
@@ -198,7 +206,8 @@ def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) 
     relieved = used > MAX_UTILIZATION and (predicted.going.max_utilization or 0.0) < used - 0.01
     if not grows or relieved or predicted.gains:
         return proposal
-    return proposal.held("worth-it", "no-gain", messages.no_gain(current, proposal.vector, _guards(proposal)))
+    limited = f"{changes(current, proposal.vector)}, limited by {listed(_guards(proposal), 40)}"
+    return proposal.held("worth-it", "no-gain", f"{limited}, would gain nothing for its restart")
 
 
 def _sentence(reply: PlanReply, proposal: Proposal | None, predicted: Compared | None) -> str:
@@ -206,21 +215,27 @@ def _sentence(reply: PlanReply, proposal: Proposal | None, predicted: Compared |
         return reply.sentence
     context, bound = proposal.context, None
     if any(p > context.current.get(name, p) for name, p in proposal.wanted.items()):
-        bound = messages.only_in_part(context.analysis)
+        bound = context.known_in_part
     text = _reason(reply, proposal, predicted)
     return text if bound is None else f"{text}; {bound}"
 
 
 def _reason(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> str:
+    """Say what will be done, what was proposed and which guards limited it, then the planner's reason.
+
+    Of the reason the first clause without the proposed change: what follows it predicts the proposed vector.
+    """
     if proposal.vector is None or proposal.vector == reply.parallelism or reply.parallelism is None:
         return proposal.sentence
-    return messages.limited(
-        proposal.context.current,
-        proposal.vector,
-        proposed=reply.parallelism,
-        guards=_guards(proposal),
-        reason=proposal.sentence,
-        max_lag_seconds=predicted.going.max_lag_seconds if predicted else None,
+    current, approved, proposed = proposal.context.current, proposal.vector, reply.parallelism
+    differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
+    other = str(*differ.values()) if len(differ) == 1 else sizes(differ, 30)
+    cause = proposal.sentence.removeprefix(f"{changes(current, proposed)}: ").partition("; ")[0]
+    lag_seconds = predicted.going.max_lag_seconds if predicted else None
+    return fitted(
+        f"{changes(current, approved)} (the planner proposed {other}; limited by {listed(_guards(proposal), 40)})",
+        f": {cause}",
+        "" if lag_seconds is None else f"; lag peaks at {lag_seconds:.1f} s",
     )
 
 
@@ -236,11 +251,12 @@ def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
     wanted, reasons = allowed(deployment.observed, request.policy.spec, topology, request.analysis)
     if wanted == deployment.observed:
         return reply
+    reason, *others = reasons
     return PlanReply(
         kind="scale",
         parallelism=wanted,
         code="out-of-bounds",
-        sentence=messages.into_limits(deployment.observed, wanted, reasons),
+        sentence=fitted(f"{changes(deployment.observed, wanted)}: {reason}", *(f"; {other}" for other in others)),
         evidence=reply.evidence,
         hold_prediction=reply.prediction,
         infeasible=reply.infeasible,

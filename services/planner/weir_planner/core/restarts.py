@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 from weir_contracts import Amendment, Instance, InstanceRef, Plan, PlanRequest, RestartInstanceAction, Symptom, bounded
 
-from . import messages
 from .decide import precheck
 from .guards.times import MOVING, ends_at
 
@@ -40,14 +39,17 @@ def with_restart(plan: Plan, request: PlanRequest) -> Plan:
         return plan
     if instance.state not in _BROKEN and (symptom.numbers.get("seconds") or 0.0) < STANDS_STILL_SECONDS:
         return plan if plan.approved is None else _waiting(plan, symptom)
-    sentence = bounded(messages.restart_of(symptom.evidence))
+    sentence = bounded(f"restart one instance: {symptom.evidence}")
     ref = InstanceRef(id=instance.name, members=instance.members)
     action = RestartInstanceAction(instance=ref)
     return _instead(plan, sentence).model_copy(update={"kind": action.kind, "action": action, "code": STUCK})
 
 
 def _waiting(plan: Plan, symptom: Symptom) -> Plan:
-    sentence = bounded(messages.restart_is_near(symptom.evidence, STANDS_STILL_SECONDS))
+    sentence = bounded(
+        "no change of size before the instance goes on or is restarted, "
+        f"after {STANDS_STILL_SECONDS:.0f} s: {symptom.evidence}"
+    )
     return _instead(plan, sentence).model_copy(update={"kind": "hold", "action": None, "code": FIRST})
 
 

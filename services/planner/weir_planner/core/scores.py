@@ -21,7 +21,7 @@ from weir_contracts import (
     WaitingRecords,
 )
 from weir_contracts.planning import parameters_id
-from weir_predictor import Backlog, Comparison, Restart
+from weir_predictor import Backlog, Restart, Scenario
 from weir_predictor.interval import run_interval
 from weir_predictor.trajectory import busiest
 
@@ -40,37 +40,37 @@ def basis_of(request: PlanRequest) -> str:
     return parameters_id({"of": spec.planner.parameters, "objective": spec.objective.model_dump(mode="json")})
 
 
-def begun(label: str, planner: str, basis_id: str, comparison: Comparison, now: datetime) -> ScoredCourse:
+def begun(label: str, planner: str, basis_id: str, scenario: Scenario, now: datetime) -> ScoredCourse:
     """Return the course of a planner from the real application on."""
     return ScoredCourse(
         score=Score(label=label, planner=planner, since=now),
         basis_id=basis_id,
         until=now,
-        parallelism=comparison.current,
+        parallelism=scenario.current,
         waiting={
             source: WaitingRecords(records=backlog.records, age_seconds=max(0.0, backlog.age_seconds or 0.0))
-            for source, backlog in comparison.model.backlogs.items()
+            for source, backlog in scenario.model.backlogs.items()
         },
     )
 
 
-def continued(course: ScoredCourse, comparison: Comparison, now: datetime) -> ScoredCourse:
+def continued(course: ScoredCourse, scenario: Scenario, now: datetime) -> ScoredCourse:
     """Return a course after the time since its last cycle, which is added to its score.
 
     After a gap, or with other operators, it goes on from the real application, and that time does not count.
     """
-    seconds, spec, score = (now - course.until).total_seconds(), comparison.analysis.policy.spec, course.score
+    seconds, spec, score = (now - course.until).total_seconds(), scenario.analysis.policy.spec, course.score
     is_gap = seconds > max(3 * spec.interval.total_seconds(), MIN_GAP_SECONDS)
-    if is_gap or set(course.parallelism) != set(comparison.topology.names):
-        again = begun(score.label, score.planner, course.basis_id, comparison, now)
+    if is_gap or set(course.parallelism) != set(scenario.topology.names):
+        again = begun(score.label, score.planner, course.basis_id, scenario, now)
         return again.model_copy(update={"score": score})
     if seconds <= 0:
         return course
-    capacities = comparison.model.capacities(course.parallelism)
-    waiting = {source: course.waiting.get(source, WaitingRecords(records=0.0)) for source in comparison.model.arrivals}
+    capacities = scenario.model.capacities(course.parallelism)
+    waiting = {source: course.waiting.get(source, WaitingRecords(records=0.0)) for source in scenario.model.arrivals}
     backlogs = {source: Backlog(each.records, each.age_seconds) for source, each in waiting.items()}
     interval = run_interval(
-        replace(comparison.model, backlogs=backlogs),
+        replace(scenario.model, backlogs=backlogs),
         capacities,
         Restart(min(course.down_seconds, seconds), course.replay_seconds),
         seconds,
@@ -79,11 +79,11 @@ def continued(course: ScoredCourse, comparison: Comparison, now: datetime) -> Sc
     )
     late_seconds, target = interval.violation_seconds, spec.objective.utilization
     if target is not None:
-        late_seconds = seconds if (busiest(comparison.model.loads, capacities)[0] or 0.0) > target else 0.0
+        late_seconds = seconds if (busiest(scenario.model.loads, capacities)[0] or 0.0) > target else 0.0
     sums = {
         "seconds": score.seconds + seconds,
         "late_seconds": score.late_seconds + late_seconds,
-        "slot_seconds": score.slot_seconds + comparison.topology.slots(course.parallelism) * seconds,
+        "slot_seconds": score.slot_seconds + scenario.topology.slots(course.parallelism) * seconds,
     }
     return course.model_copy(
         update={
@@ -99,14 +99,14 @@ def continued(course: ScoredCourse, comparison: Comparison, now: datetime) -> Sc
     )
 
 
-def followed(course: ScoredCourse, plan: Plan, request: PlanRequest, comparison: Comparison) -> ScoredCourse:
+def followed(course: ScoredCourse, plan: Plan, request: PlanRequest, scenario: Scenario) -> ScoredCourse:
     """Return the course of a planner on which its plan takes effect."""
-    score, vector = course.score, _leads_to(course.parallelism, plan, request, comparison.current)
+    score, vector = course.score, _leads_to(course.parallelism, plan, request, scenario.current)
     if plan.code in NO_REPLY:
         score = score.model_copy(update={"unanswered": score.unanswered + 1})
     if vector == course.parallelism:
         return course.model_copy(update={"score": score})
-    cost = comparison.restarts.of(course.parallelism, vector)
+    cost = scenario.restarts.of(course.parallelism, vector)
     return course.model_copy(
         update={
             "score": score.model_copy(update={"restarts": score.restarts + 1}),

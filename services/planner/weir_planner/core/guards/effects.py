@@ -1,9 +1,22 @@
-"""Guards on the effect of a change: growth that cannot help, shrinking that would hurt, changes too small to matter."""
+"""Guards that limit a change by its effect: growth that cannot help, shrinking that would hurt or that a peak would undo,
+changes too small to matter."""
 
-from weir_contracts import parallelism_for
-from weir_planner.core import messages
+import math
+from typing import NamedTuple
 
-from .proposal import MAX_UTILIZATION, SATURATED, Context, Proposal
+from weir_contracts import (
+    MAX_SENTENCE,
+    CapacityPoint,
+    Parallelism,
+    counted,
+    listed,
+    names,
+    parallelism_for,
+    short_name,
+)
+from weir_predictor import coming, has_believed, loads_of, restart_of, seconds_until_capacity
+
+from .proposal import MAX_UTILIZATION, REMEMBERED, SATURATED, Context, Proposal, above_capacity
 from .sizes import TARGET_UTILIZATION
 
 HOT = 2.0
@@ -13,6 +26,14 @@ PLENTY = 1e6
 """Times what arrives and waits: more than any operator does."""
 HELD_BACK = 0.2
 """Backpressured share from which an operator waits for a downstream one."""
+MIN_GAIN = 0.1
+"""Share of the expected gain in capacity below which growth was ineffective."""
+TRUSTED = 0.7
+"""Confidence of a capacity that growth is judged by."""
+MIN_RISE = 0.05
+"""Share above the present arrivals from which expected ones are a peak."""
+LOOKS = 60
+"""Times within the horizon at which the forecast is compared with capacity."""
 
 
 def scale_down_gate(proposal: Proposal) -> Proposal:
@@ -21,7 +42,7 @@ def scale_down_gate(proposal: Proposal) -> Proposal:
     context, down = proposal.context, proposal.moves[1]
     reason = _not_now(context) if down else None
     if reason is not None:
-        return proposal.kept("scale-down-gate", messages.not_now(down, reason), down)
+        return proposal.kept("scale-down-gate", f"no scale-down of {names(down)} while {reason}", down)
     objective = context.spec.objective
     # Lag grows slowly beyond capacity; a latency needs room for the queues themselves.
     limit = objective.utilization or (MAX_UTILIZATION if objective.max_lag is None else 1.0)
@@ -29,9 +50,9 @@ def scale_down_gate(proposal: Proposal) -> Proposal:
     for name in down:
         needed = _needed(name, limit, proposal)
         if needed is not None and vector[name] < needed:
-            reasons.append(messages.above_capacity(name, vector[name], limit))
+            reasons.append(above_capacity(name, vector[name], limit))
             vector[name] = min(needed, context.current[name])
-    return proposal.changed("scale-down-gate", messages.each(reasons), vector)
+    return proposal.changed("scale-down-gate", listed(reasons, MAX_SENTENCE, "; "), vector)
 
 
 def _not_now(context: Context) -> str | None:
@@ -44,7 +65,7 @@ def _not_now(context: Context) -> str | None:
         return "it warms up"
     if found.has("catching-up") or found.has("stalled"):
         return "it has a backlog"
-    waiting, part = context.waiting_seconds, messages.only_in_part(found)
+    waiting, part = context.waiting_seconds, context.known_in_part
     if waiting is not None and waiting > context.backlogged_seconds:
         return f"its backlog is {waiting:.0f} s old"
     if part is not None or waiting is not None:
@@ -71,6 +92,86 @@ def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
     return parallelism_for(max(1.0, busy * found.parallelism / limit), shares) or context.current[name]
 
 
+class _Peak(NamedTuple):
+    """The first time at which an operator's smaller parallelism may not do, and the highest that the load may become until
+    the horizon."""
+
+    at_seconds: float
+    records_per_second: float
+
+
+def will_be_needed(proposal: Proposal) -> Proposal:
+    """Prevent scale-down below what a forecast peak may need, if growing back would come before the shrink has paid for its
+    restarts."""
+    context, down = proposal.context, proposal.moves[1]
+    hold_seconds = context.spec.behavior.scale_down.forecast_hold.total_seconds()
+    if not down or hold_seconds <= 0 or not has_believed(context.analysis):
+        return proposal
+    pays, takes = _pays_after(context, proposal.wanted)
+    if pays is None:
+        return proposal
+    within = min(pays, hold_seconds)
+    peaks = _peaks(proposal, down, within + takes)
+    vector, reasons = dict(proposal.wanted), []
+    for name, peak in peaks.items():
+        if peak.at_seconds - takes > within:
+            continue
+        begins = "now" if peak.at_seconds < 1 else f"from {_time(peak.at_seconds)} on"
+        reasons.append(
+            f"{short_name(name)} will be needed: up to {peak.records_per_second:,.0f} records/s are forecast, too many for "
+            f"{counted(vector[name], 'subtask')} {begins}; shrinking pays after {_time(pays)}"
+        )
+        curve, now = context.curve(name), context.current[name]
+        needed = None if curve is None else curve.needed(peak.records_per_second / _limit(context))
+        vector[name] = now if needed is None else max(vector[name], min(needed, now))
+    return proposal.changed("will-be-needed", listed(reasons, MAX_SENTENCE, "; "), vector)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 300 else f"{seconds / 60:,.0f} min"
+
+
+def _limit(context: Context) -> float:
+    return context.spec.objective.utilization or MAX_UTILIZATION
+
+
+def _pays_after(context: Context, wanted: Parallelism) -> tuple[float | None, float]:
+    """Return the seconds after which the slots that a shrink saves are as many as its restart, growing back and the
+    wait for that cost (None: it saves none), and the seconds from a look until grown capacity counts."""
+    request, slots = context.request, context.topology.slots
+    restart = restart_of(context.analysis, request.deployment, request.outcomes)
+    capacity = seconds_until_capacity(request.outcomes, context.topology, restart)
+    takes = capacity + context.spec.interval.total_seconds()
+    held = slots(context.current)
+    saved = held - slots(wanted)
+    if saved <= 0:
+        return None, takes
+    return 2 * (restart.seconds + restart.replay_seconds) * held / saved + capacity, takes
+
+
+def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Peak]:
+    """Return the operators that a forecast peak may overload at their smaller parallelism. A load that stays level has
+    none: its upper bound lies above it at any time."""
+    context = proposal.context
+    model, _ = context.request.model
+    found = coming(context.analysis, model.arrivals, seconds)
+    if found is None:
+        return {}
+    times = [found.horizon_seconds * i / LOOKS for i in range(LOOKS + 1)]
+    if max(sum(found.expected(at).values()) for at in times) <= (1 + MIN_RISE) * sum(model.arrivals.values()):
+        return {}
+    capacities, limit, peaks = model.capacities(proposal.wanted), _limit(context), dict[str, _Peak]()
+    for at in times:
+        loads = loads_of(model.flow, found.upper(at))
+        for name in down:
+            load, capacity = loads.get(name), capacities.get(name, math.inf)
+            if load is not None and load > limit * capacity:
+                first = peaks[name].at_seconds if name in peaks else at
+                max_load = max(load, peaks[name].records_per_second if name in peaks else 0.0)
+                peaks[name] = _Peak(first, max_load)
+    return peaks
+
+
 def hot_key(proposal: Proposal) -> Proposal:
     """Limit an operator with one overloaded subtask to the parallelism that an even load needs, or that carries the load
     in spite of the hot key."""
@@ -85,7 +186,11 @@ def hot_key(proposal: Proposal) -> Proposal:
             continue
         wanted, useful = proposal.wanted[name], max(_even_need(name, context), _hot_need(name, context))
         if wanted > useful:
-            reason = messages.hot_key(name, skew, useful, is_source=name in context.topology.sources)
+            what = "partition" if name in context.topology.sources else "key"
+            reason = (
+                f"one subtask of {short_name(name)} is {skew:.1f} times as busy as the mean: "
+                f"more than {counted(useful, 'subtask')} do not relieve a hot {what}"
+            )
             proposal = proposal.noting("hot-key", reason, wanted=wanted, limit=useful, operator=name)
             proposal = proposal.changed("hot-key", reason, {**proposal.wanted, name: useful})
     return proposal
@@ -111,6 +216,42 @@ def _even_need(name: str, context: Context) -> int:
     return max(now, parallelism_for(subtasks, shares) or context.request.limits[name].max)
 
 
+def ineffective_growth(proposal: Proposal) -> Proposal:
+    """Prevent growth of an operator whose last growth added no capacity: something else limits it.
+
+    Judged only if both capacities were measured under saturation, the second one since the growth.
+    """
+    context = proposal.context
+    hold = context.spec.behavior.scale_up.ineffective_hold
+    for name in proposal.moves[0] if context.actions else []:
+        grown = context.last_growth(name)
+        if grown is None or context.now >= grown.at + hold:
+            continue
+        before, after = grown.before[name], grown.after[name]
+        then, here = _measured(name, before, context), _measured(name, after, context)
+        if then is None or here is None or here.measured_at <= grown.at or then.measured_at < grown.at - REMEMBERED:
+            continue
+        even = context.topology.even_subtasks
+        expected = then.records_per_second * (even(name, after) / even(name, before) - 1)
+        if expected <= 0 or here.records_per_second - then.records_per_second >= MIN_GAIN * expected:
+            continue
+        left = (grown.at + hold - context.now).total_seconds()
+        reason = (
+            f"{short_name(name)} does {here.records_per_second:,.0f} records/s with {after} and did "
+            f"{then.records_per_second:,.0f} with {before}: no growth for another {left:.0f} s"
+        )
+        proposal = proposal.noting(
+            "ineffective-growth", reason, wanted=proposal.wanted[name], limit=after, operator=name
+        ).kept("ineffective-growth", reason, [name])
+    return proposal
+
+
+def _measured(name: str, parallelism: int, context: Context) -> CapacityPoint | None:
+    found = context.operators.get(name)
+    points = found.capacities if found else []
+    return next((p for p in points if p.parallelism == parallelism and p.saturated and p.confidence >= TRUSTED), None)
+
+
 def downstream_bound(proposal: Proposal) -> Proposal:
     """Prevent growth of an operator that waits for a saturated downstream one that does not grow."""
     context, waiting = proposal.context, []
@@ -125,7 +266,8 @@ def downstream_bound(proposal: Proposal) -> Proposal:
     for name in waiting:
         downstream = next((n for n in _downstream(name, context) if n in stuck), None)
         if downstream is not None:
-            reason, limit = messages.downstream_bound(name, downstream), context.current[name]
+            limit = context.current[name]
+            reason = f"{short_name(name)} waits for {short_name(downstream)}, which is saturated and does not grow"
             proposal = proposal.noting(
                 "downstream-bound", reason, wanted=wanted[name], limit=limit, operator=name
             ).kept("downstream-bound", reason, [name])
@@ -175,7 +317,10 @@ def upstream_bound(proposal: Proposal) -> Proposal:
         follows = max(context.current[name], wanted[name] if needed is None else needed)
         if follows >= wanted[name]:
             continue
-        reason = messages.upstream_bound(name, slowest, wanted[slowest], reaching[slowest])
+        reason = (
+            f"{short_name(slowest)} is limited to {counted(wanted[slowest], 'subtask')}, so at most "
+            f"{reaching[slowest]:,.0f} records/s reach {short_name(name)}"
+        )
         proposal = proposal.noting("upstream-bound", reason, wanted=wanted[name], limit=follows, operator=name).changed(
             "upstream-bound", reason, {**proposal.wanted, name: follows}
         )
@@ -194,4 +339,5 @@ def dead_band(proposal: Proposal) -> Proposal:
     tolerance = context.spec.behavior.tolerance
     if change > tolerance + 1e-9 or any(context.needs_more(name) for name in up):
         return proposal
-    return proposal.kept("dead-band", messages.within_tolerance(changed, change, tolerance), changed)
+    reason = f"{names(changed)} would change by {change:.0%}, within the tolerance of {tolerance:.0%}"
+    return proposal.kept("dead-band", reason, changed)

@@ -1,30 +1,38 @@
-"""The proposal that passes through the guards, and the observed state that guards decide by."""
+"""The proposal that passes through the guards, what guards decide by, and the policy's limits on a vector."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 
 from weir_contracts import (
     MAX_SENTENCE,
     Amendment,
+    Analysis,
+    Bounds,
     Infeasible,
     Parallelism,
     PastAction,
+    PolicySpec,
     Recommendation,
     ServiceApplication,
+    Topology,
     UsualArrivals,
     bounded,
+    counted,
+    short_name,
 )
 from weir_predictor.capacity import MIN_CONFIDENCE, CapacityCurve
 from weir_sdk.request import Request
-
-from .allowed import allowed
 
 SATURATED = 0.95
 """Busy share from which an operator counts as saturated."""
 
 MAX_UTILIZATION = 0.92
 """Load over capacity above which an operator is close enough to its limit for any relief to count."""
+
+REMEMBERED = timedelta(hours=1)
+"""How far back past actions reach."""
 
 
 class Context:
@@ -115,6 +123,25 @@ class Context:
                 return seconds
         return 0.0 if found.lag_records.value == 0 else None
 
+    @property
+    def known_in_part(self) -> str | None:
+        """Say which of arrivals and lag only a lower bound is known of; None: neither."""
+        for what, unit, found in (
+            ("arrival rate", "records/s", self.analysis.arrival_rate),
+            ("lag", "s", self.analysis.lag_seconds),
+            ("lag", "records", self.analysis.lag_records),
+        ):
+            if found.lower_bound is not None:
+                return f"its {what} is known in part: at least {found.lower_bound:,.0f} {unit}"
+        return None
+
+    def last_growth(self, name: str) -> PastAction | None:
+        """Return the newest change of an operator if it was a growth to the current parallelism."""
+        newest = next((a for a in reversed(self.actions) if name in a.after and not a.undone), None)
+        if newest is None or not newest.before[name] < newest.after[name] == self.current[name]:
+            return None
+        return newest
+
     def needs_more(self, name: str) -> bool:
         """Return whether an operator is close to its limit, or whether that is unknown."""
         busy, load = self.busy.get(name), self.load(name)
@@ -178,3 +205,103 @@ class Proposal:
             operator=operator, wanted=wanted, limit=limit, code=code, because=bounded(reason, MAX_SENTENCE)
         )
         return replace(self, infeasible=(*self.infeasible, note))
+
+
+Cost = Callable[[Mapping[str, int]], int]
+
+
+def subtasks(vector: Mapping[str, int]) -> int:
+    """Return the number of all operators' subtasks."""
+    return sum(vector.values())
+
+
+def clamped(vector: Mapping[str, int], bounds: Bounds) -> Parallelism:
+    """Return the vector with each operator between its own bounds."""
+    found, common, own = {}, (bounds.min, bounds.max), bounds.operators
+    for name, p in vector.items():
+        low, high = bounds.of(name) if name in own else common
+        found[name] = p if low <= p <= high else max(low, min(p, high))
+    return found
+
+
+def cut(vector: Mapping[str, int], floors: Mapping[str, int], cost: Cost, limit: int) -> Parallelism:
+    """Return the part of a vector that costs at most `limit`; the largest operators are cut first, down to one level.
+
+    No operator falls below its floor; if even the floors cost more, the floors are returned.
+    """
+    if cost(vector) <= limit:
+        return dict(vector)
+
+    def level(cap: int) -> Parallelism:
+        return {name: min(p, max(floors[name], cap)) for name, p in vector.items()}
+
+    low, high = 0, max(vector.values())  # `high` costs too much, `low` does not or nothing helps
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(level(middle)) <= limit else (low, middle)
+    found = level(low)
+    for name, p in vector.items():  # one more level fits some operators even if it does not fit all
+        if found[name] < min(p, low + 1):
+            found[name] += 1
+            if cost(found) > limit:
+                found[name] -= 1
+    return found
+
+
+def raised(
+    vector: Mapping[str, int], ceilings: Mapping[str, int], minimum: int, busy: Mapping[str, float | None]
+) -> Parallelism:
+    """Return a vector of at least `minimum` subtasks, none above its ceiling; the busiest operators grow first."""
+    found = dict(vector)
+    missing = minimum - subtasks(found)
+    for name in sorted(found, key=lambda n: -(busy.get(n) or 0.0)):
+        more = max(0, min(ceilings[name] - found[name], missing))
+        found[name] += more
+        missing -= more
+    return found
+
+
+def allowed(
+    current: Mapping[str, int], spec: PolicySpec, topology: Topology, analysis: Analysis
+) -> tuple[Parallelism, list[str]]:
+    """Return the allowed vector nearest to the current one, and why it differs; the same vector if that is allowed."""
+    bounds, total, limit = spec.bounds, spec.bounds.total, spec.budget.limit
+    found = clamped(current, bounds)
+    reasons: list[str] = []
+    if total is None and limit is None and found == current:
+        return found, reasons
+    for name, p in current.items():
+        if found[name] != p:
+            low, high = bounds.of(name)
+            reasons.append(f"{short_name(name)} runs at {p}, the policy allows {low} to {high}")
+    floors = {name: bounds.of(name)[0] for name in current}
+    if total is not None and total.min is not None and subtasks(found) < total.min:
+        reasons.append(below_total(subtasks(found), total.min))
+        ceilings = {name: limits.max for name, limits in topology.limits(bounds).items()}
+        busy = {each.operator: each.utilization.value for each in analysis.operators}
+        found = raised(found, ceilings, total.min, busy)
+    if total is not None and total.max is not None and subtasks(found) > total.max:
+        reasons.append(above_total(subtasks(found), total.max))
+        found = cut(found, floors, subtasks, total.max)
+    if limit is not None and topology.slots(found) > limit[0]:
+        reasons.append(over_budget(topology.slots(found), *limit))
+        found = cut(found, floors, topology.slots, limit[0])
+    return found, reasons
+
+
+def above_total(count: int, limit: int) -> str:
+    return f"{count} subtasks exceed the policy's total of {limit}"
+
+
+def below_total(count: int, limit: int) -> str:
+    return (
+        f"{counted(count, 'subtask')} {'is' if count == 1 else 'are'} fewer than the policy's total minimum of {limit}"
+    )
+
+
+def over_budget(slots: int, limit: int, budget: str) -> str:
+    return f"{counted(slots, 'slot')} {'exceeds' if slots == 1 else 'exceed'} the {limit} of the budget's {budget}"
+
+
+def above_capacity(name: str, parallelism: int, limit: float) -> str:
+    return f"{short_name(name)} at {parallelism} would be above {limit:.0%} of its capacity"

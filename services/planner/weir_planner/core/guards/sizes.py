@@ -1,12 +1,10 @@
-"""Guards on the size of each operator: bounds, useful parallelism, sustained rates, steps."""
+"""Guards that limit the size of each operator: bounds, useful parallelism, sustained rates, steps."""
 
 import math
 
-from weir_contracts import even_subtasks, parallelism_for
-from weir_planner.core import messages
+from weir_contracts import MAX_SENTENCE, changes, even_subtasks, listed, parallelism_for, short_name
 
-from .allowed import clamped, subtasks
-from .proposal import SATURATED, Context, Proposal
+from .proposal import SATURATED, Context, Proposal, above_capacity, clamped, subtasks
 
 TARGET_UTILIZATION = 0.8
 """Utilization that planners size for where the policy's objective is a time."""
@@ -20,7 +18,7 @@ def bounds(proposal: Proposal) -> Proposal:
     vector = clamped(proposal.wanted, proposal.context.spec.bounds)
     if vector == proposal.wanted:
         return proposal
-    return proposal.changed("bounds", messages.bounded_by_policy(proposal.wanted, vector), vector)
+    return proposal.changed("bounds", f"{changes(proposal.wanted, vector)}: the policy's bounds", vector)
 
 
 def useful_parallelism(proposal: Proposal) -> Proposal:
@@ -48,20 +46,20 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
                 reasons.append(reason)
         elif useful != p and subtasks(vector) - p + useful >= minimum:
             vector[name] = useful
-            reasons.append(messages.not_useful(name, p, useful))
-    return proposal.changed("useful-parallelism", messages.each(reasons), vector)
+            reasons.append(f"{short_name(name)} gains nothing from {p} over {useful}")
+    return proposal.changed("useful-parallelism", listed(reasons, MAX_SENTENCE, "; "), vector)
 
 
 def _next_gain(name: str, p: int, context: Context) -> tuple[int, str]:
     """Return what becomes of a growth to `p` that does no more than the present parallelism, and why."""
     now = context.current[name]
     following = context.topology.next_useful(name, p)
-    reason = messages.not_useful(name, p, now)
+    reason = f"{short_name(name)} gains nothing from {p} over {now}"
     if following > context.request.limits[name].max or not _lacks(name, context):
         return now, reason
     if following > _max_step_up(now, context):
         return p, reason
-    return following, messages.next_useful(name, p, now, following)
+    return following, f"{reason}; {following} is the next that does more"
 
 
 def _lacks(name: str, context: Context) -> bool:
@@ -87,12 +85,12 @@ def saturated_stays(proposal: Proposal) -> Proposal:
         if enough is not None:
             vector[name] = max(vector[name], min(enough, context.current[name]))
             if vector[name] != proposal.wanted[name]:
-                reasons.append(messages.above_capacity(name, proposal.wanted[name], limit))
+                reasons.append(above_capacity(name, proposal.wanted[name], limit))
             continue
         if busy is None or busy > limit:
             vector[name] = context.current[name]
-            reasons.append(messages.busy(name, busy, limit, context.request.policy.subject.application.unread_metrics))
-    return proposal.changed("saturated-stays", messages.each(reasons), vector, code="saturated")
+            reasons.append(_busy(name, busy, limit, context))
+    return proposal.changed("saturated-stays", listed(reasons, MAX_SENTENCE, "; "), vector, code="saturated")
 
 
 def _enough(name: str, context: Context, limit: float) -> int | None:
@@ -103,6 +101,14 @@ def _enough(name: str, context: Context, limit: float) -> int | None:
         return None
     was_saturated = any(point.saturated for point in found.capacities)
     return curve.needed(demand / limit) if was_saturated and not context.has_backlog else None
+
+
+def _busy(name: str, share: float | None, limit: float, context: Context) -> str:
+    """Say how busy an operator is, or with which field of the policy that would be known."""
+    if share is not None:
+        return f"{short_name(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
+    unread = context.request.policy.subject.application.unread_metrics
+    return f"the busy share of {short_name(name)} is unknown" + (f" without {unread}" if unread else "")
 
 
 def sustained_rate(proposal: Proposal) -> Proposal:
@@ -130,7 +136,19 @@ def sustained_rate(proposal: Proposal) -> Proposal:
             step = topology.smallest_useful(name, max(1, now - min_step))
             vector[name] = min(now, max(wanted[name], min(needed, step)))
             limited[name] = demand / topology.even_subtasks(name, wanted[name]), sustained
-    return proposal.changed("sustained-rate", messages.above_sustained(wanted, limited), vector)
+    first = [_above_sustained(name, wanted[name], rates) for name, rates in list(limited.items())[:2]]
+    reason = listed([*first, *[""] * (len(limited) - 2)], MAX_SENTENCE, "; ")
+    return proposal.changed("sustained-rate", reason, vector)
+
+
+def _above_sustained(name: str, parallelism: int, rates: tuple[float, float] | None) -> str:
+    """Compare the needed with the observed records/s per subtask; None: one of these is unknown."""
+    if rates is None:
+        return f"the demand of {short_name(name)} or its highest sustained rate is unknown"
+    needed, observed = rates
+    return (
+        f"{short_name(name)} at {parallelism} needs {needed:,.0f} records/s per subtask, {observed:,.0f} were observed"
+    )
 
 
 def _sustained(name: str, context: Context) -> float | None:
@@ -169,7 +187,9 @@ def step_limits(proposal: Proposal) -> Proposal:
         by_factor = math.ceil(now / downwards.max_factor) if downwards.max_factor else 1
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
     if vector != proposal.wanted:
-        proposal = proposal.changed("step-limits", messages.steps_limited(proposal.wanted, vector), vector)
+        proposal = proposal.changed(
+            "step-limits", f"{changes(proposal.wanted, vector)}: the policy's largest step", vector
+        )
     if not context.request.policy.shares_tasks:
         return proposal
     return _one_step_in(_one_step_out(proposal, step), step)
@@ -202,7 +222,8 @@ def _one_step_out(proposal: Proposal, step: int) -> Proposal:
     limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
     if not limited:
         return proposal
-    return proposal.changed("step-limits", messages.one_step_out(vector, limited), vector)
+    named = listed([f"{short_name(name)} to {vector[name]}" for name in limited])
+    return proposal.changed("step-limits", f"one step at a time while state is warmed up: {named}", vector)
 
 
 def _one_step_in(proposal: Proposal, step: int) -> Proposal:
@@ -214,4 +235,5 @@ def _one_step_in(proposal: Proposal, step: int) -> Proposal:
     limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
     if not limited:
         return proposal
-    return proposal.changed("step-limits", messages.one_step_in(vector, limited), vector)
+    steps = listed([f"{short_name(name)} to {vector[name]}" for name in limited])
+    return proposal.changed("step-limits", f"one useful step at a time: {steps}", vector)

@@ -1,23 +1,40 @@
-"""Guards on timing: one action in flight, excluded periods, stabilisation, cooldown, quarantine."""
+"""Guards that limit when there may be a change: what is under way, excluded periods, the number of actions, stabilisation,
+cooldown, quarantine."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
+from itertools import groupby
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from weir_contracts import TERMINAL, ExcludedPeriod, Parallelism
-from weir_planner.core import messages
+from weir_contracts import (
+    TERMINAL,
+    ExcludedPeriod,
+    Outcome,
+    Parallelism,
+    PastAction,
+    changes,
+    counted,
+    listed,
+    names,
+    short_name,
+)
 from weir_planner.core.input_outage import prevents_scale_down
 
-from .proposal import Proposal
+from .proposal import REMEMBERED, Proposal
 
 MOVING = frozenset({"rebalancing", "migrating", "restoring"})
 """Symptoms of a consumer group whose tasks are not where they will be."""
 
-
 WARM_UP_SECONDS = 30.0
 """Time since the last assignment in which the instances warm up state that the next one may move."""
+MAX_ACTIONS = 60
+MAX_ENTRIES = 2_000
+"""Operators in all past actions together: of very large graphs fewer actions are remembered by operator."""
+REVERSALS_COUNT = timedelta(minutes=30)
+"""Up, down and up again within this is oscillation."""
 
 
 def one_in_flight(proposal: Proposal) -> Proposal:
@@ -27,7 +44,9 @@ def one_in_flight(proposal: Proposal) -> Proposal:
         return proposal
     if action.phase == "verifying" and action.running_at is not None and not proposal.moves[1]:
         return proposal
-    return proposal.held("one-in-flight", "action-in-flight", messages.in_flight(action.phase, action.sentence))
+    return proposal.held(
+        "one-in-flight", "action-in-flight", f"an action is in flight, {action.phase}: {action.sentence}"
+    )
 
 
 def tasks_move(proposal: Proposal) -> Proposal:
@@ -37,15 +56,15 @@ def tasks_move(proposal: Proposal) -> Proposal:
     moving = [s for s in context.analysis.symptoms if s.code in MOVING]
     if not moving or context.request.deployment.group is None or len(context.movable) < len(context.current):
         return proposal
-    reason, run = moving[0].evidence, context.analysis.run
+    reason, run = f"no change while tasks move: {moving[0].evidence}", context.analysis.run
     waits = all(s.code == "migrating" for s in moving) and run is not None
     if (
         waits
         and run is not None
         and (context.analysis.observed_at - run.running_since).total_seconds() >= WARM_UP_SECONDS
     ):
-        return proposal.kept("tasks-move", messages.tasks_move(reason), proposal.moves[1])
-    return proposal.held("tasks-move", "tasks-move", messages.tasks_move(reason))
+        return proposal.kept("tasks-move", reason, proposal.moves[1])
+    return proposal.held("tasks-move", "tasks-move", reason)
 
 
 def input_outage(proposal: Proposal) -> Proposal:
@@ -54,11 +73,11 @@ def input_outage(proposal: Proposal) -> Proposal:
     usual, behavior, now = context.arrivals, context.spec.behavior, context.now
     if usual is None or usual.collapsed_since is None or not prevents_scale_down(usual, behavior, now):
         return proposal
-    left = usual.collapsed_since + behavior.scale_down.input_outage_hold - now
-    reason = messages.input_fell(
-        (now - usual.collapsed_since).total_seconds(),
-        usual.fell_from or usual.records_per_second,
-        left.total_seconds(),
+    ago, left = now - usual.collapsed_since, usual.collapsed_since + behavior.scale_down.input_outage_hold - now
+    rate = usual.fell_from or usual.records_per_second
+    reason = (
+        f"the input fell {ago.total_seconds():.0f} s ago (usual: {rate:,.0f} records/s), perhaps an outage upstream: "
+        f"no scale-down for another {left.total_seconds():.0f} s"
     )
     return proposal.kept("input-collapse", reason, proposal.moves[1])
 
@@ -74,26 +93,41 @@ def stabilisation(proposal: Proposal) -> Proposal:
     waiting = [] if covered else down
     vector.update({name: context.current[name] for name in waiting})
     windows = (up, behavior.scale_up.stabilization, min, max), (down if covered else [], length, max, min)
-    for names, window, cautious, limit in windows:
-        if not names:
+    for moved, window, cautious, limit in windows:
+        if not moved:
             continue
         begins = context.now - window
         recommended = [r.parallelism for r in context.recommendations if r.at >= begins]
-        for name in names:
+        for name in moved:
             now = context.current[name]
             vector[name] = limit(now, cautious([vector[name], *[each.get(name, now) for each in recommended]]))
     if vector == proposal.wanted:
         return proposal
     if covered and not up and (later := _larger_step(proposal, vector)) is not None:
-        reason = messages.waits_for_larger_step(context.current, *later)
+        smaller, seconds = later
+        reason = (
+            f"{changes(context.current, smaller)} is possible in {seconds:.0f} s: "
+            "one larger step instead of two with a cooldown"
+        )
         return proposal.changed("stabilisation", reason, context.current)
     if waiting:
-        left = (since + length - context.now).total_seconds()
-        reason = messages.stabilising(waiting, length.total_seconds(), max(0.0, left))
+        left = max(0.0, (since + length - context.now).total_seconds())
+        reason = f"scale-down of {names(waiting)} must be recommended for {length.total_seconds():.0f} s, {left:.0f} s remain"
     else:
-        limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
-        reason = messages.stabilised(context.current, vector, limited)
+        reason = _stabilised(context.current, vector, proposal.wanted)
     return proposal.changed("stabilisation", reason, vector)
+
+
+def _stabilised(current: Parallelism, after: Parallelism, wanted: Parallelism) -> str:
+    """Name the operators that a recommendation in the window limits, as `enrich stays at 6`."""
+    limited = [
+        (f"{short_name(name)} {'stays at' if p == current[name] else 'moves only to'} {p}", p)
+        for name, p in after.items()
+        if p != wanted[name]
+    ]
+    levels = {p for _, p in limited}
+    of = f" of {levels.pop()}" if len(levels) == 1 else ""
+    return f"{listed([text for text, _ in limited])}: the stabilisation window still contains a recommendation{of}"
 
 
 def _larger_step(proposal: Proposal, vector: Parallelism) -> tuple[Parallelism, float] | None:
@@ -136,7 +170,84 @@ def cooldown(proposal: Proposal) -> Proposal:
     left = (at + context.spec.behavior.cooldown - context.now).total_seconds()
     if left <= 0 or not proposal.moves[1]:
         return proposal
-    return proposal.kept("cooldown", messages.cooling_down(left, cause), proposal.moves[1])
+    return proposal.kept(
+        "cooldown", f"cooldown: no scale-down for another {left:.0f} s after {cause}", proposal.moves[1]
+    )
+
+
+def past_actions(before: Sequence[PastAction], outcomes: Sequence[Outcome], now: datetime) -> list[PastAction]:
+    """Return the last hour's actions, oldest first, updated by the outcomes (newest first)."""
+    if not before and not outcomes:
+        return []
+    found = {action.id: action for action in before}
+    for action in (outcome.newest_action for outcome in reversed(outcomes)):
+        if action is None or action.requested_at is None:
+            continue
+        moved = [name for name, p in action.wanted.items() if action.before.get(name, p) != p]
+        found[action.id] = PastAction(
+            id=action.id,
+            at=action.requested_at,
+            before={name: action.before[name] for name in moved},
+            after={name: action.wanted[name] for name in moved},
+            undone=action.rollback_requested_at is not None or action.phase in ("rolling-back", "rolled-back"),
+        )
+    recent = sorted((a for a in found.values() if a.at > now - REMEMBERED), key=lambda a: a.at)[-MAX_ACTIONS:]
+    room, kept = MAX_ENTRIES, []
+    for each in reversed(recent):
+        room -= len(each.after)
+        kept.append(each if room >= 0 else each.model_copy(update={"before": {}, "after": {}}))
+    return kept[::-1]
+
+
+def action_budget(proposal: Proposal) -> Proposal:
+    """Allow the policy's number of actions an hour; the last of several is reserved for growth."""
+    context = proposal.context
+    limit = context.spec.behavior.max_actions_per_hour
+    if limit is None:
+        return proposal
+    taken = sum(action.at > context.now - REMEMBERED for action in context.actions)
+    up, down = proposal.moves
+    if taken >= limit:
+        left = (context.actions[-limit].at + REMEMBERED - context.now).total_seconds()
+        reason = f"{counted(taken, 'action')} in the last hour, the policy allows {limit}: the next one in {left:.0f} s"
+        return proposal.kept("action-budget", reason, [*up, *down])
+    if taken == limit - 1 and limit > 1 and down:
+        used = f"{taken} of {counted(limit, 'action')} an hour {'is' if taken == 1 else 'are'} used"
+        reason = f"{used}: the last one is reserved for growth"
+        return proposal.kept("action-budget", reason, down)
+    return proposal
+
+
+def reversal(proposal: Proposal) -> Proposal:
+    """Prevent scale-down of an operator that went up, down and up again within half an hour."""
+    context = proposal.context
+    hold = context.spec.behavior.scale_down.reversal_hold
+    held, until = [], context.now
+    for name in proposal.moves[1] if context.actions else []:
+        moves = [
+            (action.after[name] > action.before[name], action.at)
+            for action in context.actions
+            if name in action.after and not action.undone and action.at > context.now - REVERSALS_COUNT
+        ]
+        if _overshot(name, proposal):
+            continue
+        directions = [up for up, _ in groupby(moves, key=lambda move: move[0])]
+        if directions[-3:] == [True, False, True] and context.now < moves[-1][1] + hold:
+            held.append(name)
+            until = max(until, moves[-1][1] + hold)
+    if not held:
+        return proposal
+    left = (until - context.now).total_seconds()
+    reason = f"{names(held)} went up, down and up within 30 min: no scale-down for another {left:.0f} s"
+    return proposal.kept("reversal", reason, held)
+
+
+def _overshot(name: str, proposal: Proposal) -> bool:
+    """Return whether a consumer group would give back only a part of its last growth. Each step in is one useful number
+    of threads, so that the first of them is no reversal yet."""
+    context = proposal.context
+    grown = context.last_growth(name) if context.request.policy.shares_tasks else None
+    return grown is not None and proposal.wanted[name] > grown.before[name]
 
 
 def quarantined(proposal: Proposal) -> Proposal:
@@ -145,7 +256,8 @@ def quarantined(proposal: Proposal) -> Proposal:
     for entry in context.request.quarantine:
         if entry.until > context.now and entry.parallelism == proposal.vector:
             left = (entry.until - context.now).total_seconds()
-            return proposal.held("quarantine", "quarantined", messages.quarantined(entry.because, left))
+            reason = f"this parallelism is quarantined for another {left:.0f} s since its rollback: {entry.because}"
+            return proposal.held("quarantine", "quarantined", reason)
     return proposal
 
 
@@ -154,7 +266,7 @@ def no_change(proposal: Proposal) -> Proposal:
     if proposal.vector != proposal.context.current:
         return proposal
     if not proposal.amendments:
-        return proposal.held("no-change", "no-change", messages.ALREADY_RUNNING)
+        return proposal.held("no-change", "no-change", "the application already runs at this parallelism")
     last = proposal.amendments[-1]
     return proposal.held("no-change", last.code, last.because)
 
@@ -164,11 +276,12 @@ def excluded_period(proposal: Proposal) -> Proposal:
     now = proposal.context.now
     for period in proposal.context.spec.behavior.excluded_periods:
         up, down = proposal.moves
-        names = [*(up if "up" in period.directions else []), *(down if "down" in period.directions else [])]
-        until = ends_at(period, now) if names else None
+        stopped = [*(up if "up" in period.directions else []), *(down if "down" in period.directions else [])]
+        until = ends_at(period, now) if stopped else None
         if until is not None:
             local = until.astimezone(ZoneInfo(period.time_zone))
-            proposal = proposal.kept("excluded-period", messages.excluded(names, local, period.time_zone), names)
+            reason = f"no change of {names(stopped)}: an excluded period lasts until {local:%Y-%m-%d %H:%M} {period.time_zone}"
+            proposal = proposal.kept("excluded-period", reason, stopped)
     return proposal
 
 
@@ -194,7 +307,7 @@ def _daily(begins: time, ends: time, zone: str, now: datetime) -> datetime | Non
 
 @lru_cache(maxsize=2000)
 def _last_start(expression: str, duration: timedelta, zone: str, minute: datetime) -> datetime | None:
-    """Return the newest of cron's times that may still last; cached, reason each plan in a minute needs it.
+    """Return the newest of cron's times that may still last; cached, because each plan in a minute needs it.
 
     In UTC, where a duration is as long on the days on which clocks change.
     """

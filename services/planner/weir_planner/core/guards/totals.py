@@ -1,12 +1,10 @@
-"""Guards on all operators together: the policy's total, its budget, the cluster's slots, and one parallelism for all."""
+"""Guards that limit all operators together: the policy's total, its budget, the cluster's slots, and one parallelism for all."""
 
 from collections.abc import Mapping
 
-from weir_contracts import Topology, Unit
-from weir_planner.core import messages
+from weir_contracts import Topology, Unit, after_colon, counted
 
-from .allowed import Cost, cut, raised, subtasks
-from .proposal import Context, Proposal
+from .proposal import Context, Cost, Proposal, above_total, below_total, cut, over_budget, raised, subtasks
 
 
 def total_bounds(proposal: Proposal) -> Proposal:
@@ -17,7 +15,7 @@ def total_bounds(proposal: Proposal) -> Proposal:
     if total is None:
         return proposal
     if total.max is not None and (count := subtasks(proposal.wanted)) > total.max:
-        reason = messages.above_total(count, total.max)
+        reason = above_total(count, total.max)
         proposal = _cut_to(proposal, subtasks, total.max, guard="total-bounds", reason=reason)
     # Cut in useful steps, the sum may be below the minimum.
     wanted = proposal.wanted
@@ -27,7 +25,7 @@ def total_bounds(proposal: Proposal) -> Proposal:
     found = raised(wanted, lowered, total.min, context.busy)
     ceilings = {name: max(p, context.request.limits[name].max) for name, p in found.items()}
     found = raised(found, ceilings, total.min, context.busy)
-    return proposal.changed("total-bounds", messages.below_total(subtasks(wanted), total.min), found)
+    return proposal.changed("total-bounds", below_total(subtasks(wanted), total.min), found)
 
 
 def budget(proposal: Proposal) -> Proposal:
@@ -35,7 +33,7 @@ def budget(proposal: Proposal) -> Proposal:
     topology, limit = proposal.context.topology, proposal.context.spec.budget.limit
     if limit is None or (slots := topology.slots(proposal.wanted)) <= limit[0]:
         return proposal
-    return _cut_to(proposal, topology.slots, limit[0], guard="budget", reason=messages.over_budget(slots, *limit))
+    return _cut_to(proposal, topology.slots, limit[0], guard="budget", reason=over_budget(slots, *limit))
 
 
 def slots_available(proposal: Proposal) -> Proposal:
@@ -53,7 +51,8 @@ def slots_available(proposal: Proposal) -> Proposal:
     limit = free + held
     if wanted <= limit or wanted <= held:
         return proposal
-    reason = messages.slots_missing(wanted, limit, free, held)
+    required = f"{counted(wanted, 'slot')} {'is' if wanted == 1 else 'are'} needed"
+    reason = f"{required}, {limit} {'is' if limit == 1 else 'are'} available ({free} free, {held} held)"
     vector = _in_steps(proposal.wanted, context.current, context, cost, limit=limit)
     return proposal.noting("slots", reason, wanted=wanted, limit=limit).changed(
         "slots-available", reason, vector, code="slots"
@@ -93,7 +92,8 @@ def one_parallelism(proposal: Proposal) -> Proposal:
     level = unit.parallelism_of(topology, count)
     if count < wanted:
         proposal = proposal.noting(code, reason, wanted=unit.parallelism_of(topology, wanted), limit=level)
-    reason = messages.same_parallelism(level, count, unit.instance, unit.slots, reason)
+    instances = f"{counted(count, unit.instance)} of {counted(unit.slots, 'slot')}"
+    reason = f"all operators run at the same parallelism, {level} with {instances}" + after_colon(reason)
     if count == unit.instances_for(topology, max(context.current.values())):
         return proposal.changed("one-parallelism", reason, context.current)
     return proposal.changed("one-parallelism", reason, topology.uniform(level))
@@ -105,7 +105,7 @@ def _allowed(wanted: int, unit: Unit, context: Context) -> tuple[int, str, str]:
     minimum = unit.instances_for(topology, context.spec.bounds.min)
     count, code, reason = wanted, "", ""
     if count < minimum:
-        count, code, reason = minimum, "bounds", messages.minimum(context.spec.bounds.min)
+        count, code, reason = minimum, "bounds", f"the policy's minimum is {context.spec.bounds.min}"
     while count > step and (limit := _limit(unit.parallelism_of(topology, count), context)):
         code, reason = limit
         count -= step
@@ -117,13 +117,13 @@ def _limit(level: int, context: Context) -> tuple[str, str] | None:
     bounds, budget, topology = context.spec.bounds, context.spec.budget.limit, context.topology
     vector, key_groups = topology.uniform(level), _max_key_groups(topology, level)
     if level > bounds.max:
-        return "bounds", messages.maximum(bounds.max)
+        return "bounds", f"the policy's maximum is {bounds.max}"
     if level > key_groups:
-        return "key-groups", messages.key_groups(key_groups)
+        return "key-groups", f"no operator has more than {key_groups} key groups"
     if bounds.total is not None and bounds.total.max is not None and subtasks(vector) > bounds.total.max:
-        return "total-bounds", messages.above_total(subtasks(vector), bounds.total.max)
+        return "total-bounds", above_total(subtasks(vector), bounds.total.max)
     if budget is not None and topology.slots(vector) > budget[0]:
-        return "budget", messages.over_budget(topology.slots(vector), *budget)
+        return "budget", over_budget(topology.slots(vector), *budget)
     return None
 
 

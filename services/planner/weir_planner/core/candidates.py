@@ -23,12 +23,14 @@ from weir_contracts import (
     PlanState,
     ScoredCourse,
     bounded,
+    counted,
+    names,
+    short_name,
 )
 from weir_contracts.planning import parameters_id
-from weir_predictor import Comparison, Outlook, TooLittle, comparison_of, within_tolerance
+from weir_predictor import Outlook, Scenario, TooLittle, scenario_of, within_tolerance
 from weir_sdk.request import Request
 
-from . import messages
 from .decide import assumptions_of, make_plan
 from .recommendations import condensed, max_kept
 from .scores import basis_of, begun, continued, followed
@@ -116,15 +118,15 @@ def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]
     """
     if len(plans) == 1:
         return _idle(plans[0][1], request)
-    comparison = comparison_of(Request.of(request), assumptions_of(request, plans[0][1].planner))
-    contenders, not_judged = _judged(comparison, request, plans)
+    scenario = scenario_of(Request.of(request), assumptions_of(request, plans[0][1].planner))
+    contenders, not_judged = _judged(scenario, request, plans)
     own = contenders[0]
     able = [each for each in contenders if each.may_win]
-    winner = own if not able or isinstance(comparison, TooLittle) else _best(comparison, able)
-    courses = _courses(request, comparison, plans)
+    winner = own if not able or isinstance(scenario, TooLittle) else _best(scenario, able)
+    courses = _courses(request, scenario, plans)
     scores = {each.score.label: each.score for each in courses}
     listed = [
-        _contender(each, winner, comparison, not_judged).model_copy(update={"score": scores.get(each.call.label)})
+        _contender(each, winner, scenario, not_judged).model_copy(update={"score": scores.get(each.call.label)})
         for each in contenders
     ]
     has_candidates = any(not each.call.is_shadow for each in contenders[1:])
@@ -144,41 +146,41 @@ def _idle(plan: Plan, request: PlanRequest) -> Plan:
 
 
 def _courses(
-    request: PlanRequest, comparison: Comparison | TooLittle, plans: Sequence[tuple[ContenderRequest, Plan]]
+    request: PlanRequest, scenario: Scenario | TooLittle, plans: Sequence[tuple[ContenderRequest, Plan]]
 ) -> list[ScoredCourse]:
     """Return the scores after this cycle. While arrivals or a capacity are unknown they stand still."""
     kept = {(each.score.label, each.score.planner, each.basis_id): each for each in request.state.courses}
     keys = [(call.label, call.planner, basis_of(call.request)) for call, _ in plans]
-    if isinstance(comparison, TooLittle) or comparison.suspects or comparison.partial:
+    if isinstance(scenario, TooLittle) or scenario.suspects or scenario.partial:
         return [kept[key] for key in keys if key in kept]
     found, now = [], request.analysis.observed_at
     for key, (_, plan) in zip(keys, plans, strict=True):
-        course = kept.get(key) or begun(*key, comparison, now)
-        is_other = set(course.parallelism) != set(comparison.current)
-        if is_other or _unmeasured(comparison, course.parallelism) is None:
-            course = continued(course, comparison, now)
-        found.append(followed(course, plan, request, comparison))
+        course = kept.get(key) or begun(*key, scenario, now)
+        is_other = set(course.parallelism) != set(scenario.current)
+        if is_other or _unmeasured(scenario, course.parallelism) is None:
+            course = continued(course, scenario, now)
+        found.append(followed(course, plan, request, scenario))
     return found
 
 
 def _judged(
-    comparison: Comparison | TooLittle, request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]
+    scenario: Scenario | TooLittle, request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]
 ) -> tuple[list[_Judged], str | None]:
     """Return the contenders with their outlooks, and why there are none (None: there are)."""
     assert request.deployment is not None and request.topology is not None  # noqa: S101 - see `precheck`
     vectors = [plan.approved or request.deployment.observed for _, plan in plans]
     reason, outlooks = None, list[Outlook | None]([None] * len(plans))
-    if isinstance(comparison, TooLittle):
-        reason = comparison.sentence
-    elif comparison.suspects:
-        reason = messages.unmeasured(sorted(comparison.suspects))
+    if isinstance(scenario, TooLittle):
+        reason = scenario.sentence
+    elif scenario.suspects:
+        reason = _unmeasured_sentence(sorted(scenario.suspects))
     else:
         replied = [i for i, (_, plan) in enumerate(plans) if plan.code not in NO_REPLY]
-        unknown = {i: name for i in replied if (name := _unmeasured(comparison, vectors[i])) is not None}
+        unknown = {i: name for i in replied if (name := _unmeasured(scenario, vectors[i])) is not None}
         if 0 in unknown:
-            reason, replied = messages.unmeasured([unknown[0]]), []
+            reason, replied = _unmeasured_sentence([unknown[0]]), []
         replied = [i for i in replied if i not in unknown]
-        for i, outlook in zip(replied, comparison.going([vectors[i] for i in replied]), strict=True):
+        for i, outlook in zip(replied, scenario.going([vectors[i] for i in replied]), strict=True):
             outlooks[i] = outlook
     return [
         _Judged(call, plan, vector, request.topology.slots(vector), outlook)
@@ -186,40 +188,44 @@ def _judged(
     ], reason
 
 
-def _unmeasured(comparison: Comparison, vector: Parallelism) -> str | None:
+def _unmeasured_sentence(operators: Sequence[str]) -> str:
+    return f"the demand or capacity of {names(operators)} is unknown"
+
+
+def _unmeasured(scenario: Scenario, vector: Parallelism) -> str | None:
     """Return an operator that would shrink although nothing shows that fewer subtasks suffice; the model lets it take
     in everything. None: there is none."""
     for name, p in vector.items():
-        now, load = comparison.current[name], comparison.model.loads.get(name)
-        if p >= now or (name in comparison.model.curves and load is not None):
+        now, load = scenario.current[name], scenario.model.loads.get(name)
+        if p >= now or (name in scenario.model.curves and load is not None):
             continue
-        even = comparison.topology.even_subtasks
-        sustained = comparison.lower_bounds.get(name, 0.0) * even(name, p) / even(name, now)
-        if load is None or load > comparison.max_utilization * sustained:
+        even = scenario.topology.even_subtasks
+        sustained = scenario.lower_bounds.get(name, 0.0) * even(name, p) / even(name, now)
+        if load is None or load > scenario.max_utilization * sustained:
             return name
     return None
 
 
-def _best(comparison: Comparison, able: Sequence[_Judged]) -> _Judged:
+def _best(scenario: Scenario, able: Sequence[_Judged]) -> _Judged:
     """Return the cheapest of those that meet the objective, else of those close to the smallest violation."""
-    good = [each for each in able if _is_good(comparison, each)]
+    good = [each for each in able if _is_good(scenario, each)]
     if good:
         return min(good, key=lambda each: each.cost)
-    smallest = min(comparison.violation_cost(_outlook(each)) for each in able)
-    near = [each for each in able if comparison.violation_cost(_outlook(each)) <= within_tolerance(smallest)]
+    smallest = min(scenario.violation_cost(_outlook(each)) for each in able)
+    near = [each for each in able if scenario.violation_cost(_outlook(each)) <= within_tolerance(smallest)]
     return min(near, key=lambda each: each.cost)
 
 
-def _limit(comparison: Comparison, vector: Parallelism) -> float:
+def _limit(scenario: Scenario, vector: Parallelism) -> float:
     """Return the load over capacity that a plan may lead to: after shrinking the one for new sizes, since an operator
     at the limit for staying would grow again with the next record."""
-    shrinks = any(p < comparison.current[name] for name, p in vector.items())
-    return comparison.target_utilization if shrinks else comparison.max_utilization
+    shrinks = any(p < scenario.current[name] for name, p in vector.items())
+    return scenario.target_utilization if shrinks else scenario.max_utilization
 
 
-def _is_good(comparison: Comparison, judged: _Judged) -> bool:
+def _is_good(scenario: Scenario, judged: _Judged) -> bool:
     outlook = _outlook(judged)
-    return comparison.is_good(outlook) and (outlook.max_utilization or 0.0) <= _limit(comparison, judged.vector)
+    return scenario.is_good(outlook) and (outlook.max_utilization or 0.0) <= _limit(scenario, judged.vector)
 
 
 def _outlook(judged: _Judged) -> Outlook:
@@ -227,7 +233,7 @@ def _outlook(judged: _Judged) -> Outlook:
     return judged.outlook
 
 
-def _contender(each: _Judged, winner: _Judged, comparison: Comparison | TooLittle, not_judged: str | None) -> Contender:
+def _contender(each: _Judged, winner: _Judged, scenario: Scenario | TooLittle, not_judged: str | None) -> Contender:
     outlook, plan = each.outlook, each.plan
     return Contender(
         label=each.call.label,
@@ -241,38 +247,41 @@ def _contender(each: _Judged, winner: _Judged, comparison: Comparison | TooLittl
         violation_seconds=None if outlook is None else round(outlook.violation_seconds, 2),
         max_lag_seconds=None if outlook is None else outlook.max_lag_seconds,
         max_utilization=None if outlook is None else outlook.max_utilization,
-        lost_because=None if each is winner else bounded(_lost(each, winner, comparison, not_judged)),
+        lost_because=None if each is winner else bounded(_lost(each, winner, scenario, not_judged)),
     )
 
 
-def _lost(each: _Judged, winner: _Judged, comparison: Comparison | TooLittle, not_judged: str | None) -> str:
+def _lost(each: _Judged, winner: _Judged, scenario: Scenario | TooLittle, not_judged: str | None) -> str:
     """Return why a contender lost, with the guards that made its proposal a hold."""
     if not each.replied:
         return each.plan.sentence
-    if not_judged is not None or isinstance(comparison, TooLittle):
-        return messages.undecided(not_judged or "", winner.call.label)
+    if not_judged is not None or isinstance(scenario, TooLittle):
+        return f"not judged, so {winner.call.label} decides: {not_judged or ''}"
     if each.outlook is None:
-        return messages.not_known_to_suffice(_unmeasured(comparison, each.vector) or "")
-    if each.call.is_shadow and (winner.outlook is None or _best(comparison, [winner, each]) is each):
-        return messages.better_than(winner.call.label)
+        operator = short_name(_unmeasured(scenario, each.vector) or "")
+        return f"not judged: what fewer subtasks of {operator} process is unknown"
+    if each.call.is_shadow and (winner.outlook is None or _best(scenario, [winner, each]) is each):
+        return f"would be chosen instead of {winner.call.label} if it were a candidate"
     held = each.plan.proposed is not None and each.plan.approved is None
-    reason = _worse(each, winner, comparison)
-    return messages.held_by(_last_guard(each.plan), reason) if held else reason
+    reason = _worse(each, winner, scenario)
+    return f"{_last_guard(each.plan)} held its proposal; {reason}" if held else reason
 
 
-def _worse(each: _Judged, winner: _Judged, comparison: Comparison) -> str:
+def _worse(each: _Judged, winner: _Judged, scenario: Scenario) -> str:
     name = winner.call.label
     if each.vector == winner.vector:
-        return messages.same_as(name)
+        return f"leads to the same parallelism as {name}"
     own, best = _outlook(each), _outlook(winner)
-    if _is_good(comparison, winner) and not _is_good(comparison, each) and own.violation_seconds == 0:
-        return messages.too_busy(own.max_utilization or 0.0, _limit(comparison, each.vector))
-    if comparison.violation_cost(own) > comparison.violation_cost(best):
-        late = math.inf if comparison.violation_cost(own)[0] else own.violation_seconds
-        return messages.later_than(late, name, best.violation_seconds)
+    if _is_good(scenario, winner) and not _is_good(scenario, each) and own.violation_seconds == 0:
+        used, limit = own.max_utilization or 0.0, _limit(scenario, each.vector)
+        return f"the busiest operator would be used to {used:.0%} of its capacity, above {limit:.0%}"
+    if scenario.violation_cost(own) > scenario.violation_cost(best):
+        never = scenario.violation_cost(own)[0] or math.isinf(own.violation_seconds)
+        late = "never meets the objective" if never else f"{own.violation_seconds:,.0f} s above the objective"
+        return f"{late}, {name} {best.violation_seconds:,.0f} s"
     if each.slots > winner.slots:
-        return messages.dearer_than(each.slots, name, winner.slots)
-    return messages.no_better_than(name)
+        return f"costs {counted(each.slots, 'slot')}, {name} {winner.slots}"
+    return f"is no better than {name}"
 
 
 def _last_guard(plan: Plan) -> str:

@@ -3,15 +3,10 @@
 import math
 
 from weir_contracts import Parallelism, PlanReply, changes, fitted, short_name
-from weir_predictor.comparison import SATURATED, SURE_GROWTH
+from weir_predictor.scenario import SATURATED, SURE_GROWTH
 from weir_sdk import Request
 
-from .sizing import RateParameters
-
-MIN_RUN_SECONDS = 18.0
-"""Age of the run: ten seconds of warm-up, and eight in which an operator was saturated and lag grew."""
-MAX_EARLY_SECONDS = 1.0
-MAX_FACTOR = 2.0
+from .tuning import MAX_EARLY_SECONDS, MAX_FACTOR, MIN_RUN_SECONDS, RateParameters
 
 
 def first_step(request: Request, parameters: RateParameters) -> PlanReply | None:

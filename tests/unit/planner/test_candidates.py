@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.loop.world import without
+from tests.sentences import assert_reads_well
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, known, operator, policy, request, scale
-from weir_contracts import Contender, Plan, PlanReply, PlanRequest
-from weir_planner.core.contest import MAX_MEMORIES_BYTES, ContenderRequest
+from weir_contracts import MAX_SENTENCE, Contender, Plan, PlanReply, PlanRequest
+from weir_planner.core.candidates import MAX_MEMORIES_BYTES, ContenderRequest
 from weir_planner.core.decide import FAILED, TIMEOUT
 from weir_planner.planners import plan_for
 from weir_planner.request_cache import RequestCache
@@ -54,6 +55,9 @@ def hold(code: str = "enough", memory: dict[str, Any] | None = None) -> PlanRepl
 
 async def planned(asks: Asks, question_: PlanRequest) -> tuple[Plan, Mapping[str, Contender]]:
     plan = await plan_for(asks, question_, FakeClock(NOON), created_at=question_.now)
+    for each in plan.contenders:
+        assert len(each.lost_because or "") <= MAX_SENTENCE
+        assert_reads_well(each.lost_because or "")
     return plan, {each.label: each for each in plan.contenders}
 
 

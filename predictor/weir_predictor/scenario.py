@@ -1,7 +1,7 @@
-"""Holding and other parallelisms of an application, compared on the predictor.
+"""The scenario of a request: the application as it is, on which holding and other parallelisms are predicted and compared.
 
 The model lets operators of unknown demand or capacity take in everything. Where readings contradict it
-(`Comparison.suspects`), its prediction is not used.
+(`Scenario.suspects`), its prediction is not used.
 """
 
 import math
@@ -27,9 +27,8 @@ from weir_contracts import (
 
 from .capacity import lower_bounds_of
 from .flow import loads_of
-from .messages import no_capacity
 from .model import STAY, Backlog, Model, Restart
-from .reading import USUAL_RESTART_SECONDS, Gap
+from .reading import USUAL_RESTART_SECONDS, Gap, no_capacity
 from .restarts import Restarts, Serving, restarts_of, serving_of
 from .trajectory import Outlook, busiest, outlooks
 
@@ -59,7 +58,7 @@ class TooLittle(NamedTuple):
 
 
 class Assumptions(BaseModel):
-    """Assumptions of a comparison; a planner may derive its parameters from them."""
+    """Assumptions of a scenario; a planner may derive its parameters from them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -93,7 +92,7 @@ class Assumptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Scenario:
     """The present state of an application, on which holding and other parallelisms are compared."""
 
     analysis: Analysis
@@ -173,8 +172,8 @@ class Comparison:
                 found.append((seconds, growth))
         return max(found, default=None)
 
-    def with_less_waiting(self) -> Iterator["Comparison"]:
-        """Yield the comparison without any backlog and, if several sources have one, with that of each alone."""
+    def with_less_waiting(self) -> Iterator["Scenario"]:
+        """Yield the scenario without any backlog and, if several sources have one, with that of each alone."""
         nothing, waiting = Backlog(0.0, 0.0), {s: b for s, b in self.model.backlogs.items() if b.records > 0}
         for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)] if waiting else []:
             backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
@@ -323,7 +322,7 @@ class ReadRequest(Protocol):
     def limits(self) -> Mapping[str, OperatorLimits]: ...
 
 
-def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison | TooLittle:
+def scenario_of(request: ReadRequest, assumptions: Assumptions) -> Scenario | TooLittle:
     """Return the application of a request, or why too little is known of it to compare anything."""
     analysis, deployment, objective = request.analysis, request.deployment, request.policy.spec.objective
     model, gaps = request.model
@@ -335,7 +334,7 @@ def comparison_of(request: ReadRequest, assumptions: Assumptions) -> Comparison 
             )
     current = deployment.observed
     bounds = lower_bounds_of(analysis.operators, model.curves, request.topology)
-    found = Comparison(
+    found = Scenario(
         analysis=analysis,
         topology=request.topology,
         current=current,
@@ -363,7 +362,7 @@ class Compared(NamedTuple):
 
 def compare(request: ReadRequest, parallelism: Parallelism, assumptions: Assumptions) -> Compared | None:
     """Compare a vector with holding; None if too little is known."""
-    found = comparison_of(request, assumptions)
+    found = scenario_of(request, assumptions)
     if isinstance(found, TooLittle) or found.suspects:
         return None
     (going,) = found.going([parallelism])

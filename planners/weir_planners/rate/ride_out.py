@@ -13,25 +13,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from weir_contracts import Parallelism
-from weir_predictor import Comparison
+from weir_contracts import Parallelism, changes
+from weir_predictor import Scenario
 from weir_sdk import Request
 
-from .rising import Memory
+from .memory import Memory
+from .reply import Choice, Option, cost_of, holding
+from .tuning import LONGER, MIN_EXCURSIONS, MIN_SWING
 
-MAX_LOOKS = 128
-MAX_SECONDS = 1920.0
-"""Arrivals that are remembered: half an hour at an interval of 15 s."""
-MIN_EXCURSIONS = 2
-"""Times that a load rose and fell again: one is no pattern."""
-MIN_SWING = 1.15
-"""Times the mean that a load rises to in each: noise does not."""
-LONGER = 1.5
-"""Times the longest excursion before, up to which another one is taken for one of them."""
 MAX_LEVELS = 64
 
 
@@ -56,39 +48,22 @@ class Ride:
         return self.present_seconds <= LONGER * self.longest_seconds
 
 
-def looked(request: Request, memory: Memory) -> dict[str, Any]:
-    """Return what this cycle's arrivals change of the memory. A gap of several cycles begins a new history."""
-    now, at = request.analysis.arrival_rate.value, request.analysis.observed_at.timestamp()
-    if now is None or now < 0:
-        return {}
-    before, interval = memory.looked_at, request.policy.spec.interval.total_seconds()
-    gap = None if before is None else at - before
-    if gap is None or not 0 < gap <= 3 * interval:
-        return {"looked_at": at, "looks": ()}
-    looks = (*memory.looks, (round(gap, 1), round(now, 1)))[-MAX_LOOKS:]
-    excess = sum(seconds for seconds, _ in looks) - MAX_SECONDS
-    while excess > 0:
-        excess -= looks[0][0]
-        looks = looks[1:]
-    return {"looked_at": at, "looks": looks}
-
-
-def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_margin: float) -> Ride | None:
+def ride_of(request: Request, scenario: Scenario, memory: Memory, arrival_margin: float) -> Ride | None:
     """Return how the swings of the last half hour are ridden out; None if there are none, or following is cheaper."""
-    limit = comparison.limit_seconds
+    limit = scenario.limit_seconds
     if len(memory.looks) <= 2 * MIN_EXCURSIONS:
         return None  # each takes two, and one to begin at
-    if limit is None or comparison.objective.max_latency is not None or comparison.suspects:
+    if limit is None or scenario.objective.max_latency is not None or scenario.suspects:
         return None
     seen = _Observed(memory.looks)
     if seen.crossings(seen.mean, MIN_SWING * seen.mean)[0] < MIN_EXCURSIONS:
         return None
-    levels = _levels(comparison, max(seen.rates) * (1 + arrival_margin) / comparison.target_utilization)
+    levels = _levels(scenario, max(seen.rates) * (1 + arrival_margin) / scenario.target_utilization)
     if not levels:
         return None
     interval = request.policy.spec.interval.total_seconds()
-    reaction = comparison.restart.seconds + comparison.restart.replay_seconds
-    low, high = bisect_left(levels, seen.lasting / comparison.max_utilization), len(levels)
+    reaction = scenario.restart.seconds + scenario.restart.replay_seconds
+    low, high = bisect_left(levels, seen.lasting / scenario.max_utilization), len(levels)
     while low < high:
         middle = (low + high) // 2
         if seen.lag(levels[middle], interval) + reaction <= limit:
@@ -101,13 +76,13 @@ def ride_of(request: Request, comparison: Comparison, memory: Memory, arrival_ma
     excursions, longest, present = seen.crossings(rate)
     if excursions < MIN_EXCURSIONS and max(seen.rates) > rate:
         return None
-    vector = _sized(comparison, rate)
+    vector = _sized(scenario, rate)
     behavior = request.policy.spec.behavior
     follows = seen.held(behavior.scale_down.stabilization + behavior.cooldown)
-    needed = [_fitting(levels, each / comparison.target_utilization) for each in follows]
-    slots = {each: comparison.topology.slots(_sized(comparison, each)) for each in set(needed)}
+    needed = [_fitting(levels, each / scenario.target_utilization) for each in follows]
+    slots = {each: scenario.topology.slots(_sized(scenario, each)) for each in set(needed)}
     following = sum(slots[each] * seconds for each, seconds in zip(needed, seen.seconds, strict=True))
-    if comparison.topology.slots(vector) * sum(seen.seconds) > following:
+    if scenario.topology.slots(vector) * sum(seen.seconds) > following:
         return None
     return Ride(vector, rate, excursions, longest, seen.lag(rate), present)
 
@@ -177,34 +152,34 @@ class _Observed:
         return found
 
 
-def _levels(comparison: Comparison, enough: float) -> list[float]:
+def _levels(scenario: Scenario, enough: float) -> list[float]:
     """Return the records/s of all sources at which some operator needs one subtask more, up to `enough`."""
     found = set()
-    for name, share in _shares(comparison):
-        curve, limits = comparison.model.curves[name], comparison.limits[name]
+    for name, share in _shares(scenario):
+        curve, limits = scenario.model.curves[name], scenario.limits[name]
         for p in range(limits.min, limits.max + 1):
             level = curve.rate(p) / share
             found.add(level)
             if level >= enough or p == curve.best:
                 break
     tops = [max(level for level in found)] if found else []
-    return [level for level in sorted(found) if level <= min([*tops, _most(comparison)])][:MAX_LEVELS]
+    return [level for level in sorted(found) if level <= min([*tops, _most(scenario)])][:MAX_LEVELS]
 
 
-def _shares(comparison: Comparison) -> list[tuple[str, float]]:
+def _shares(scenario: Scenario) -> list[tuple[str, float]]:
     """Return the records that reach each operator with a curve per record of all sources."""
-    model, arriving = comparison.model, sum(comparison.model.arrivals.values())
+    model, arriving = scenario.model, sum(scenario.model.arrivals.values())
     if arriving <= 0:
         return []
-    loads = ((name, model.loads.get(name, 0.0) / arriving) for name in model.curves if name in comparison.limits)
+    loads = ((name, model.loads.get(name, 0.0) / arriving) for name in model.curves if name in scenario.limits)
     return [(name, share) for name, share in loads if share > 0]
 
 
-def _most(comparison: Comparison) -> float:
+def _most(scenario: Scenario) -> float:
     """Return the records/s of all sources that the limits allow."""
     tops = []
-    for name, share in _shares(comparison):
-        curve, high = comparison.model.curves[name], comparison.limits[name].max
+    for name, share in _shares(scenario):
+        curve, high = scenario.model.curves[name], scenario.limits[name].max
         tops.append(curve.rate(high if curve.best is None else min(high, curve.best)) / share)
     return min(tops, default=0.0)
 
@@ -213,11 +188,43 @@ def _fitting(levels: Sequence[float], rate: float) -> float:
     return levels[min(bisect_left(levels, rate), len(levels) - 1)]
 
 
-def _sized(comparison: Comparison, rate: float) -> Parallelism:
+def _sized(scenario: Scenario, rate: float) -> Parallelism:
     """Return the smallest vector that sustains `rate`; an operator of unknown capacity keeps what it has."""
-    found = dict(comparison.current)
-    for name, share in _shares(comparison):
-        limits = comparison.limits[name]
-        needed = comparison.model.curves[name].needed(rate * share)
+    found = dict(scenario.current)
+    for name, share in _shares(scenario):
+        limits = scenario.limits[name]
+        needed = scenario.model.curves[name].needed(rate * share)
         found[name] = limits.max if needed is None else max(limits.min, min(needed, limits.max))
     return found
+
+
+def is_ridden(scenario: Scenario, ride: Ride, request: Request) -> bool:
+    """Return whether the present excursion is one of those that the present parallelism rides out, and growing would be
+    in time an interval later if it is not."""
+    limit, now = scenario.limit_seconds, scenario.current
+    if limit is None or not ride.is_usual or any(now[name] < p for name, p in ride.vector.items()):
+        return False
+    lag, arriving = scenario.analysis.lag_seconds.value, sum(scenario.model.arrivals.values())
+    if lag is None:
+        return False
+    growing = max(0.0, 1 - ride.rate / arriving) if arriving > 0 else 0.0
+    later = lag + request.policy.spec.interval.total_seconds() * growing
+    return later + scenario.restart.seconds + scenario.restart.replay_seconds <= limit
+
+
+def ridden(scenario: Scenario, ride: Ride) -> Choice:
+    """Return the choice for a load that swings: the smallest vector on which lag stays within the objective."""
+    hold = holding(scenario)
+    vector = {name: min(p, ride.vector[name]) for name, p in hold.vector.items()}
+    swings = f"the load swings below the {ride.rate:,.0f} records/s that this sustains"
+    if ride.excursions:
+        times = "once" if ride.excursions == 1 else f"{ride.excursions} times"
+        swings = (
+            f"the load exceeded {ride.rate:,.0f} records/s {times}, for at most {ride.longest_seconds:.0f} s: "
+            f"lag rises to {ride.lag_seconds:.1f} s"
+        )
+    cost = cost_of(scenario, vector)
+    if cost[0] >= hold.cost[0]:
+        return Choice(None, "swings-ridden", swings)
+    option = Option(vector, scenario.going([vector])[0], cost)
+    return Choice(option, "swings-ridden", f"{changes(hold.vector, vector)}: {swings}")

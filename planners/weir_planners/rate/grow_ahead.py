@@ -1,6 +1,6 @@
 """The first question of every cycle: does the present plan survive the forecast?
 
-Growth before a peak needs all of: bounds that have earned their coverage (`weir_predictor.coming`); a peak that lies further
+Growth before a peak needs all of: bounds that have earned their coverage (`weir_predictor.forecast`); a peak that lies further
 off than planning and scaling take, for nearer ones growth comes too late; and lag that would leave the objective if the
 application waited until the load is there. Then it grows as late as it may, so that a peak that does not come costs
 little. A forecast only ever adds: without one nothing here changes a decision.
@@ -11,20 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from weir_contracts import Parallelism, changes, fitted
-from weir_predictor import Coming, Comparison, coming, growth_seconds, seconds_until_capacity, throttle
+from weir_predictor import Coming, Scenario, coming, growth_seconds, seconds_until_capacity, throttle
 from weir_sdk import Request
 
-from .rising import Memory, seconds_until_growth
+from .memory import Memory, seconds_until_growth
+from .reply import Choice, Option, cost_of
 from .sizing import demands_of, sized
-
-STEPS = 90
-"""Of the course of lag over the horizon."""
-MARGIN_CYCLES = 3.0
-"""Cycles by which growth may come too early: readings are means over the cycle before, and a forecast is not exact."""
-AS_HIGH = 0.99
-"""Share of the highest rate from which it is still the peak."""
-LATE_SECONDS = 1.0
-"""Less late time than this is a rounding error."""
+from .tuning import AS_HIGH, LATE_SECONDS, MARGIN_CYCLES, STEPS
 
 
 @dataclass(frozen=True)
@@ -44,13 +37,13 @@ class Ahead:
     late_seconds: float
     """Seconds above the objective if the application waited until the load is there."""
 
-    def sentence(self, comparison: Comparison) -> str:
+    def sentence(self, scenario: Scenario) -> str:
         """Return the reason with its numbers."""
-        name, now = self.operator, comparison.current[self.operator]
+        name, now = self.operator, scenario.current[self.operator]
         subtasks = "subtask processes" if now == 1 else "subtasks process"
-        capacity = comparison.staying.capacities[name]
+        capacity = scenario.staying.capacities[name]
         return fitted(
-            f"{changes(comparison.current, self.vector)}: {self.expected:,.0f} to {self.upper:,.0f} records/s are forecast "
+            f"{changes(scenario.current, self.vector)}: {self.expected:,.0f} to {self.upper:,.0f} records/s are forecast "
             f"in {self.at_seconds:,.0f} s",
             f", {now} {subtasks} {capacity:,.0f}",
             f"; waiting is late for {self.late_seconds:,.0f} s",
@@ -63,32 +56,32 @@ def last_growth_seconds(request: Request, memory: Memory) -> float | None:
     return memory.growth_seconds if found is None else found
 
 
-def expected_rise(request: Request, comparison: Comparison, memory: Memory, drain_seconds: float) -> float:
+def expected_rise(request: Request, scenario: Scenario, memory: Memory, drain_seconds: float) -> float:
     """Return the share by which a growth has to be larger for the peak that is expected until it is worked off; 0
     without a forecast that is believed."""
-    takes = seconds_until_growth(request, comparison, memory)
-    found = coming(request.analysis, comparison.model.arrivals, takes + drain_seconds)
-    now = sum(comparison.model.arrivals.values())
+    takes = seconds_until_growth(request, scenario, memory)
+    found = coming(request.analysis, scenario.model.arrivals, takes + drain_seconds)
+    now = sum(scenario.model.arrivals.values())
     if found is None or now <= 0:
         return 0.0
     max_load = max(sum(found.expected(at).values()) for at in _times(found))
     return max(0.0, max_load / now - 1)
 
 
-def before_the_peak(request: Request, comparison: Comparison, memory: Memory, drain_seconds: float) -> Ahead | None:
+def before_the_peak(request: Request, scenario: Scenario, memory: Memory, drain_seconds: float) -> Ahead | None:
     """Return the growth that a forecast peak needs now; None: there is none, or it may wait."""
-    interval, restart = request.policy.spec.interval.total_seconds(), comparison.restart
-    takes = seconds_until_capacity(request.outcomes, comparison.topology, comparison.restart, memory.growth_seconds)
+    interval, restart = request.policy.spec.interval.total_seconds(), scenario.restart
+    takes = seconds_until_capacity(request.outcomes, scenario.topology, scenario.restart, memory.growth_seconds)
     # Time to plan, until capacity counts, and to work off what waits by then.
-    found = coming(request.analysis, comparison.model.arrivals, (1 + MARGIN_CYCLES) * interval + takes + drain_seconds)
+    found = coming(request.analysis, scenario.model.arrivals, (1 + MARGIN_CYCLES) * interval + takes + drain_seconds)
     if found is None:
         return None
-    hold = _Future(comparison, found)
-    overloaded = hold.overloaded_at(comparison.current)
+    hold = _Future(scenario, found)
+    overloaded = hold.overloaded_at(scenario.current)
     if overloaded is None or overloaded > MARGIN_CYCLES * interval + takes or hold.peak_seconds <= interval + takes:
         return None
-    vector = _vector_for(comparison, *_until_the_next(request, comparison, found, interval + takes))
-    if vector == comparison.current:
+    vector = _vector_for(scenario, *_until_the_next(request, scenario, found, interval + takes))
+    if vector == scenario.current:
         return None
     # Without the forecast the load would be seen at the end of a cycle, and answered then.
     seen = max(interval, math.ceil(overloaded / interval) * interval)
@@ -97,7 +90,7 @@ def before_the_peak(request: Request, comparison: Comparison, memory: Memory, dr
     )
     if waiting < now + LATE_SECONDS:
         return None
-    where = hold.busiest_at(hold.peak_seconds, comparison.current)
+    where = hold.busiest_at(hold.peak_seconds, scenario.current)
     return Ahead(
         vector,
         where,
@@ -113,29 +106,27 @@ def _times(found: Coming) -> Iterator[float]:
     return (found.horizon_seconds * i / STEPS for i in range(STEPS + 1))
 
 
-def _until_the_next(
-    request: Request, comparison: Comparison, found: Coming, takes_seconds: float
-) -> tuple[Coming, float]:
+def _until_the_next(request: Request, scenario: Scenario, found: Coming, takes_seconds: float) -> tuple[Coming, float]:
     """Return what arrives until another growth could count after this one, and when it is highest: a load that still
     rises at the horizon's end would be late there again."""
-    longer = coming(request.analysis, comparison.model.arrivals, found.horizon_seconds + takes_seconds) or found
-    return longer, _Future(comparison, longer).peak_seconds
+    longer = coming(request.analysis, scenario.model.arrivals, found.horizon_seconds + takes_seconds) or found
+    return longer, _Future(scenario, longer).peak_seconds
 
 
-def _vector_for(comparison: Comparison, found: Coming, seconds: float) -> Parallelism:
+def _vector_for(scenario: Scenario, found: Coming, seconds: float) -> Parallelism:
     """Return the vector for the expected peak at the target utilization, and for its upper bound at all; no operator
     becomes smaller."""
-    expected = replace(comparison, model=replace(comparison.model, arrivals=found.expected(seconds)))
-    upper = replace(comparison.model, arrivals=found.upper(seconds)).loads
-    return sized(comparison, demands_of(expected), [math.inf], upper=upper)[0]
+    expected = replace(scenario, model=replace(scenario.model, arrivals=found.expected(seconds)))
+    upper = replace(scenario.model, arrivals=found.upper(seconds)).loads
+    return sized(scenario, demands_of(expected), [math.inf], upper=upper)[0]
 
 
 class _Future:
     """The course of backlog and lag under the expected rates: their upper bound lies above a level load at any time, which
     is no peak."""
 
-    def __init__(self, comparison: Comparison, found: Coming) -> None:
-        self._comparison, self._found = comparison, found
+    def __init__(self, scenario: Scenario, found: Coming) -> None:
+        self._scenario, self._found = scenario, found
         self._times = list(_times(found))
         self._rates = [found.expected(at) for at in self._times]
         totals = [sum(rates.values()) for rates in self._rates]
@@ -146,16 +137,16 @@ class _Future:
 
     def loads(self, rates: Mapping[str, float]) -> Mapping[str, float]:
         """Return records/s at each operator."""
-        return replace(self._comparison.model, arrivals=rates).loads
+        return replace(self._scenario.model, arrivals=rates).loads
 
     def busiest_at(self, seconds: float, vector: Parallelism) -> str:
         """Return the operator with the highest load over capacity."""
-        loads, capacities = self.loads(self._found.upper(seconds)), self._comparison.model.capacities(vector)
+        loads, capacities = self.loads(self._found.upper(seconds)), self._scenario.model.capacities(vector)
         return max((n for n in capacities if n in loads), key=lambda n: loads[n] / max(1e-9, capacities[n]))
 
     def overloaded_at(self, vector: Parallelism) -> float | None:
         """Return when a vector's utilization becomes too high; None: not within the horizon."""
-        capacities, limit = self._comparison.model.capacities(vector), self._comparison.max_utilization
+        capacities, limit = self._scenario.model.capacities(vector), self._scenario.max_utilization
         max_load = self.loads({source: max(rates[source] for rates in self._rates) for source in self._rates[0]})
         if all(max_load[name] <= limit * rate for name, rate in capacities.items() if name in max_load):
             return None
@@ -170,8 +161,8 @@ class _Future:
     ) -> float:
         """Return the seconds above the objective if `vector` counts from a time on, and the present one until the
         restart that leads to it."""
-        comparison, model = self._comparison, self._comparison.model
-        limits = [self._limits(each) for each in (comparison.current, vector)]
+        scenario, model = self._scenario, self._scenario.model
+        limits = [self._limits(each) for each in (scenario.current, vector)]
         left = {source: backlog.records for source, backlog in model.backlogs.items()}
         step, late, replayed = self._times[1], 0.0, False
         for at, rates in zip(self._times[1:], self._rates[1:], strict=True):
@@ -181,7 +172,7 @@ class _Future:
                 left = {source: left[source] + rates[source] * replay_seconds for source in sources}
                 replayed = True
             down = max(0.0, min(at, from_seconds) - max(at - step, from_seconds - down_seconds))
-            running = vector if at - step / 2 >= from_seconds else comparison.current
+            running = vector if at - step / 2 >= from_seconds else scenario.current
             taken = throttle(limits[running is vector], [left[source] / step for source in sources])
             for source, rate in zip(sources, taken, strict=True):
                 left[source] = max(0.0, left[source] - rate * max(0.0, step - down))
@@ -189,13 +180,19 @@ class _Future:
         return late
 
     def _limits(self, vector: Parallelism) -> list[tuple[float, list[tuple[int, float]]]]:
-        capacities, model = self._comparison.model.capacities(vector), self._comparison.model
+        capacities, model = self._scenario.model.capacities(vector), self._scenario.model
         return [(capacities[name], fed) for name, fed in model.fed.items() if name in capacities]
 
     def _is_late(self, left: Mapping[str, float], rates: Mapping[str, float], vector: Parallelism) -> bool:
-        limit = self._comparison.limit_seconds
+        limit = self._scenario.limit_seconds
         if limit is not None:
             return any(left[source] > limit * rate for source, rate in rates.items())
-        capacities, loads = self._comparison.model.capacities(vector), self.loads(rates)
-        most = self._comparison.max_utilization
+        capacities, loads = self._scenario.model.capacities(vector), self.loads(rates)
+        most = self._scenario.max_utilization
         return any(loads[name] > most * rate for name, rate in capacities.items() if name in loads)
+
+
+def grown_ahead(scenario: Scenario, ahead: Ahead) -> Choice:
+    """The present plan does not survive the forecast."""
+    option = Option(ahead.vector, scenario.going([ahead.vector])[0], cost_of(scenario, ahead.vector))
+    return Choice(option, "before-the-peak", ahead.sentence(scenario))
