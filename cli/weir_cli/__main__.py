@@ -5,29 +5,35 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.live import Live
 from typer.core import TyperCommand, TyperGroup
 
-from weir_runtime.clock import SystemClock
-
 from . import output as tables
 from .apply import apply
-from .client import LOCAL, Application, Client, Server, TokenFile, application_id, complete_application, connect
+from .client import (
+    EXIT_CODES,
+    LOCAL,
+    Application,
+    Client,
+    CommandError,
+    Server,
+    TokenFile,
+    Unreachable,
+    application_id,
+    complete_application,
+    connect,
+)
 from .doctor import doctor
-from .errors import EXIT_CODES, CommandError, Unreachable
-from .judge import judge
 from .output import Format, ListFormat, Output, one_of_many, show, text_of
-from .plan import plan
 from .planner_registry import check, kta_bridge, list_planners, register, remove
-from .replay.chart import LABEL, WIDTH, check_place, save
-from .replay.command import replay
+from .recorded import plan
+from .replay import replay
 from .terminal import discard_output, prepare_output, say, show_table, terminal
-from .trial.command import trial
-from .what_if import what_if_figure, what_if_panel
+from .trial import trial
+from .what_if import judge, what_if
 
 
 # Contracts, planners and the simulator are imported by the commands that need them: most only speak HTTP.
@@ -185,39 +191,7 @@ def explain(
         say(spend)
 
 
-@app.command(name="what-if")
-def what_if(
-    application: Application,
-    parallelism: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--parallelism", "-p", help="operator=number, repeatable or with commas; others keep their parallelism."
-        ),
-    ] = None,
-    load: Annotated[
-        str, typer.Option(help="x2 for twice the load, 1200/s for records/s at all sources, forecast for the forecast.")
-    ] = "x1",
-    horizon: Annotated[str, typer.Option(help="Horizon of the prediction, 10s to 1d.")] = "10m",
-    at: Annotated[
-        str,
-        typer.Option(help="Begin later, such as 30m: the load is then the forecast, times the factor of --load."),
-    ] = "now",
-    plot: Annotated[Path | None, typer.Option(help="Write a figure to this file (.svg).")] = None,
-    server: Server = LOCAL,
-    token_file: TokenFile = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Predict lag and throughput at another parallelism and load, and the load at which it breaks. Changes nothing."""
-    if plot is not None:
-        check_place(plot)
-    name = application_id(application)
-    found = connect(server, token_file).what_if(name, parallelism or [], load, horizon, at)
-    width = max(20, min(WIDTH, terminal().width - LABEL))
-    show(found, output, lambda: what_if_panel(found, SystemClock().now(), width))
-    if plot is not None:
-        save(plot, f"weir what-if {name}: {found['sentence']}", what_if_figure(found))
-
-
+app.command(name="what-if")(what_if)
 app.command()(judge)
 
 

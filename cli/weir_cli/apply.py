@@ -9,8 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from .client import LOCAL, Client, Server, TokenFile, connect, duration
-from .errors import CommandError, InvalidInput, NotFound, Refused, Unreachable
+from .client import (
+    LOCAL,
+    Client,
+    CommandError,
+    InvalidInput,
+    NotFound,
+    Refused,
+    Server,
+    TokenFile,
+    Unreachable,
+    connect,
+    duration,
+)
 from .output import Format, Output, text_of
 from .terminal import say
 

@@ -1,4 +1,6 @@
-"""The knowledge service's public API, as the command line uses it."""
+"""The services' public APIs as the command line uses them, the options that commands share, and errors with their exit
+codes.
+"""
 
 import os
 import re
@@ -15,8 +17,8 @@ from pydantic import SecretStr
 
 from weir_runtime.http_client import ENDLESS, Event, client, parse_events
 
-from .errors import CommandError, Conflict, InvalidInput, NotFound, Refused, Unreachable
-
+EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 invalid input (the line names file and field); 3 not found; 4 changed by another user;
+5 the server does not answer; 6 not allowed."""
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
 """Pauses between attempts to resume a broken feed, doubled from the first to the maximum."""
@@ -27,6 +29,40 @@ CHECK_SECONDS = 40.0
 """Timeout of a check; the planner service answers within 35 s, however slow the planner is."""
 _FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
 """A feed without events sends a comment every few seconds."""
+
+
+class CommandError(Exception):
+    """One line for the user, one exit code for programs. 1: it failed."""
+
+    code = 1
+
+
+class InvalidInput(CommandError):
+    """A file, an option or a document is wrong; the line names place and field."""
+
+    code = 2
+
+
+class NotFound(CommandError):
+    code = 3
+
+
+class Conflict(CommandError):
+    """Another user changed it first."""
+
+    code = 4
+
+
+class Unreachable(CommandError):
+    """The server does not answer; the line says which and how to name another."""
+
+    code = 5
+
+
+class Refused(CommandError):
+    """The server wants a token, or one that may do more."""
+
+    code = 6
 
 
 LOCAL = "http://127.0.0.1:8080"
@@ -83,6 +119,14 @@ def seconds(option: str) -> Callable[[str], float]:
             raise InvalidInput(f"{option}: {error}") from None
 
     return parsed
+
+
+def in_seconds(option: str, help: str) -> Any:
+    """Return an option that takes seconds, or a duration with a unit."""
+    return typer.Option(parser=seconds(option), metavar="DURATION", help=help)
+
+
+TRACE = typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value).")
 
 
 def application_id(text: str) -> str:

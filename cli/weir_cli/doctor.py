@@ -1,95 +1,41 @@
-"""`weir doctor`: its options; and `--kubernetes`, which checks an installation through kubectl and says what to do about
-each failure."""
+"""`weir doctor`: an installation through its APIs, or one application from its policy to its last action; what is wrong,
+and what to do.
+"""
 
-import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from weir_runtime.reach import words
-
-from .client import LOCAL, Server, TokenFile, application_id, complete_application, connect
-from .errors import CommandError, InvalidInput, Unreachable
+from .client import (
+    LOCAL,
+    Client,
+    CommandError,
+    InvalidInput,
+    NotFound,
+    Server,
+    TokenFile,
+    application_id,
+    complete_application,
+    connect,
+)
 from .output import Format, Output, text_of
 from .terminal import say
 
-WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
-JOBS = ("tokens",)
-RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
-    "monitor": {
-        ("", "pods"): ("list", "watch"),
-        ("apps", "deployments"): ("list", "watch"),
-        ("apps", "statefulsets"): ("list", "watch"),
-        ("", "events"): ("list",),
-        ("metrics.k8s.io", "pods"): ("list",),
-    },
-    "executor": {
-        ("", "pods"): ("list", "watch"),
-        ("apps", "deployments"): ("get",),
-        ("apps", "statefulsets"): ("get",),
-        ("", "events"): ("list",),
-        ("apps", "deployments/scale"): ("update",),
-        ("apps", "statefulsets/scale"): ("update",),
-        ("autoscaling", "horizontalpodautoscalers"): ("list",),
-        ("keda.sh", "scaledobjects"): ("list",),
-    },
-    "knowledge": {
-        ("weir.dev", "scalingpolicies"): ("list", "watch"),
-        ("weir.dev", "scalingpolicies/status"): ("patch",),
-        ("", "events"): ("create",),
-    },
-}
-"""Verbs that each service account needs in a namespace that it scales, or whose policies are resources, by API group and
-resource."""
-ROLES = {"knowledge": "deploy/k8s/target/policies"}
-"""Folder with the role of an account, where it is not `deploy/k8s/target`."""
-CALL_SECONDS = 60
-MAX_TARGETS = 50
-"""Addresses of targets that are tried."""
-
-_POLICIES = """
-import pathlib, urllib.request
-token = pathlib.Path("/run/weir/operator").read_text()
-request = urllib.request.Request("http://127.0.0.1:8080/v1/policies?limit=500", headers={"Authorization": "Bearer " + token})
-print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10).read().decode())
-"""
-_CONNECT = """
-import json, socket, sys
-found = {}
-for address in sys.argv[1:]:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), 3).close()
-        found[address] = None
-    except (OSError, ValueError) as error:
-        found[address] = str(error) or type(error).__name__
-print(json.dumps(found))
-"""
-_READINESS = """
-import json, os, sys, weir_runtime.probe as probe
-port, tls = int(os.environ["WEIR_HTTP_PORT"]), bool(os.environ.get("WEIR_HTTP_CERTIFICATE_FILE"))
-print(json.dumps(probe.ask("127.0.0.1", port, tls=tls, read=getattr(probe, sys.argv[1]))))
-"""
+PORTS = {"monitor": 8091, "analyzer": 8092, "planner": 8093, "executor": 8094}
+"""Usual ports of the services, beside knowledge's address."""
+SEES = {"monitor": "observation", "analyzer": "analysis", "planner": "plan"}
+"""Message of each stage, which shows that it runs."""
+READY_SECONDS = 3.0
 WARNING_REMEDIES = {
     "topics": "docs/how-to/own-cluster.md, Replicas of Weir's topics",
     "installed-planners": "correct or remove the package that provides the planner",
 }
 """By dependency: what to do about one that is there and has a text."""
-_REMEDIES = {
-    "ImagePullBackOff": "load the image into the cluster, or name your registry under `images:` of your overlay",
-    "ErrImagePull": "load the image into the cluster, or name your registry under `images:` of your overlay",
-    "ErrImageNeverPull": "load the image into the cluster's nodes",
-    "CrashLoopBackOff": "read the log of its last run: kubectl -n {namespace} logs {pod} --previous",
-    "CreateContainerConfigError": "kubectl -n {namespace} describe pod {pod} names the missing ConfigMap or Secret",
-    "ContainerCreating": "kubectl -n {namespace} describe pod {pod} names the Secret or volume that it waits for",
-    "OOMKilled": "raise the memory limit of {service} in your overlay",
-    "Unschedulable": "free or add what the message names; a claim needs a StorageClass",
-}
 
 
 @dataclass(frozen=True)
@@ -102,41 +48,6 @@ class Finding:
     remedy: str = ""
     warning: bool = False
     """Weir works, and something should be mended."""
-
-
-class Kubectl:
-    """kubectl with one context and namespace; each call has a time limit."""
-
-    def __init__(self, context: str | None, namespace: str) -> None:
-        self._command = ["kubectl", *(["--context", context] if context else []), "--namespace", namespace]
-
-    def run(self, *arguments: str, stdin: str | None = None) -> str:
-        """Return the output; `CommandError` with kubectl's last line if it fails."""
-        try:
-            done = subprocess.run(
-                [*self._command, *arguments],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=CALL_SECONDS,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise InvalidInput("kubectl is not on the PATH: install it, or add its folder") from None
-        except subprocess.TimeoutExpired:
-            raise Unreachable(f"kubectl {arguments[0]} gave no answer within {CALL_SECONDS} s") from None
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise CommandError(f"kubectl {arguments[0]}: {lines[-1]}")
-        return done.stdout
-
-    def items(self, kinds: str) -> list[dict[str, Any]]:
-        """Return all objects of these kinds in the namespace."""
-        return list(json.loads(self.run("get", kinds, "--output", "json"))["items"])
-
-    def python(self, workload: str, script: str, *arguments: str) -> Any:
-        """Return what a script prints as JSON in a pod of the workload."""
-        return json.loads(self.run("exec", workload, "--", "python", "-c", script, *arguments))
 
 
 def doctor(
@@ -166,16 +77,16 @@ def doctor(
     Through the API of --server: each service's readiness, and each application's messages, problems and target. With
     --kubernetes: pods, topics, rights, and whether targets can be reached.
     """
-    from . import checks
+    from .doctor_kubernetes import Kubectl, examine
 
     if kubernetes and application is not None:
         raise InvalidInput("name either an application or --kubernetes")
     if kubernetes:
         findings = examine(Kubectl(context, namespace), namespace)
     elif application is not None:
-        findings = checks.application(connect(server, token_file), application_id(application))
+        findings = application_findings(connect(server, token_file), application_id(application))
     else:
-        findings = checks.installation(connect(server, token_file), server)
+        findings = installation(connect(server, token_file), server)
     found = []
     for each in findings:
         found.append(each)
@@ -194,236 +105,115 @@ def line(finding: Finding) -> str:
     return f"{mark}  {finding.check}: {finding.found}{remedy}"
 
 
-def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
-    """Yield the result of each check; a check that cannot run is a failed one."""
-    try:
-        found = kubectl.items("deployments,jobs,pods,configmaps")
-    except InvalidInput:
-        raise
-    except CommandError as error:
-        raise Unreachable(f"{error}: check the context and your rights in the namespace {namespace}") from None
-    by_kind: dict[str, dict[str, dict[str, Any]]] = {}
-    for each in found:
-        by_kind.setdefault(each["kind"], {})[each["metadata"]["name"]] = each
-    deployments, pods = by_kind.get("Deployment", {}), list(by_kind.get("Pod", {}).values())
-    for job in JOBS:
-        yield job_finding(job, by_kind.get("Job", {}).get(job), deployments, namespace)
-    for name in WEIR:
-        yield from deployment_findings(name, deployments.get(name), pods, namespace)
-    for pod in pods:
-        if pod["metadata"]["labels"].get("app.kubernetes.io/name") in WEIR and _waits_for_others(pod):
-            yield _dependencies(kubectl, pod["metadata"]["name"])
-    yield from _warnings(kubectl)
-    for account in RIGHTS:
-        names = namespaces_of(account, deployments, by_kind.get("ConfigMap", {}))
-        yield from rights_findings(kubectl, account, names, namespace)
-    yield from _targets(kubectl)
-
-
-def job_finding(name: str, job: Mapping[str, Any] | None, deployments: Mapping[str, Any], namespace: str) -> Finding:
-    """Return whether a Job has ended well. A missing one was deleted for an upgrade: no failure of a running
-    installation."""
-    check = f"job {name}"
-    if job is None:
-        missing = "it is not there"
-        return Finding(
-            check, bool(deployments), missing, "" if deployments else "install Weir: kubectl apply -k OVERLAY"
-        )
-    if job.get("status", {}).get("succeeded"):
-        return Finding(check, True, "completed")
-    return Finding(check, False, "has not completed", f"read its log: kubectl -n {namespace} logs job/{name}")
-
-
-def deployment_findings(
-    name: str, deployment: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], namespace: str
-) -> Iterator[Finding]:
-    """Yield whether all replicas are ready, and the reason of each pod that cannot start."""
-    check = f"pods of {name}"
-    if deployment is None:
-        yield Finding(check, False, "there is no such deployment", "install Weir: kubectl apply -k OVERLAY")
-        return
-    ready, wanted = deployment.get("status", {}).get("readyReplicas", 0), deployment["spec"]["replicas"]
-    own = [pod for pod in pods if pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == name]
-    remedy = "" if ready >= wanted else f"kubectl -n {namespace} describe deployment {name}"
-    yield Finding(check, ready >= wanted > 0, f"{ready} of {wanted} ready", remedy)
-    for pod in own:
-        if (trouble := trouble_of(pod)) is not None:
-            reason, message = trouble
-            advice = _REMEDIES.get(reason, "kubectl -n {namespace} describe pod {pod}")
-            pod_name = pod["metadata"]["name"]
-            yield Finding(
-                f"pod {pod_name}",
-                False,
-                f"{reason}: {message}" if message else reason,
-                advice.format(namespace=namespace, pod=pod_name, service=name),
-            )
-
-
-def trouble_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return reason and message of a pod that does not run, or None."""
-    status = pod.get("status", {})
-    for condition in status.get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return str(condition.get("reason", "Unschedulable")), str(condition.get("message", ""))
-    for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-        waiting = container.get("state", {}).get("waiting")
-        last = container.get("lastState", {}).get("terminated", {})
-        if last.get("reason") == "OOMKilled":
-            return "OOMKilled", f"{container.get('restartCount', 0)} restarts"
-        if waiting and waiting.get("reason") != "PodInitializing":
-            return str(waiting.get("reason", "Waiting")), str(waiting.get("message", ""))
-    return None
-
-
-def _waits_for_others(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod runs and is not ready: the service answers and names what it lacks."""
-    conditions = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", [])}
-    return trouble_of(pod) is None and conditions.get("Ready") == "False" and pod["status"].get("phase") == "Running"
-
-
-def _dependencies(kubectl: Kubectl, pod: str) -> Finding:
-    """Return what a service waits for: Kafka, topics, Redis or another service, by its own words."""
-    try:
-        missing = str(kubectl.python(f"pod/{pod}", _READINESS, "complaint"))
-    except (CommandError, ValueError) as error:
-        return Finding(f"dependencies of {pod}", False, str(error), "read its log")
-    remedy = "docs/how-to/runbook.md, WeirDependencyAway, lists each dependency" if missing else ""
-    return Finding(f"dependencies of {pod}", not missing, missing or "ready now", remedy)
-
-
-def _warnings(kubectl: Kubectl) -> Iterator[Finding]:
-    """Yield what knowledge says of the topics that all services share: none where its pods cannot be asked."""
-    with suppress(CommandError, ValueError):
-        if found := str(kubectl.python("deployment/knowledge", _READINESS, "warnings")):
-            yield Finding("dependencies of knowledge", True, found, WARNING_REMEDIES["topics"], warning=True)
-
-
-def namespaces_of(account: str, deployments: Mapping[str, Any], configmaps: Mapping[str, Any]) -> list[str]:
-    """Return the namespaces that a service's variable lists, and those of the mounted ConfigMap that its file is of."""
-    pod = deployments.get(account, {}).get("spec", {}).get("template", {}).get("spec", {})
-    variables: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    for container in pod.get("containers", []):
-        for source in container.get("envFrom", []):
-            variables |= configmaps.get(source.get("configMapRef", {}).get("name"), {}).get("data", {})
-        variables |= {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
-        folders |= {each["mountPath"]: each["name"] for each in container.get("volumeMounts", [])}
-    mounted = {each["name"]: each.get("configMap", {}).get("name", "") for each in pod.get("volumes", [])}
-    variable = f"WEIR_{account.upper()}_KUBERNETES_NAMESPACES"
-    folder, _, key = variables.get(f"{variable}_FILE", "").rpartition("/")
-    listed = configmaps.get(mounted.get(folders.get(folder, ""), ""), {}).get("data", {}).get(key, "")
-    return sorted({*words(variables.get(variable, "")), *words(listed)})
-
-
-def reviews(account: str, namespaces: Sequence[str], installed_in: str) -> list[dict[str, Any]]:
-    """Return a SubjectAccessReview for each right that a service account needs."""
-    return [
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": f"system:serviceaccount:{installed_in}:{account}",
-                "groups": ["system:serviceaccounts", f"system:serviceaccounts:{installed_in}", "system:authenticated"],
-                "resourceAttributes": {
-                    "namespace": namespace,
-                    "verb": verb,
-                    "group": group,
-                    "resource": resource.partition("/")[0],
-                    "subresource": resource.partition("/")[2],
-                },
-            },
-        }
-        for namespace in namespaces
-        for (group, resource), verbs in RIGHTS[account].items()
-        for verb in verbs
-    ]
-
-
-def right_findings(account: str, namespaces: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yield a finding for each namespace, with every verb that is missing."""
-    for namespace in namespaces:
-        missing = [
-            f"{requested['verb']} {requested['resource']}{'/' if requested.get('subresource') else ''}{requested.get('subresource', '')}"
-            f"{'.' if requested.get('group') else ''}{requested.get('group', '')}"
-            for answer in answers
-            if (requested := answer["spec"]["resourceAttributes"])["namespace"] == namespace
-            and not answer.get("status", {}).get("allowed")
-        ]
-        yield Finding(
-            f"rights of {account} in {namespace}",
-            not missing,
-            f"missing: {', '.join(missing)}" if missing else "complete",
-            f"apply {ROLES.get(account, 'deploy/k8s/target')} with `namespace: {namespace}`" if missing else "",
-        )
-
-
-def rights_findings(kubectl: Kubectl, account: str, namespaces: Sequence[str], installed_in: str) -> Iterator[Finding]:
-    """Yield whether a service account has its rights in each namespace that it scales."""
-    if not namespaces:
-        sentence = "no namespace is listed for it: it does not use the Kubernetes API"
-        yield Finding(f"rights of {account}", True, sentence)
-        return
-    requested = {"apiVersion": "v1", "kind": "List", "items": reviews(account, namespaces, installed_in)}
-    try:
-        text = kubectl.run("create", "--filename", "-", "--output", "json", stdin=json.dumps(requested))
-    except CommandError as error:
-        yield Finding(f"rights of {account}", False, str(error), "use a context that may create subjectaccessreviews")
-        return
-    yield from right_findings(account, namespaces, documents(text))
-
-
-def documents(text: str) -> list[dict[str, Any]]:
-    """Return the objects of kubectl's output: a list, or one document after the other."""
-    decoder, at = json.JSONDecoder(), 0
-    found: list[dict[str, Any]] = []
-    while text[at:].strip():
-        at += len(text[at:]) - len(text[at:].lstrip())
-        document, at = decoder.raw_decode(text, at)
-        found += document["items"] if document["kind"] == "List" else [document]
-    return found
-
-
-def addresses(policies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the addresses that monitor and executor connect to, by the name of the service."""
-    monitor: set[str] = set()
-    executor: set[str] = set()
-    for policy in policies:
-        spec = policy["spec"]
-        signals, application, target = (spec.get(part) or {} for part in ("signals", "application", "target"))
-        brokers = set(filter(None, ((signals.get("kafka") or {}).get("bootstrapServers") or "").split(",")))
-        flink = _places((application.get("flink") or {}).get("url"))
-        monitor.update(brokers, flink, _places((signals.get("prometheus") or {}).get("url")))
-        executor.update(flink, _places((target.get("endpoint") or {}).get("url")))
-        if {"kafkaStreams", "consumerGroup"} & application.keys():
-            executor.update(brokers)  # it reads the group, and removes the members of stopped pods
-    return {"monitor": sorted(monitor)[:MAX_TARGETS], "executor": sorted(executor)[:MAX_TARGETS]}
-
-
-def _places(url: str | None) -> list[str]:
-    """Return `host:port` of a URL; nothing without one."""
-    if not url:
-        return []
-    scheme, _, rest = url.partition("://")
-    place = rest.partition("/")[0].rpartition("@")[2]
-    has_port = place.rpartition("]")[2].rpartition(":")[1]
-    return [place if has_port else f"{place}:{443 if scheme == 'https' else 80}"]
-
-
-def _targets(kubectl: Kubectl) -> Iterator[Finding]:
-    """Yield whether monitor and executor reach what the policies name."""
-    try:
-        wanted = addresses(kubectl.python("deployment/knowledge", _POLICIES)["items"])
-    except (CommandError, ValueError) as error:
-        yield Finding("policies", False, f"knowledge does not list them: {error}", "mend the pods of knowledge first")
-        return
-    if not any(wanted.values()):
-        yield Finding("targets", True, "no policy names an address")
-    for service, places in wanted.items():
+def installation(client: Client, server: str) -> Iterator[Finding]:
+    """Yield whether each service is ready, whether there are policies, and the state of each application."""
+    yield from readiness("knowledge", client.readiness())
+    items = client.applications()
+    parts = urlsplit(server)
+    for service, port in PORTS.items():
+        neighbour = Client(f"{parts.scheme}://{parts.hostname}:{port}", None, seconds=READY_SECONDS)
         try:
-            found = kubectl.python(f"deployment/{service}", _CONNECT, *places) if places else {}
-        except (CommandError, ValueError) as error:
-            yield Finding(f"targets of {service}", False, str(error), f"mend the pods of {service} first")
-            continue
-        for place, reason in found.items():
-            remedy = "correct the policy, or allow the port in the NetworkPolicies to-targets and to-brokers"
-            yield Finding(f"{service} to {place}", reason is None, reason or "connects", remedy if reason else "")
+            found = neighbour.readiness()
+        except CommandError:
+            found = None
+        if found is not None:
+            yield from readiness(service, found)
+        else:
+            yield by_messages(service, items, f"{parts.hostname}:{port}")
+    if not items:
+        yield Finding("applications", True, "there is no policy yet", "weir apply -f FILE")
+    for item in items:
+        yield summary_finding(item)
+
+
+def readiness(service: str, found: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each dependency that a service waits for, or that it is ready; and what it says of those that are
+    there."""
+    missing = {name: each for name, each in found["dependencies"].items() if each.get("ok") is not True}
+    for name, each in missing.items():
+        reason = f"{name}: {each.get('reason') or 'not checked yet'}"
+        yield Finding(service, False, reason, "docs/how-to/runbook.md, WeirDependencyAway, lists each dependency")
+    if not missing:
+        yield Finding(service, True, "ready")
+    for name, each in found["dependencies"].items():
+        if each.get("ok") is True and each.get("reason") not in (None, "ok"):
+            yield Finding(service, True, f"{name}: {each['reason']}", WARNING_REMEDIES.get(name, ""), warning=True)
+
+
+def by_messages(service: str, items: Sequence[Mapping[str, Any]], address: str) -> Finding:
+    """Return what the messages show of a service that does not answer at its usual address, as in containers."""
+    away = f"no answer at {address}"
+    if service not in SEES or not items:
+        return Finding(service, True, f"{away}: its readiness is not visible from here")
+    silent = [str(each["application"]) for each in items if service in (each.get("silent") or [])]
+    if silent:
+        more = f" and {len(silent) - 1:,} more" if len(silent) > 1 else ""
+        return Finding(service, False, f"{away}; no {SEES[service]} of {silent[0]}{more}", f"read the log of {service}")
+    return Finding(service, True, f"{away}, but its messages arrive")
+
+
+def summary_finding(item: Mapping[str, Any]) -> Finding:
+    """Return the state of an application in a line."""
+    name, problems = str(item["application"]), list(item.get("problems") or [])
+    silent = [f"no {SEES.get(stage, 'message')} from the {stage}" for stage in item.get("silent") or []]
+    wrong = silent + ([str(item["obstacle"])] if item.get("obstacle") else []) + problems
+    if not wrong:
+        return Finding(name, True, f"{item.get('status') or 'not observed yet'}, mode {item.get('mode') or 'unknown'}")
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return Finding(name, False, f"{wrong[0]}{more}", f"weir doctor {name}")
+
+
+def application_findings(client: Client, name: str) -> Iterator[Finding]:
+    """Yield the state of an application: its policy, readings, target, lag, decision and action."""
+    try:
+        policy = client.policy(name)
+    except NotFound:
+        yield Finding("policy", False, f"{name} has none", "weir get policies lists them; weir apply -f FILE adds one")
+        return
+    metadata, mode = policy["metadata"], policy["spec"].get("mode", "advise")
+    yield Finding(
+        "policy",
+        True,
+        f"version {metadata.get('version')}, mode {mode}",
+        {"advise": "set mode: act when the advice convinces you", "paused": f"weir resume {name}"}.get(mode, ""),
+    )
+    item = client.application(name)
+    ages, silent = item.get("ages_seconds") or {}, item.get("silent") or []
+    for stage, what in SEES.items():
+        age = ages.get(stage)
+        found = "there is none yet" if age is None else f"{age:,.0f} s old"
+        late = age is None or stage in silent
+        yield Finding(what, not late, found, f"read the log of the {stage}" if late else "")
+    with suppress(NotFound):  # none yet, as the line above says
+        yield from _observed(client.observation(name), metadata.get("version"))
+    for problem in item.get("problems") or []:
+        yield Finding("problem", False, str(problem), "docs/how-to/troubleshooting.md, by its text")
+    yield from _signals(item)
+    obstacle = item.get("obstacle")
+    yield Finding("target", not obstacle, str(obstacle or "can be scaled, as far as is known"))
+    if item.get("decision"):
+        yield Finding("decision", True, str(item["decision"]))
+    if item.get("action"):
+        yield Finding("last action", True, f"{item.get('action_phase')}: {item['action']}")
+
+
+def _observed(observation: Mapping[str, Any], version: int | None) -> Iterator[Finding]:
+    under = (observation.get("policy") or {}).get("metadata", {}).get("version")
+    if version is not None and under is not None and under < version:
+        found = f"read under version {under} of the policy, not {version}"
+        yield Finding("observed policy", False, found, "wait for an interval; else read the log of the monitor")
+    status, message = str(observation.get("status")), observation.get("message")
+    reached = status not in ("unreachable", "not_found")
+    remedy = "" if reached else "correct the address or the name in the policy, or start the application"
+    yield Finding("application", reached, f"{status}: {message}" if message else status, remedy)
+
+
+def _signals(item: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield whether lag and arrivals are known: without them nothing is scaled down."""
+    for name, unit, what in (("lag_seconds", "s", "lag"), ("arrival_rate", "records/s", "arrivals")):
+        value, bound = item.get(name), (item.get("lower_bounds") or {}).get(name)
+        if value is not None:
+            yield Finding(what, True, f"{value:,.1f} {unit}")
+        else:
+            known = "unknown" if bound is None else f"known in part: at least {bound:,.1f} {unit}"
+            yield Finding(what, False, known, "check spec.signals; weir explain names what is missing")

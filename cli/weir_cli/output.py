@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from .terminal import Listing, say, terminal, visible
-from .trial.view import number
 
 
 class Format(StrEnum):
@@ -321,6 +320,11 @@ def _figure(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+def number(value: float | None, unit: str = "", digits: int = 0) -> str:
+    """A value with its unit, or a dash where it is unknown."""
+    return "–" if value is None else f"{value:,.{digits}f}{unit}"
 
 
 def vector(parallelism: Mapping[str, int] | None) -> str:

@@ -11,8 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from .client import TokenFile, complete_planner, connect
-from .errors import CommandError, InvalidInput
+from .client import CommandError, InvalidInput, TokenFile, complete_planner, connect
 from .output import Format, Json, Output, show
 from .terminal import Listing
 

@@ -20,7 +20,8 @@ from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment
 from tests.unit.deploy.manifests import FOLDER, manifests, rights, role
 from tests.unit.engines.workloads_suite import until
-from weir_cli.doctor import RIGHTS, WEIR, Finding, Kubectl, examine, rights_findings
+from weir_cli.doctor import Finding
+from weir_cli.doctor_kubernetes import RIGHTS, WEIR, Kubectl, examine, rights_findings
 from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads

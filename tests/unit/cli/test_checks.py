@@ -26,7 +26,7 @@ ITEM: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def nothing_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Services do not answer on this machine, where others may run."""
-    monkeypatch.setattr("weir_cli.checks.PORTS", {"monitor": 1, "executor": 1})
+    monkeypatch.setattr("weir_cli.doctor.PORTS", {"monitor": 1, "executor": 1})
 
 
 def answers(server: _Server, *items: dict[str, Any], **dependencies: Any) -> None:
@@ -62,7 +62,7 @@ def test_an_installation_that_works(server: _Server) -> None:
 def test_a_service_beside_knowledge_is_asked(server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """As separate processes on one machine: each dependency that is missing is a line."""
     answers(server, redis={"ok": False, "reason": "no answer within 3 s", "since": None})
-    monkeypatch.setattr("weir_cli.checks.PORTS", {"planner": int(server.url.rpartition(":")[2])})
+    monkeypatch.setattr("weir_cli.doctor.PORTS", {"planner": int(server.url.rpartition(":")[2])})
     done = doctor(server)
     assert done.returncode == 1
     assert "FAIL  knowledge: redis: no answer within 3 s\n      do: docs/how-to/runbook.md" in done.stdout

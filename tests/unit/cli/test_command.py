@@ -21,9 +21,8 @@ import yaml
 from rich.console import Console
 
 from weir_cli.__main__ import main
-from weir_cli.client import Client, application_id
+from weir_cli.client import Client, InvalidInput, Refused, application_id
 from weir_cli.client import seconds as parse_seconds
-from weir_cli.errors import InvalidInput, Refused
 from weir_cli.output import applications_table
 from weir_runtime.http_client import Event
 
@@ -436,8 +435,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> int:
         raise AssertionError("a trial was about to start")
 
-    monkeypatch.setattr("weir_cli.trial.run._run_in", never)
-    monkeypatch.setattr("weir_cli.trial.run._run_folder", never)
+    monkeypatch.setattr("weir_cli.trial_run._run_in", never)
+    monkeypatch.setattr("weir_cli.trial_run._run_folder", never)
 
 
 @pytest.mark.usefixtures("nothing_starts")

@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.deploy.answers import Answers
 from tests.unit.deploy.manifests import rights
-from weir_cli import doctor
-from weir_cli.doctor import Finding, addresses, deployment_findings, documents, job_finding, reviews, right_findings
+from weir_cli import doctor_kubernetes
+from weir_cli.doctor import Finding
+from weir_cli.doctor_kubernetes import addresses, deployment_findings, documents, job_finding, reviews, right_findings
 
 from .test_command import weir
 
@@ -91,7 +92,8 @@ def test_what_is_not_installed_is_said() -> None:
 def test_rights_are_those_of_the_roles() -> None:
     """Verb by verb as in deploy/k8s/target, so that neither grows alone."""
     assert {
-        account: {key: set(verbs) for key, verbs in rights.items()} for account, rights in doctor.RIGHTS.items()
+        account: {key: set(verbs) for key, verbs in rights.items()}
+        for account, rights in doctor_kubernetes.RIGHTS.items()
     } == (rights())
 
 
@@ -154,7 +156,7 @@ def test_the_script_that_connects_says_why_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         places = [f"127.0.0.1:{each.getsockname()[1]}" for each in (listener, closed)]
-        command = [sys.executable, "-c", doctor._CONNECT, *places, "nonsense"]
+        command = [sys.executable, "-c", doctor_kubernetes._CONNECT, *places, "nonsense"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     found = json.loads(done.stdout)
     assert found[places[0]] is None
@@ -175,7 +177,9 @@ def test_the_script_that_lists_policies_has_the_operators_token(tmp_path: Path) 
     with ThreadingHTTPServer(("127.0.0.1", 0), _Policies) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        script = doctor._POLICIES.replace("/run/weir", str(tmp_path)).replace(":8080", f":{server.server_port}")
+        script = doctor_kubernetes._POLICIES.replace("/run/weir", str(tmp_path)).replace(
+            ":8080", f":{server.server_port}"
+        )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
         server.shutdown()
         thread.join()

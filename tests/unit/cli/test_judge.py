@@ -62,7 +62,7 @@ class Servers:
         return Client(server, None, httpx.MockTransport(self), option=option)
 
     def run(self, *arguments: str) -> Any:
-        with mock.patch("weir_cli.judge.connect", self.client):
+        with mock.patch("weir_cli.what_if.connect", self.client):
             return weir("judge", "shop/orders", *arguments)
 
 

@@ -18,8 +18,8 @@ SINCE = f"{int((NOW - timedelta(minutes=30)).timestamp() * 1000)}-0"
 
 def run(events: tuple[Event, ...], *arguments: str) -> Done:
     with (
-        mock.patch("weir_cli.plan.connect", Knowledge(events, after=SINCE).client),
-        mock.patch("weir_cli.plan.SystemClock", lambda: FakeClock(NOW)),
+        mock.patch("weir_cli.recorded.connect", Knowledge(events, after=SINCE).client),
+        mock.patch("weir_cli.recorded.SystemClock", lambda: FakeClock(NOW)),
     ):
         return weir("plan", APP, *arguments)
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.executor.builders import subject
 from tests.unit.executor.driver_suite import OPEN, DriverSuite
-from weir_cli.replay.chart import LABEL, check_place
-from weir_cli.replay.command import _table
+from weir_cli.chart import LABEL, check_place
+from weir_cli.replay import _table
 from weir_contracts import Objective, PlanReply, PlanRequest, Subject
 from weir_contracts.topics import PLANS
 from weir_executor.core import Accepted, Snapshot, Unanswered

@@ -54,8 +54,8 @@ class Knowledge:
 
 def run(knowledge: Knowledge, *arguments: str) -> Done:
     with (
-        mock.patch("weir_cli.replay.command.connect", knowledge.client),
-        mock.patch("weir_cli.replay.command.SystemClock", lambda: FakeClock(NOW)),
+        mock.patch("weir_cli.replay.connect", knowledge.client),
+        mock.patch("weir_cli.replay.SystemClock", lambda: FakeClock(NOW)),
     ):
         return weir("replay", "--recorded", APP, *arguments)
 

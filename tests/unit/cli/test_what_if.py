@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.unit.cli.knowledge import Server
 from tests.unit.cli.test_command import PROJECT, weir
-from weir_cli.errors import InvalidInput
+from weir_cli.client import InvalidInput
 from weir_cli.what_if import what_if_panel
 from weir_predictor.question import InvalidQuestion, parse_load
 
@@ -23,7 +23,7 @@ ANSWER: dict[str, Any] = json.loads(EXAMPLE.read_text())
 
 
 def run(server: Server, *arguments: str) -> Any:
-    with mock.patch("weir_cli.__main__.connect", server.client):
+    with mock.patch("weir_cli.what_if.connect", server.client):
         return weir("what-if", "shop/orders", *arguments)
 
 
@@ -101,7 +101,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_request(tmp_path: Pa
     done = run(server, "--plot", "/nonexist/a.svg")
     assert (done.returncode, server.requests, done.stdout) == (2, [], "")
     assert done.stderr == "weir: --plot: /nonexist/a.svg: there is no folder /nonexist\n"
-    with mock.patch("weir_cli.__main__.save", side_effect=InvalidInput("--plot: the disk is full")):
+    with mock.patch("weir_cli.what_if.save", side_effect=InvalidInput("--plot: the disk is full")):
         done = run(Server(ANSWER), "--plot", str(tmp_path / "a.svg"))
     assert (done.returncode, done.stderr) == (2, "weir: --plot: the disk is full\n")
     assert "It breaks beyond" in done.stdout

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings
 
 from tests.mount import Mount
 from weir_analyzer.settings import AnalyzerSettings
-from weir_cli.doctor import RIGHTS, namespaces_of
+from weir_cli.doctor_kubernetes import RIGHTS, namespaces_of
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.resource import document_of
 from weir_executor.settings import Settings as ExecutorSettings

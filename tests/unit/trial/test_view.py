@@ -3,8 +3,9 @@
 from dataclasses import replace
 from io import StringIO
 
+from weir_cli.output import number
 from weir_cli.terminal import terminal
-from weir_cli.trial.view import Screen, line, number, render, sparkline
+from weir_cli.trial import Screen, line, render, sparkline
 
 SCREEN = Screen(
     elapsed_seconds=12,

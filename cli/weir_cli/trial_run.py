@@ -34,7 +34,7 @@ from testbed.trial.sampler import (
 from testbed.trial.stack import StreamsStack, TrialStack
 from workloads.probe import ProbeError
 
-from .view import SPARKLINE_WIDTH, Screen, line, render
+from .trial import SPARKLINE_WIDTH, Screen, line, render
 
 DATA = (
     "kafka/kafka-data",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from weir_cli.errors import InvalidInput
 from weir_replay import figure
+
+from .client import InvalidInput
 
 if TYPE_CHECKING:
     from weir_replay.run import Point

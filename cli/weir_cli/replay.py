@@ -11,16 +11,25 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from weir_cli.client import LOCAL, Server, TokenFile, application_id, complete_application, connect, seconds
-from weir_cli.client import duration as parse_duration
-from weir_cli.errors import InvalidInput
-from weir_cli.output import Format, show
-from weir_cli.terminal import Progress, terminal
 from weir_runtime.clock import SystemClock
 from weir_runtime.http_client import Event
 
 from . import recorded as history
 from .chart import LABEL, WIDTH, charts, check_place, save
+from .client import (
+    LOCAL,
+    TRACE,
+    InvalidInput,
+    Server,
+    TokenFile,
+    application_id,
+    complete_application,
+    connect,
+    in_seconds,
+)
+from .client import duration as parse_duration
+from .output import Format, show
+from .terminal import Progress, terminal
 
 if TYPE_CHECKING:
     from weir_contracts import PlanReply, PlanRequest
@@ -34,10 +43,7 @@ _OF_RECORDED = ("since", "export", "server", "token_file")
 
 def replay(
     context: typer.Context,
-    trace: Annotated[
-        str | None,
-        typer.Option(help="step, sine, spike, the name of a bundled recording, or a CSV file (timestamp,value)."),
-    ] = None,
+    trace: Annotated[str | None, TRACE] = None,
     recorded: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +68,9 @@ def replay(
     ] = None,
     interval: Annotated[
         float | None,
-        typer.Option(
-            parser=seconds("--interval"),
-            metavar="DURATION",
-            help="Seconds between two scrapes; by default the policy's, else 10 to 60, by the length of the replay and the "
+        in_seconds(
+            "--interval",
+            "Seconds between two scrapes; by default the policy's, else 10 to 60, by the length of the replay and the "
             "recording (see replay/README.md).",
         ),
     ] = None,
@@ -73,10 +78,9 @@ def replay(
     peak_rate: Annotated[float, typer.Option(help="Records/s at the trace's highest point.")] = 2400.0,
     duration: Annotated[
         float | None,
-        typer.Option(
-            parser=seconds("--duration"),
-            metavar="DURATION",
-            help="Simulated time, in seconds or such as 1h; by default a recording's first day, else 20 minutes.",
+        in_seconds(
+            "--duration",
+            "Simulated time, in seconds or such as 1h; by default a recording's first day, else 20 minutes.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise in the readings.")] = 0,

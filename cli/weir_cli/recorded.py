@@ -1,27 +1,116 @@
-"""`weir replay --recorded`: an application's stored history, from the server or from a file, and the decisions that would
-be others today."""
+"""Decisions on an application's stored messages: `weir plan` on its last request, `weir replay --recorded` on its history
+from the server or from a file, with the decisions that would be others today.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from weir_cli.client import Client
-from weir_cli.errors import InvalidInput
-from weir_cli.terminal import Listing
+from weir_runtime.clock import SystemClock
 from weir_runtime.http_client import Event
 
+from . import output as tables
+from .client import LOCAL, Client, InvalidInput, Server, TokenFile, application_id, complete_application, connect
+from .output import Format, Output, show
+from .terminal import Listing
+
 if TYPE_CHECKING:
+    from weir_contracts import PlanRequest
     from weir_replay.recorded import Changed, Comparison
 
 MAX_LINES = 100
 """Differences in a table; programs get all."""
 MAX_LINE_CHARACTERS = 16_000_000
+_HISTORY = timedelta(minutes=30)
+"""History that the last request is built from: more than the observations and plans that a planner receives."""
+
+
+def plan(
+    application: Annotated[
+        str | None,
+        typer.Argument(
+            help="namespace/name; a name alone is in the namespace default.",
+            show_default=False,
+            autocompletion=complete_application,
+        ),
+    ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(help="File with a PlanRequest as JSON, as --save writes it, instead of an application."),
+    ] = None,
+    planner: Annotated[str | None, typer.Option(help="Built-in or installed planner; default: the policy's.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the application's request to this file (.json).")] = None,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the decision of a planner and the guards on what was last known of an application. Changes nothing.
+
+    With --request the command reads what was known from a file and needs no server.
+    """
+    from weir_planner.core.decide import plan_offline
+
+    if (application is None) == (request is None):
+        raise InvalidInput("name either an application or --request with a file")
+    if request is not None:
+        if save is not None:
+            raise InvalidInput("--save: is for an application only")
+        found = _read(request)
+    else:
+        assert application is not None  # noqa: S101 - see above
+        found = _last(application_id(application), server, token_file)
+        if save is not None:
+            _save(found, save)
+    try:
+        decided = plan_offline(found, planner)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    document = decided.model_dump(mode="json")
+    cycle = {"correlation_id": decided.observation_id, "plan": document}
+    show(document, output, lambda: tables.cycle_panel(cycle, verbose=True))
+
+
+def _read(path: Path) -> "PlanRequest":
+    from pydantic import ValidationError
+
+    from weir_contracts import InvalidDocument, PlanRequest
+
+    try:
+        return PlanRequest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"--request: {path}: {error.strerror}") from None
+    except ValidationError as error:
+        raise InvalidInput(f"--request: {path}: {InvalidDocument.of(error)}") from None
+
+
+def _last(application: str, server: str, token_file: Path | None) -> "PlanRequest":
+    from weir_replay.recorded import InvalidRecording, last_request
+
+    events = stored_events(connect(server, token_file), application, SystemClock().now() - _HISTORY)
+    try:
+        found = last_request(events, application)
+    except InvalidRecording as error:
+        raise InvalidInput(f"{application}: {error}") from None
+    if found is None:
+        raise InvalidInput(f"{application}: no analysis is stored of the last {_HISTORY.total_seconds() / 60:.0f} min")
+    return found
+
+
+def _save(request: "PlanRequest", path: Path) -> None:
+    try:
+        path.write_text(request.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"--save: {path}: {error.strerror}") from None
+
+
+# -- the whole history -------------------------------------------------------------------------------------------------
 
 
 def stored_events(client: Client, application: str, since: datetime | None = None) -> Iterator[Event]:

@@ -1,1 +1,0 @@
-"""`weir replay`: the loop on a simulated application, in simulated time."""
