@@ -11,10 +11,10 @@ from testbed.kubernetes_access import Access as UserAccess
 from testbed.process import free_port
 from tests.kubernetes.workers import GROUP, worker
 from tests.kubernetes.workloads import deployment
-from tests.unit.executor.kubernetes_rig import chain_subject, group_subject, service_subject
-from tests.unit.executor.memory_cluster import MemoryDriver
-from tests.unit.executor.pod_groups import GROUP as CONSUMERS
-from tests.unit.executor.pod_groups import PodGroup, PodProcess, no_pods
+from tests.unit.engines.kubernetes.pod_groups import GROUP as CONSUMERS
+from tests.unit.engines.kubernetes.pod_groups import PodGroup, PodProcess, no_pods
+from tests.unit.engines.kubernetes.rig import chain_subject, group_subject, service_subject
+from tests.unit.engines.memory_jobs import MemoryDriver
 from weir_contracts import Parallelism, Subject
 from weir_engines.driver import Fence, Snapshot, TargetChanged, Unfenced
 from weir_engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi

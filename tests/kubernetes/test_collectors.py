@@ -12,7 +12,7 @@ from testbed import kubernetes_access
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import free_port
 from tests.kubernetes.workloads import deployment
-from tests.unit.engines.workloads_suite import WorkloadsSuite, World, until
+from tests.unit.engines.kubernetes.workloads_suite import WorkloadsSuite, World, until
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.application import WorkloadRef
 from weir_engines.engine import Engines, Resources

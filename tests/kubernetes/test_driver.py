@@ -13,11 +13,11 @@ from testbed.kubernetes_access import Access
 from tests.kubernetes.rigs import DEADLINE_SECONDS, RULES, ApiRig, Elsewhere, GroupApiRig
 from tests.kubernetes.workers import WorkerController, define, definition
 from tests.kubernetes.workloads import deployment
-from tests.unit.executor.driver_suite import OPEN
-from tests.unit.executor.group_pods_suite import GroupPodsSuite
-from tests.unit.executor.kubernetes_rig import service_subject
-from tests.unit.executor.restart_suite import RestartSuite, letting
-from tests.unit.executor.workload_suite import ServiceSuite
+from tests.unit.engines.driver_suite import OPEN
+from tests.unit.engines.kubernetes.driver_suite import ServiceSuite
+from tests.unit.engines.kubernetes.group_pods_suite import GroupPodsSuite
+from tests.unit.engines.kubernetes.rig import service_subject
+from tests.unit.engines.restart_suite import RestartSuite, letting
 from weir_engines.driver import Accepted, Refusal, Rejected, Snapshot, TargetChanged
 
 

@@ -19,7 +19,7 @@ from testbed.process import TestbedError, wait_until
 from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment
 from tests.unit.deploy.manifests import FOLDER, manifests, rights, role
-from tests.unit.engines.workloads_suite import until
+from tests.unit.engines.kubernetes.workloads_suite import until
 from weir_cli.doctor import Finding
 from weir_cli.doctor_kubernetes import RIGHTS, WEIR, Kubectl, examine, rights_findings
 from weir_contracts.application import WorkloadRef

@@ -15,8 +15,8 @@ from testbed.kubernetes_access import Access
 from tests.kubernetes.rigs import RULES as RIGHTS
 from tests.kubernetes.rigs import ApiRig, Elsewhere
 from tests.kubernetes.workloads import deployment
+from tests.unit.engines.kubernetes.rig import kubernetes_policy
 from tests.unit.executor.builders import plan
-from tests.unit.executor.kubernetes_rig import kubernetes_policy
 from weir_contracts import Outcome, Plan
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 from weir_executor.core.rules import Rules

@@ -16,9 +16,9 @@ from tests.kubernetes.rigs import api
 from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment
 from tests.unit.deploy.manifests import FOLDER, named
+from tests.unit.engines.kubernetes.pod_groups import PodGroup, no_pods
+from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import plan
-from tests.unit.executor.memory_cluster import MemoryDriver
-from tests.unit.executor.pod_groups import PodGroup, no_pods
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.resources_suite import accepted, condition
 from tests.unit.knowledge.test_api import Catalogue

@@ -15,7 +15,7 @@ import pytest
 
 from testbed.bootstrap import PROJECT
 from testbed.kafka import SASL_USER, KafkaBroker
-from tests.unit.executor.memory_endpoint import PATH, Supervisor, endpoint_policy
+from tests.unit.engines.endpoint.memory_endpoint import PATH, Supervisor, endpoint_policy
 from weir_contracts import KafkaSignals, policy_of
 from weir_engines.driver import DepartedMember, Evicted, Snapshot, Unanswered
 from weir_engines.endpoint.driver import EndpointDriver

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.integration.executor.conftest import RealJob, reset, until, vector
-from tests.unit.executor.driver_suite import OPEN, DriverSuite
+from tests.unit.engines.driver_suite import OPEN, DriverSuite
 from weir_contracts import Subject
 from weir_engines.driver import Accepted, Snapshot
 from weir_engines.flink.driver import FlinkDriver

@@ -9,8 +9,8 @@ import pytest
 
 from testbed.kafka import KafkaBroker
 from tests.integration.executor.conftest import RealJob, reset, until, vector
+from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
-from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
 from weir_engines.driver import Unfenced

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
+from tests.unit.engines.flink.collector_suite import PROCESSED
 from tests.unit.monitor.builders import policy
-from tests.unit.monitor.flink_suite import PROCESSED
 from weir_contracts import ScalingPolicy
 
 PARTITIONS = 4

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.integration.monitor.conftest import PARTITIONS, RealJob, Stage
-from tests.unit.monitor.flink_suite import PROCESSED
+from tests.unit.engines.flink.collector_suite import PROCESSED
 from weir_contracts import Observation, OperatorReading, PartitionReading, ScalingPolicy
 from weir_engines.engine import Engines, Resources
 from weir_monitor.applications import ApplicationCollector, Collectors

@@ -7,8 +7,8 @@ import pytest
 
 from testbed.process import free_port
 from tests.integration.monitor.conftest import RealJob, Stage
+from tests.unit.engines.flink.collector_suite import FlinkSuite
 from tests.unit.monitor.builders import policy
-from tests.unit.monitor.flink_suite import FlinkSuite
 from weir_engines.flink.collector import FlinkCollector
 from weir_engines.flink.readings import FlinkReadings
 

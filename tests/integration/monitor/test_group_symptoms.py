@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.streams import StreamsInstance, StreamsSettings
-from tests.unit.monitor.group_suite import PARTITIONS, counted, of
-from tests.unit.monitor.test_groups import subject
+from tests.unit.engines.kafka.collector_suite import PARTITIONS, counted, of
+from tests.unit.engines.kafka.test_collector import subject
 from weir_analyzer.core import AnalyzerState, advance
 from weir_contracts import Analysis, Observation, ScalingPolicy, Symptom, parse_policy
 from weir_engines.kafka.brokers import KafkaBrokers

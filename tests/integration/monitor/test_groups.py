@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from testbed.kafka import SASL_USER, KafkaBroker
 from testbed.process import free_port
-from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
-from tests.unit.monitor.test_groups import subject
+from tests.unit.engines.kafka.collector_suite import PARTITIONS, GroupSuite
+from tests.unit.engines.kafka.test_collector import subject
 from weir_contracts import parse_policy
 from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.brokers import KafkaBrokers

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from tests.integration.monitor.conftest import Log
-from tests.unit.monitor.brokers_suite import BrokersSuite
+from tests.unit.engines.kafka.brokers_suite import BrokersSuite
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.brokers import KafkaBrokers
 from weir_engines.kafka.partitions import Brokers, BrokersAway, Offsets

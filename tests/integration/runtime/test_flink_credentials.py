@@ -12,7 +12,7 @@ from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
 from testbed.kubernetes_access import Authority
 from tests.integration.monitor.conftest import RealJob
-from tests.unit.executor.driver_suite import OPEN
+from tests.unit.engines.driver_suite import OPEN
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_engines.driver import Accepted, Rejected
 from weir_engines.flink.collector import FlinkCollector

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from tests.unit.cli.test_command import Done, weir
+from tests.unit.engines.driver_suite import OPEN, DriverSuite
 from tests.unit.executor.builders import subject
-from tests.unit.executor.driver_suite import OPEN, DriverSuite
 from weir_cli.chart import LABEL, check_place
 from weir_cli.replay import _table
 from weir_contracts import Objective, PlanReply, PlanRequest, Subject

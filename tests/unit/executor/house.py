@@ -9,8 +9,8 @@ from uuid import UUID, uuid5
 from pydantic import BaseModel
 
 from tests.sentences import assert_reads_well
+from tests.unit.engines.memory_jobs import MemoryDriver, MemoryJob
 from tests.unit.executor.builders import BEFORE, NOON, SPACE, TOPOLOGY, WANTED, plan, policy
-from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
 from weir_contracts import Analysis, Outcome, Parallelism, Plan
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
 from weir_engines.driver import Driver

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.engines.endpoint.memory_endpoint import GROUP, MemoryGroups, Supervisor, endpoint_policy
 from tests.unit.executor.builders import plan
 from tests.unit.executor.house import APP, House
-from tests.unit.executor.memory_endpoint import GROUP, MemoryGroups, Supervisor, endpoint_policy
 from weir_contracts.topics import PLANS, POLICIES
 from weir_engines.endpoint.driver import EndpointDriver
 

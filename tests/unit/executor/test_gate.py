@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.engines.kubernetes.rig import reactive_policy
 from tests.unit.executor.builders import (
     ATTEMPT,
     BEFORE,
@@ -23,7 +24,6 @@ from tests.unit.executor.builders import (
     reading,
     snapshot,
 )
-from tests.unit.executor.kubernetes_rig import reactive_policy
 from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 from weir_engines.driver import Refusal
 from weir_executor.core.gate import Context, admit, still_wanted

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from tests.unit.executor.driver_suite import OPEN
-from tests.unit.executor.kubernetes_rig import GroupRig
-from tests.unit.executor.pod_groups import GROUP, PodProcess
+from tests.unit.engines.driver_suite import OPEN
+from tests.unit.engines.kubernetes.pod_groups import GROUP, PodProcess
+from tests.unit.engines.kubernetes.rig import GroupRig
 from tests.unit.executor.test_kubernetes_stories import KubernetesHouse
 from weir_engines.driver import Rejected, Snapshot, Unanswered
 from weir_engines.kafka.members import GroupMember, GroupReading

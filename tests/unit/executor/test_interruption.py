@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.effort import some
+from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
-from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_contracts import Outcome
 from weir_engines.driver import Accepted, Refusal, Rejected, Unanswered
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.unit.engines.kubernetes.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
+from tests.unit.engines.kubernetes.pod_groups import PodGroup, PodProcess
+from tests.unit.engines.kubernetes.rig import kubernetes_policy
 from tests.unit.executor.builders import JOB, TOPOLOGY, plan
 from tests.unit.executor.house import APP, House
-from tests.unit.executor.kubernetes_rig import kubernetes_policy
-from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
-from tests.unit.executor.pod_groups import PodGroup, PodProcess
 from weir_contracts import Parallelism
 from weir_contracts.topics import PLANS, POLICIES
 from weir_engines.kubernetes.driver import KubernetesDriver

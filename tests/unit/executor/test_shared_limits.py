@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import NOON, RULES, WANTED, action, after
 from tests.unit.executor.house import House
-from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_contracts import ActionState, Outcome, precedes
 from weir_contracts.outcome import FORGOTTEN_AFTER
 from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
-from tests.unit.monitor.builders import recorded
-from tests.unit.monitor.fake_flink import task_managers_answer
+from tests.unit.engines.flink.fake_rest import recorded, task_managers_answer
 
 JOB = str(recorded("job")["jid"])
 FILES = {

@@ -1,18 +1,10 @@
 """Values for the monitor's tests."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 from weir_contracts import ScalingPolicy, parse_policy
 
 URL = "http://127.0.0.1:8081"
-_RECORDED = Path(__file__).parent / "recorded"
-
-
-def recorded(name: str) -> Any:
-    """An answer of a Flink 2.2.1 cluster that ran the sample job, as it came."""
-    return json.loads((_RECORDED / f"{name}.json").read_text())
 
 
 def policy(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.engines.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
 from tests.unit.monitor.builders import kafka_signals, policy
-from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
 from weir_contracts import Observation, Problem, ended_observation, parse_policy
 from weir_engines.flink.metrics import SourceOffsets
 from weir_engines.flink.readings import FlinkReadings, scrape_of

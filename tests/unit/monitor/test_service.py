@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.unit.engines.memory_sources import MemoryFlink
 from tests.unit.monitor.builders import policy
-from tests.unit.monitor.memory_sources import MemoryFlink
 from weir_contracts import DeadLetter, Observation, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, POLICIES
 from weir_monitor.core import Readings

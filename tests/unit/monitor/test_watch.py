@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from tests.unit.engines.memory_sources import MemoryFlink
 from tests.unit.monitor.builders import policy
-from tests.unit.monitor.memory_sources import MemoryFlink
 from tests.unit.monitor.virtual_time import VirtualTime
 from weir_contracts import Observation, ScalingPolicy
 from weir_engines.scrape import PartitionOffsets

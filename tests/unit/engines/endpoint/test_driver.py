@@ -13,10 +13,10 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.unit.engines.driver_suite import OPEN, SKEW, DriverSuite, Rig
+from tests.unit.engines.endpoint.memory_endpoint import GROUP, PATH, MemoryGroups, Supervisor, endpoint_subject
+from tests.unit.engines.restart_suite import RestartSuite, letting, ref
 from tests.unit.executor.builders import NOON
-from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
-from tests.unit.executor.memory_endpoint import GROUP, PATH, MemoryGroups, Supervisor, endpoint_subject
-from tests.unit.executor.restart_suite import RestartSuite, letting, ref
 from weir_contracts import Parallelism
 from weir_contracts.export import endpoint_openapi
 from weir_engines.driver import Accepted, Evicted, Rejected, Snapshot, TargetChanged, Unanswered
@@ -174,7 +174,7 @@ def _check(document: dict[str, Any], name: str, instance: object) -> None:
 
 async def test_client_and_reference_server_keep_to_the_document() -> None:
     """Each request and each response of a scale-out has a described status and a valid body; token as described."""
-    published = Path(__file__).parents[3] / "docs" / "reference" / "endpoint.openapi.json"
+    published = Path(__file__).parents[4] / "docs" / "reference" / "endpoint.openapi.json"
     document = json.loads(published.read_text())
     assert document == json.loads(json.dumps(endpoint_openapi()))
     rig = memory_rig(token=TOKEN)

@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.unit.monitor.brokers_suite import BrokersSuite
-from tests.unit.monitor.memory_sources import MemoryBrokers
+from tests.unit.engines.kafka.brokers_suite import BrokersSuite
+from tests.unit.engines.memory_sources import MemoryBrokers
 from weir_contracts import KafkaSignals
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.partitions import KafkaReadings, PartitionCollector, resolve

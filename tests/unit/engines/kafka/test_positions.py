@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.monitor.brokers_suite import ODD_TIMESTAMPS
+from tests.unit.engines.kafka.brokers_suite import ODD_TIMESTAMPS
+from tests.unit.engines.memory_sources import MemoryBrokers, MemoryFlink
 from tests.unit.monitor.builders import kafka_signals, policy
-from tests.unit.monitor.memory_sources import MemoryBrokers, MemoryFlink
 from weir_analyzer.core import AnalyzerState, advance
 from weir_contracts import Analysis, Observation, PartitionReading
 from weir_engines.kafka.assignment import Place

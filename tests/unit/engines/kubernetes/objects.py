@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.unit.engines.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
 from weir_contracts.application import KubernetesTarget, Workload
 from weir_engines.kubernetes.discovery import Kind
 

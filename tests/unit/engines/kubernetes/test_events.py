@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.engines.test_kubernetes_parsing import DEPLOYMENT, STATEFUL_SET, deployment, parsed
+from tests.unit.engines.kubernetes.test_parsing import DEPLOYMENT, STATEFUL_SET, deployment, parsed
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.polled import CreateFailures, create_failure
 from weir_engines.kubernetes.workloads import WorkloadReading

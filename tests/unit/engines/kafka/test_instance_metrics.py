@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.engines import streams_bytes as written
-from tests.unit.engines.test_kafka_streams_metrics import PAGE
-from tests.unit.monitor.memory_sources import MemoryBrokers
-from tests.unit.monitor.test_groups import subject
+from tests.unit.engines.kafka import streams_bytes as written
+from tests.unit.engines.kafka.test_collector import subject
+from tests.unit.engines.kafka.test_metrics import PAGE
+from tests.unit.engines.memory_sources import MemoryBrokers
 from weir_contracts import EndpointTarget
 from weir_contracts.application import InstanceMetrics as Endpoint
 from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, controlled, pod, target, workload
+from tests.unit.engines.driver_suite import OPEN, DriverSuite
+from tests.unit.engines.kubernetes.driver_suite import ServiceSuite
+from tests.unit.engines.kubernetes.group_pods_suite import GroupPodsSuite
+from tests.unit.engines.kubernetes.objects import NAMESPACE, cluster, controlled, pod, target, workload
+from tests.unit.engines.kubernetes.rig import FlinkRig, GroupRig, MemoryRig
+from tests.unit.engines.restart_suite import RestartSuite, letting
 from tests.unit.executor.builders import NOON, TOPOLOGY
-from tests.unit.executor.driver_suite import OPEN, DriverSuite
-from tests.unit.executor.group_pods_suite import GroupPodsSuite
-from tests.unit.executor.kubernetes_rig import FlinkRig, GroupRig, MemoryRig
-from tests.unit.executor.restart_suite import RestartSuite, letting
-from tests.unit.executor.workload_suite import ServiceSuite
 from weir_contracts import Pod, WorkloadStatus
 from weir_engines.driver import Accepted, Evicted, Refusal, Rejected
 from weir_engines.kubernetes.cluster import Replicas

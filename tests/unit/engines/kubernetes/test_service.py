@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.engines.kubernetes_objects import CREW, NAMESPACE, cluster, controlled, pod, target, workload
-from tests.unit.engines.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.objects import CREW, NAMESPACE, cluster, controlled, pod, target, workload
 from weir_contracts import MAX_COUNT
 from weir_contracts.application import KubernetesTarget, ServiceApplication, ServiceSignals
 from weir_engines.kubernetes.cluster import WorkloadsReading

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.engines.memory_cluster import MemoryCluster
-from tests.unit.executor.memory_cluster import MemoryDriver
-from tests.unit.executor.pod_groups import PodProcess
+from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.pod_groups import PodProcess
+from tests.unit.engines.memory_jobs import MemoryDriver
 from weir_contracts import Subject
 from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed, Call

@@ -9,15 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.unit.engines.test_flink import DEFAULT_SCHEDULER, NO_SUCH_JOB, refusal
+from tests.unit.engines.flink.fake_cluster import FakeFlink
+from tests.unit.engines.flink.test_responses import DEFAULT_SCHEDULER, NO_SUCH_JOB, refusal
+from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
-from tests.unit.executor.fake_flink import FakeFlink
-from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_engines.driver import Rejected, Unanswered, Unfenced
 from weir_engines.flink.driver import MAX_ANSWER_BYTES, FlinkDriver
 from weir_runtime.clock import FakeClock
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parent / "recorded" / "driver"
 REAL_JOB = "5ccd81b6e34f5a1a600a6ab743d937c8"
 
 

@@ -3,8 +3,8 @@
 from datetime import timedelta
 from typing import Any, Protocol
 
-from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
-from tests.unit.executor.pod_groups import GROUP, PodGroup
+from tests.unit.engines.driver_suite import OPEN, SKEW, DriverSuite, Rig
+from tests.unit.engines.kubernetes.pod_groups import GROUP, PodGroup
 from weir_contracts import Parallelism
 from weir_engines.driver import Accepted, Evicted, TargetChanged, Unanswered
 from weir_engines.kubernetes.driver import Answer

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.unit.executor.memory_cluster import MemoryDriver, MemoryJob
+from tests.unit.engines.memory_jobs import MemoryDriver, MemoryJob
 from weir_contracts import Subject
 from weir_engines.driver import Rejected, Snapshot, Unfenced
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.unit.engines.kubernetes_objects import CREW, NAMESPACE, pod, workload
-from tests.unit.engines.memory_cluster import MemoryCluster
-from tests.unit.engines.workloads_suite import WorkloadsSuite, World
+from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.objects import CREW, NAMESPACE, pod, workload
+from tests.unit.engines.kubernetes.workloads_suite import WorkloadsSuite, World
 from weir_engines.kubernetes.cluster import WorkloadReader
 
 

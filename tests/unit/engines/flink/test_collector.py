@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from tests.unit.monitor.builders import policy, recorded
-from tests.unit.monitor.fake_flink import TASK_MANAGER, FakeFlink
-from tests.unit.monitor.flink_suite import PROCESSED, FlinkSuite
-from tests.unit.monitor.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
+from tests.unit.engines.flink.collector_suite import PROCESSED, FlinkSuite
+from tests.unit.engines.flink.fake_rest import TASK_MANAGER, FakeFlink, recorded
+from tests.unit.engines.memory_sources import JOB_ID, MAP, SOURCE, MemoryFlink
+from tests.unit.monitor.builders import policy
 from weir_contracts import Problem
 from weir_engines.flink import collector as flink_adapter
 from weir_engines.flink import metrics

@@ -3,18 +3,25 @@
 Like the real one it gathers metrics only when asked for some, and answers that request from what it had before.
 """
 
+import json
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.unit.monitor.builders import recorded
-from tests.unit.monitor.memory_sources import JOB_ID, SOURCE, MemoryFlink
+from tests.unit.engines.memory_sources import JOB_ID, SOURCE, MemoryFlink
 from weir_engines.flink.metrics import SourceOffsets
 from weir_engines.flink.topology import Job
 
+_RECORDED = Path(__file__).parent / "recorded" / "collector"
 Broken = tuple[int, bytes] | Callable[[httpx.Request], httpx.Response]
+
+
+def recorded(name: str) -> Any:
+    """An answer of a Flink 2.2.1 cluster that ran the sample job, as it came."""
+    return json.loads((_RECORDED / f"{name}.json").read_text())
 
 
 def _ms(at: datetime | None) -> int:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.monitor.builders import recorded
+from tests.unit.engines.flink.fake_rest import recorded
 from weir_engines.flink import metrics, rescale, topology
 from weir_engines.flink.readings import FlinkReadings, scrape_of
 from weir_engines.flink.rest import Unreadable, flink_seconds, reason

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.unit.engines.driver_suite import OPEN, DriverSuite
+from tests.unit.engines.flink.fake_cluster import FakeFlink
+from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import BEFORE, JOB, NOON, TOPOLOGY, WANTED, subject
-from tests.unit.executor.driver_suite import OPEN, DriverSuite
-from tests.unit.executor.fake_flink import FakeFlink
-from tests.unit.executor.memory_cluster import MemoryDriver
 from weir_engines.driver import Accepted, Driver, Snapshot, TargetChanged
 from weir_engines.flink.driver import FlinkDriver
 from weir_runtime.clock import FakeClock

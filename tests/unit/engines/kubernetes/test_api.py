@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
-from tests.unit.engines.kubernetes_objects import pod
+from tests.unit.engines.kubernetes.objects import pod
 from weir_contracts.application import WorkloadRef
 from weir_engines.kubernetes import api as module
 from weir_engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from tests.unit.executor.driver_suite import OPEN, SKEW, DriverSuite, Rig
+from tests.unit.engines.driver_suite import OPEN, SKEW, DriverSuite, Rig
 from weir_contracts import Parallelism
 from weir_engines.driver import Accepted, TargetChanged, Unanswered
 from weir_engines.kubernetes.driver import Answer

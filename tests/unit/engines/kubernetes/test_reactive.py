@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.engines.kubernetes.rig import FlinkRig, reactive_policy
 from tests.unit.executor.builders import TOPOLOGY, after, analysis, deployment, policy, snapshot
-from tests.unit.executor.kubernetes_rig import FlinkRig, reactive_policy
 from weir_contracts import Operator, Parallelism, RescaleSettings, Topology, Unit
 from weir_engines.driver import Rejected
 from weir_engines.kubernetes.reactive import unfit

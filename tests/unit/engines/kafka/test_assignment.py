@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from tests.effort import some
-from tests.unit.engines import streams_bytes as written
+from tests.unit.engines.kafka import streams_bytes as written
 from weir_contracts import PartitionReading
 from weir_engines.kafka.assignment import MAX_BYTES, Task, Undecodable, assigned, process_of, subscribed, tasks_of
 from weir_engines.kafka.group import DescribedGroup, DescribedMember, Membership, membership

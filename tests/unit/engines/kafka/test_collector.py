@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.engines import streams_bytes as written
-from tests.unit.monitor.group_suite import PARTITIONS, GroupSuite
-from tests.unit.monitor.memory_sources import MemoryBrokers
+from tests.unit.engines.kafka import streams_bytes as written
+from tests.unit.engines.kafka.collector_suite import PARTITIONS, GroupSuite
+from tests.unit.engines.memory_sources import MemoryBrokers
 from weir_contracts import Subject, parse_policy
 from weir_engines.kafka.collector import GroupCollector
 from weir_engines.kafka.group import DescribedGroup, DescribedMember

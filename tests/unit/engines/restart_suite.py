@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.unit.executor.driver_suite import OPEN, Closed, Rig
+from tests.unit.engines.driver_suite import OPEN, Closed, Rig
 from weir_contracts import InstanceRef, Subject
 from weir_engines.driver import Accepted, Refusal, RunningInstance, Snapshot, Unanswered
 

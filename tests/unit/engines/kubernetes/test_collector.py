@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.unit.engines.kubernetes_objects import NAMESPACE, cluster, pod, workload
-from tests.unit.engines.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
+from tests.unit.engines.kubernetes.objects import NAMESPACE, cluster, pod, workload
 from weir_analyzer.core import advance
 from weir_contracts import Observation, ScalingPolicy, parse_policy
 from weir_engines.engine import Engines, Resources

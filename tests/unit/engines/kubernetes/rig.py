@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.unit.engines.kubernetes.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
+from tests.unit.engines.kubernetes.pod_groups import GROUP, PodGroup, PodProcess
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY
-from tests.unit.executor.memory_kubernetes import NAMESPACE, MemoryKubernetes, TaskManagers
-from tests.unit.executor.pod_groups import GROUP, PodGroup, PodProcess
 from weir_contracts import Application, Parallelism, ScalingPolicy, Signals, Subject, Target, parse_policy
 from weir_engines.driver import Fence, Snapshot, Unfenced
 from weir_engines.kubernetes.driver import Answer, KubernetesDriver
