@@ -3,6 +3,7 @@
 Policies use camelCase and durations such as `30s`; all other messages use snake_case with units in the names.
 """
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -231,10 +232,10 @@ class ScalingPolicy(Document):
         application = self.spec.application or Application(service=ServiceApplication())
         return Subject(self.application, application, self.spec.target, self.spec.signals)
 
-    @property
-    def service(self) -> ServiceApplication | None:
-        """The service that the application is: so are workloads of Kubernetes by default; None for another engine."""
-        return self.subject.application.service
+    def counts_records(self, operator: str, sources: Collection[str]) -> bool:
+        """Return whether something counts an operator's records: its engine, or else a signal of the policy."""
+        service = self.subject.application.service
+        return service is None or service.signals_of(operator, sources).processed is not None
 
     @property
     def urls(self) -> list[tuple[str, AnyHttpUrl]]:

@@ -1,4 +1,4 @@
-"""Flink's metrics: aggregates of a vertex over its subtasks, and offsets of a source."""
+"""Flink's metrics: aggregates of a vertex over its subtasks, offsets of a source, and TaskManagers as replicas."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""REST API of one Flink cluster over an HTTP client that the caller creates, limits and closes."""
+"""REST API of one Flink cluster over an HTTP client that the caller creates, limits and closes; the values in its responses.
+
+A missing optional value is `None`; a value of the wrong form raises `Unreadable` with its place.
+"""
 
 import asyncio
 import re

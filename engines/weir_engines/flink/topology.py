@@ -1,4 +1,4 @@
-"""Graph and counters of a job, from `GET /jobs/overview` and `GET /jobs/:id`."""
+"""Graph, counters and health of a job, from `GET /jobs/overview` and `GET /jobs/:id`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Collector of a consumer group from its brokers: the coordinator's view of the group, and offsets of its topics."""
+"""Collector of a consumer group: the coordinator's view of it, offsets of its topics, and its instances' metrics endpoints.
+
+The endpoints' addresses come from the policy's endpoint target, else from the group: the host of each member, as the
+brokers see it. No text of an endpoint's response is passed on.
+"""
 
 import asyncio
 import re

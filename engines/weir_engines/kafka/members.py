@@ -1,4 +1,7 @@
-"""Consumer group as an action sees it: which instance each member belongs to, who is missing, who has departed. Pure."""
+"""Consumer group as an action sees it: which instance each member belongs to, who is missing, who has departed.
+
+The group is the one operator of its deployment, whatever runs its instances. Pure, with the port to coordinators.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

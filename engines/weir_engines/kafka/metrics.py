@@ -1,7 +1,7 @@
-"""Metrics of one Kafka Streams instance: Prometheus' text format, as the JMX exporter writes the beans.
+"""Metrics of one Kafka Streams instance: Prometheus' text format, as the JMX exporter writes the beans; its threads' busy time.
 
 Only lines of the metrics that are used are parsed, so that an endpoint with all beans of a hundred tasks is read in a
-few milliseconds.
+few milliseconds. A thread is busy while it does not wait for brokers, by differences of its counters.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""Readings of one group at one instant, and the `Scrape` that they amount to."""
+"""Readings of one group at one instant, the `Scrape` that they amount to, and what single readings do not show: run,
+throughput and commit interval."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""The knowledge service as the executor asks it: the policy in force, and the action by compare-and-swap."""
+"""The knowledge service as the executor asks it: the policy in force, and the action by compare-and-swap.
+
+Over HTTP, or in memory for tests and for running the loop in one process: both pass one suite.
+"""
 
 import json
 from contextlib import suppress

@@ -15,7 +15,6 @@ from weir_contracts import (
     PastAction,
     PolicySpec,
     Recommendation,
-    ServiceApplication,
     Topology,
     UsualArrivals,
     bounded,
@@ -66,12 +65,7 @@ class Context:
 
     def counts_records(self, name: str) -> bool:
         """Return whether the policy says how to count an operator's records: a service may have CPU alone."""
-        service = self._service
-        return service is None or service.signals_of(name, self.topology.sources).processed is not None
-
-    @cached_property
-    def _service(self) -> ServiceApplication | None:
-        return self.request.policy.service
+        return self.request.policy.counts_records(name, self.topology.sources)
 
     def load(self, name: str) -> float | None:
         """Return an operator's demand over its capacity as it runs; None if either is unknown."""
