@@ -3,15 +3,7 @@
 from datetime import datetime
 
 from weir_contracts import Parallelism, Subject, changes
-from weir_engines.driver import Fence, WithoutGroups
-from weir_executor.core import (
-    Accepted,
-    Refusal,
-    Rejected,
-    Snapshot,
-    Unanswered,
-    contested,
-)
+from weir_engines.driver import Accepted, Fence, Refusal, Rejected, Snapshot, Unanswered, WithoutGroups, contested
 from weir_runtime.clock import Clock
 
 from .simulator import Simulation

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from weir_contracts import KafkaSignals, Observation, ScalingPolicy, Subject
 from weir_contracts.plugins import EndpointRequest, EndpointRestart
+from weir_engines.driver import DepartedMember
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector, MetricsReadings
 from weir_engines.kafka.group import DescribedGroup, DescribedMember
@@ -17,7 +18,6 @@ from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_engines.kafka.metrics import InstanceMetrics, ThreadMetrics
 from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
 from weir_engines.kafka.positions import FirstRecord, FirstRecords
-from weir_executor.core import DepartedMember
 from weir_monitor.applications import ApplicationCollector
 from weir_monitor.core import Readings, observe
 from weir_monitor.prometheus import SignalReadings

@@ -19,7 +19,7 @@ from weir_cli.chart import LABEL, check_place
 from weir_cli.replay import _table
 from weir_contracts import Objective, PlanReply, PlanRequest, Subject
 from weir_contracts.topics import PLANS
-from weir_executor.core import Accepted, Snapshot, Unanswered
+from weir_engines.driver import Accepted, Snapshot, Unanswered
 from weir_replay.driver import SimulatedDriver
 from weir_replay.figure import short
 from weir_replay.loop import Loop

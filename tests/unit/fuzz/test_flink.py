@@ -17,12 +17,11 @@ from tests.effort import examples, some
 from tests.unit.executor.builders import subject
 from tests.unit.monitor.builders import policy
 from weir_contracts import Observation, Subject
-from weir_engines.driver import Unfenced
+from weir_engines.driver import Accepted, Refusal, Rejected, Snapshot, Unanswered, Unfenced
 from weir_engines.flink import collector as flink_adapter
 from weir_engines.flink.collector import FlinkCollector
 from weir_engines.flink.driver import FlinkDriver
 from weir_engines.flink.readings import FlinkReadings, scrape_of
-from weir_executor.core import Accepted, Refusal, Rejected, Snapshot, Unanswered
 from weir_monitor.core import Readings, observe
 from weir_runtime.clock import FakeClock, SystemClock
 from weir_runtime.reach import Allowed
