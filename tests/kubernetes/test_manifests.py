@@ -18,7 +18,7 @@ from testbed.kubernetes import KubernetesCluster, binary
 from testbed.process import TestbedError, wait_until
 from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment
-from tests.unit.deploy.manifests import FOLDER, manifests, rights, role
+from tests.unit.deploy.manifests import FOLDER, in_another_namespace, manifests, rights, role
 from tests.unit.engines.kubernetes.workloads_suite import until
 from weir_cli.doctor import Finding
 from weir_cli.doctor_kubernetes import RIGHTS, WEIR, Kubectl, examine, rights_findings
@@ -134,6 +134,25 @@ def test_the_api_server_accepts_an_overlay(installed: KubernetesCluster, overlay
     finally:
         if overlay == EXTERNAL:
             installed.request("DELETE", "/api/v1/namespaces/shop")
+
+
+def test_the_api_server_accepts_another_namespace(installed: KubernetesCluster, tmp_path: Path) -> None:
+    """The overlay of docs/how-to/kubernetes.md for an installation in `streaming`: every field is known and valid, and no object
+    is of the namespace `weir`. (That such accounts have their rights is what RoleBindings say: tests/unit/deploy.)"""
+    objects = in_another_namespace(tmp_path, "streaming")
+    created = ["streaming", "shop"]
+    for each in created:
+        installed.create_namespace(each)
+    try:
+        text = "\n---\n".join(json.dumps(each) for each in objects)
+        options = ("--dry-run=server", "--validate=strict", "-f", "-")
+        done = installed.kubectl("apply", *options, stdin=text, timeout_seconds=DEADLINE_SECONDS).splitlines()
+        assert len(done) == len(objects)
+        assert all(line.endswith("(server dry run)") for line in done)
+        assert "weir" not in {each["metadata"].get("namespace") for each in objects}
+    finally:
+        for each in created:
+            installed.request("DELETE", f"/api/v1/namespaces/{each}")
 
 
 def test_pod_security_refuses_a_later_edit(installed: KubernetesCluster) -> None:

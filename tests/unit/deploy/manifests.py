@@ -1,5 +1,6 @@
 """The manifests of deploy/k8s, rendered by kubectl, and what their network policies allow."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -40,6 +41,23 @@ def rendered(folder: str) -> str:
 @cache
 def manifests(folder: str) -> list[Manifest]:
     return list(yaml.load_all(rendered(folder), yaml.CSafeLoader))
+
+
+def in_another_namespace(folder: Path, namespace: str) -> list[Manifest]:
+    """Return the overlay `external` in another namespace than `weir`, as its comments say; `folder` gets a copy of deploy/k8s."""
+    shutil.copytree(FOLDER, folder / "k8s")
+    own = folder / "k8s" / "overlays" / "own"
+    own.mkdir()
+    chosen = {"name": "installation", "namespace": "weir", "literals": [f"namespace={namespace}"]}
+    overlay = {
+        "resources": ["../external"],
+        "components": ["../../components/namespace"],
+        "configMapGenerator": [chosen],
+    }
+    (own / "kustomization.yaml").write_text(json.dumps(overlay))
+    done = subprocess.run([kubectl(), "kustomize", str(own)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 def of_kind(folder: str, *kinds: str) -> list[Manifest]:

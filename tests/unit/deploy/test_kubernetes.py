@@ -37,6 +37,7 @@ from .manifests import (
     allowed,
     containers,
     environment,
+    in_another_namespace,
     kubectl,
     manifests,
     named,
@@ -508,25 +509,12 @@ def _uncommented(path: Path, *beginnings: str) -> None:
 
 def test_another_namespace_is_a_choice(tmp_path: Path) -> None:
     """Every object of Weir moves, and the rights in your namespaces are those of the accounts there."""
-    shutil.copytree(FOLDER, tmp_path / "k8s")
-    own = tmp_path / "k8s" / "overlays" / "own"
-    own.mkdir()
-    chosen = {"name": "installation", "namespace": "weir", "literals": ["namespace=streaming"]}
-    overlay = {
-        "resources": ["../external"],
-        "components": ["../../components/namespace"],
-        "configMapGenerator": [chosen],
-    }
-    (own / "kustomization.yaml").write_text(json.dumps(overlay))
-    command = [kubectl(), "kustomize", str(own)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    objects = list(yaml.safe_load_all(done.stdout))
+    objects = in_another_namespace(tmp_path, "streaming")
     assert {each["metadata"].get("namespace") for each in objects} == {"streaming", "shop", None}
     assert [each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"] == ["streaming"]
     subjects = {s["namespace"] for each in objects if each["kind"] == "RoleBinding" for s in each["subjects"]}
     assert subjects == {"streaming"}
-    assert "knowledge.weir" not in done.stdout
+    assert "knowledge.weir" not in json.dumps(objects)
 
 
 def test_the_patches_in_the_comments_of_an_overlay_apply(tmp_path: Path) -> None:
