@@ -1,1 +1,1 @@
-"""Engines: one folder for each, with its API, graph, metrics and health. README.md says how to add one."""
+"""Engines: one folder for each, with its client, readings, collector and driver. README.md says how to add one."""

@@ -1,1 +1,1 @@
-"""Client of the endpoint that a policy names as `spec.target.endpoint`; docs/reference/endpoint.openapi.json."""
+"""Instances behind the endpoint that a policy names as `spec.target.endpoint`; docs/reference/endpoint.openapi.json."""

@@ -1,1 +1,1 @@
-"""Consumer groups of Kafka as applications: Kafka Streams, and plain consumers."""
+"""Kafka: consumer groups as applications (Kafka Streams, and plain consumers), and the partitions of any sources."""

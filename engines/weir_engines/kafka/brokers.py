@@ -31,7 +31,7 @@ from weir_contracts import Problem
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.group import DescribedGroup
 from weir_engines.kafka.group_requests import GroupRequests, Refused, Wanted, described_group, newer_group
-from weir_engines.kafka.partitions import Brokers, BrokersAway, End, Isolation, Offsets
+from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
 from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
@@ -337,33 +337,6 @@ class KafkaBrokers:
 
         ending = (self._lookups.call(drop), self._group_calls.call(self._group_requests.close))
         await asyncio.wait({asyncio.ensure_future(each) for each in ending}, timeout=CLOSE_SECONDS)
-
-
-Cluster = tuple[str, str | None]
-"""Bootstrap servers, and the name of the credentials for them."""
-
-
-class BrokersPool:
-    """Clusters by address and credentials, each open while an application uses it."""
-
-    def __init__(self, open_brokers: Callable[[Cluster], KafkaBrokers]) -> None:
-        self._open = open_brokers
-        self._used: dict[Cluster, tuple[KafkaBrokers, int]] = {}
-
-    def take(self, cluster: Cluster) -> Brokers:
-        """Return the clients of a cluster; every caller releases them."""
-        brokers, users = self._used.get(cluster) or (self._open(cluster), 0)
-        self._used[cluster] = (brokers, users + 1)
-        return brokers
-
-    async def release(self, cluster: Cluster) -> None:
-        """End one use; the last one closes the clients."""
-        brokers, users = self._used[cluster]
-        if users > 1:
-            self._used[cluster] = (brokers, users - 1)
-            return
-        del self._used[cluster]
-        await brokers.close()
 
 
 async def _response(waiting: Awaitable[Any], timeout_seconds: float) -> Any:

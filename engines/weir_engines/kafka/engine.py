@@ -5,22 +5,31 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir_contracts import KafkaSignals, Subject
-from weir_engines.engine import Claim, Engine
+from weir_engines.engine import Claim, Engine, Engines, Resources
 from weir_engines.scrape import Collector
 from weir_runtime.policy_credentials import credentials_for
 
 from .members import kafka_of
 
 if TYPE_CHECKING:
-    from .brokers import BrokersPool, Cluster, KafkaBrokers
+    from .brokers import KafkaBrokers
     from .coordinators import KafkaGroups
     from .partitions import Brokers, PartitionCollector
+
+
+Cluster = tuple[str, str | None]
+"""Bootstrap servers, and the name of the credentials for them."""
 
 
 class KafkaEngine(Engine):
     """Brokers of all policies, each cluster opened once for all applications that use it."""
 
     reads = frozenset({"kafka-streams", "consumer-group"})
+
+    def __init__(self, resources: Resources, engines: Engines) -> None:
+        super().__init__(resources, engines)
+        self._used: dict[Cluster, tuple[KafkaBrokers, int]] = {}
+        """Open clusters, each with the number of collectors that use it."""
 
     @staticmethod
     def claims(subject: Subject) -> Iterable[Claim]:
@@ -68,21 +77,23 @@ class KafkaEngine(Engine):
         if "groups" in self.__dict__:
             await self.groups.close()
 
-    @cached_property
-    def _pool(self) -> "BrokersPool":
-        from .brokers import BrokersPool
-
-        return BrokersPool(self._opened)
-
     def _brokers(self, kafka: KafkaSignals) -> "tuple[Brokers, Callable[[], Awaitable[None]]]":
-        """Return the shared brokers, and what ends their use."""
+        """Return the shared brokers, and what ends this use of them; the last use closes the clients."""
         cluster = (kafka.bootstrap_servers, kafka.credentials)
-        return self._pool.take(cluster), lambda: self._pool.release(cluster)
+        brokers, users = self._used.get(cluster) or (self._opened(*cluster), 0)
+        self._used[cluster] = (brokers, users + 1)
+        return brokers, lambda: self._release(cluster)
 
-    def _opened(self, cluster: "Cluster") -> "KafkaBrokers":
+    async def _release(self, cluster: Cluster) -> None:
+        brokers, users = self._used.pop(cluster)
+        if users > 1:
+            self._used[cluster] = (brokers, users - 1)
+        else:
+            await brokers.close()
+
+    def _opened(self, servers: str, name: str | None) -> "KafkaBrokers":
         from .brokers import KafkaBrokers
 
-        servers, name = cluster
         return KafkaBrokers(
             servers,
             self.resources.timeout_seconds,

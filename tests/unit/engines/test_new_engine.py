@@ -1,6 +1,8 @@
 """A new engine: one file and one line in the registry, and the whole loop runs on it."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -73,6 +75,21 @@ def test_an_engine_of_one_file_is_observed_planned_for_and_scaled() -> None:
     assert job.workers == 4
     assert loop.tally.ends["verified"] == 3
     assert loop.tally.dead_letters == []
+
+
+@pytest.mark.thorough
+def test_policies_are_compared_without_any_engine_s_client() -> None:
+    """A process that asks for claims only, as knowledge does, loads neither kafka-python nor the Kubernetes client."""
+    program = """
+import sys
+from weir_contracts import policy_of
+from weir_engines.engine import claims
+spec = {"application": {"flink": {"url": "http://tiny.test", "job": "orders"}}, "objective": {"maxLag": "30s"}}
+assert claims(policy_of("shop/orders", **spec).subject) == {("job", "tiny.test:80/", "orders")}
+print(sorted({"kafka", "kubernetes"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_two_policies_for_one_job_of_the_engine_are_rivals() -> None:

@@ -6,8 +6,11 @@ import pytest
 
 from tests.unit.engines.kafka.brokers_suite import BrokersSuite
 from tests.unit.engines.memory_sources import MemoryBrokers
+from tests.unit.monitor.builders import policy
 from weir_contracts import KafkaSignals
+from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.assignment import Place
+from weir_engines.kafka.engine import KafkaEngine
 from weir_engines.kafka.partitions import KafkaReadings, PartitionCollector, resolve
 from weir_engines.scrape import PartitionOffsets
 from weir_runtime.clock import FakeClock
@@ -276,3 +279,29 @@ async def test_lookups_are_bounded() -> None:
     readings = await collector.scrape(wanted, clock.now() + timedelta(seconds=1))
     looked_up = [p.partition for _, p in readings.partitions if p.position_appended_at is not None]
     assert looked_up == list(range(24, 40))
+
+
+async def test_brokers_are_open_while_a_collector_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two collectors share one connection; the last one closes it, and the next one opens another."""
+    opened: list[MemoryBrokers] = []
+    closed: list[MemoryBrokers] = []
+
+    class Closable(MemoryBrokers):
+        async def close(self) -> None:
+            closed.append(self)
+
+    def opens(servers: str, name: str | None) -> MemoryBrokers:
+        opened.append(Closable(FakeClock(), {"orders": 1}))
+        return opened[-1]
+
+    kafka = Engines(Resources(FakeClock())).of(KafkaEngine)
+    monkeypatch.setattr(kafka, "_opened", opens)
+    named = policy(kafka={"bootstrapServers": "kafka:9092"}).subject
+    first, second = kafka.partitions(named), kafka.partitions(named)
+    assert first is not None and second is not None
+    await first.close()
+    assert (len(opened), closed) == (1, [])
+    await second.close()
+    assert closed == opened
+    assert kafka.partitions(named) is not None
+    assert (len(opened), len(closed)) == (2, 1)
