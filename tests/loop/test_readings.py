@@ -103,7 +103,8 @@ def test_a_finished_source_does_not_stop_the_others(
     planner: str, parameters: dict[str, Any], worst_seconds: float
 ) -> None:
     """A bounded source has finished, as Flink allows since 1.14, and the load of the other doubles: one step, by
-    `flink-autoscaler` too, whose original takes a finished vertex for one of no load (FLINK-35285 names its siblings)."""
+    `flink-autoscaler` too, whose original counts a finished vertex as one without load
+    (github.com/apache/flink-kubernetes-operator/pull/628)."""
     chosen = {"name": planner, "parameters": parameters}
     world = World(_two_sources(1e-9), lambda t: 700.0 if t < 100 else 1500.0, planner=chosen)
     world.edit = _rules_finished
