@@ -139,7 +139,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The engine refused permanently, with its own reason."""
+    """The engine, or knowledge, refused permanently, with its own reason."""
 
     reason: str
 

@@ -176,7 +176,11 @@ class ReaderOptions(TypedDict, total=False):
 
 
 class BusError(Exception):
-    """The bus failed; a retry may succeed."""
+    """The bus failed; a retry may succeed, except after `Refused`."""
+
+
+class Refused(BusError):
+    """The record was refused for good, such as for its size or a missing right: no retry changes that."""
 
 
 class Consumer(Protocol):
@@ -236,7 +240,7 @@ class Bus(Protocol):
     async def publish(
         self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Return once the brokers have acknowledged it; `BusError` if they do not in time."""
+        """Return once the brokers have acknowledged it; `BusError` if they do not in time, `Refused` if they never will."""
         await self.publish_many([Outgoing(topic, key, value, headers or {})])
 
     async def publish_many(self, records: Sequence[Outgoing]) -> None:

@@ -15,7 +15,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from .bus import Bus, BusError, Consumer, MemberOptions, Outgoing, Reader, ReaderOptions, TopicSpec
+from .bus import Bus, BusError, Consumer, MemberOptions, Outgoing, Reader, ReaderOptions, Refused, TopicSpec
 from .clock import Clock, SystemClock
 from .kafka_client import (
     LOOP_SETTING,
@@ -34,6 +34,21 @@ from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 
 PING_SECONDS = 2.0
 FLUSH_SECONDS = 1.5
+_REFUSALS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.INVALID_RECORD,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors that sending the same record again does not change; an administrator may."""
 
 
 class _Generation:
@@ -99,7 +114,8 @@ class Outbox:
             self._generation = _Generation(self._make(self._settings))
 
     def send(self, record: Outgoing) -> asyncio.Future[None]:
-        """Hand a record over; the future ends with its delivery report, a `BusError` if it was not delivered."""
+        """Hand a record over; the future ends with its delivery report: a `BusError` if it was not delivered, `Refused` if
+        it never will be."""
         generation = self._usable()
         report = running_future()
 
@@ -108,7 +124,7 @@ class Outbox:
             if error is None:
                 report.set_result(None)
             else:
-                report.set_exception(_undelivered(record, error.str()))
+                report.set_exception(_undelivered(record, error.str(), error.code()))
 
         try:
             generation.producer.produce(
@@ -119,8 +135,10 @@ class Outbox:
                 on_delivery=delivered,
             )
         except (BufferError, KafkaException) as error:
-            self._check_fatal(generation, error.args[0] if error.args else None)
-            report.set_exception(_undelivered(record, explain(error)))
+            problem = error.args[0] if error.args else None
+            self._check_fatal(generation, problem)
+            code = problem.code() if isinstance(problem, KafkaError) else None
+            report.set_exception(_undelivered(record, explain(error), code))
         return asyncio.wrap_future(report)
 
     def _usable(self) -> _Generation:
@@ -144,8 +162,9 @@ class Outbox:
             await asyncio.to_thread(generation.finish, seconds)
 
 
-def _undelivered(record: Outgoing, reason: str) -> BusError:
-    return BusError(f"kafka: {record.topic} {record.key}: {reason}")
+def _undelivered(record: Outgoing, reason: str, code: int | None) -> BusError:
+    kind = Refused if code in _REFUSALS else BusError
+    return kind(f"kafka: {record.topic} {record.key}: {reason}")
 
 
 _LIBRARY = logging.getLogger("weir.kafka")

@@ -2,12 +2,23 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Unpack
 
 from weir_contracts import counted
 
-from .bus import SESSION_SECONDS, Bus, BusError, MemberOptions, Outgoing, ReaderOptions, Record, TopicSpec, partition_of
+from .bus import (
+    SESSION_SECONDS,
+    Bus,
+    BusError,
+    MemberOptions,
+    Outgoing,
+    ReaderOptions,
+    Record,
+    Refused,
+    TopicSpec,
+    partition_of,
+)
 from .clock import Clock, SystemClock
 
 Place = tuple[str, int]
@@ -15,13 +26,15 @@ Place = tuple[str, int]
 
 
 class MemoryBus(Bus):
-    """All topics of one process. `break_down(reason)` and `mend()` simulate an outage of the brokers."""
+    """All topics of one process. `break_down(reason)` and `mend()` simulate an outage of the brokers, `refuses` records that
+    they never accept."""
 
     def __init__(self, partitions: int = 4, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.log: dict[Place, list[Record]] = defaultdict(list)
         self.waiters: set[_Cursor] = set()
         self.broken: str | None = None
+        self.refuses: Callable[[Outgoing], bool] = lambda _record: False
         self.min_wait_seconds = 0.0
         self._partitions = partitions
         self._counts: dict[str, int] = {}
@@ -74,6 +87,8 @@ class MemoryBus(Bus):
 
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
         self.check()
+        if any(map(self.refuses, records)):
+            raise Refused("message size too large")
         for each in records:
             place = each.topic, partition_of(each.key, self.count(each.topic))
             log = self.log[place]

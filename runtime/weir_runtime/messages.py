@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from weir_contracts import DeadLetter, InvalidDocument
 from weir_contracts.topics import DEAD_LETTERS, TOPICS
 
-from .bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record
+from .bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record, Refused
 from .clock import Clock, SystemClock
 from .loop import Stop, run_forever
 
@@ -81,8 +81,8 @@ class Undecodable(ValueError):
         super().__init__(f"{record.place}: {field + ': ' if field else ''}{reason}")
 
 
-class TooLarge(ValueError):
-    """A message that no reader would accept: repeating it is useless."""
+class TooLarge(Refused):
+    """A message that no reader would accept."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ The invariant of `fence` holds directly before each effect.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy
 from weir_engines.driver import Driver, Refusal, Snapshot, TargetChanged, Unanswered
 from weir_executor.core.observed import Answer, Instruction, Observed, PolicyReading, Record, Request, Step
 from weir_executor.knowledge import Knowledge
-from weir_runtime.bus import Bus
+from weir_runtime.bus import Bus, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import canonical_line
 from weir_runtime.messages import child_traceparent, new_traceparent
@@ -28,7 +29,7 @@ from .core.gate import POLICY_DELETED, Context, admit, is_for_us, precheck
 from .core.history import Transition, recall, record_refusal, record_transition, taken_over
 from .core.limits import out_of_bounds
 from .core.rules import Rules
-from .core.steps import is_watched, late_rollback, next_step, resume, supersede
+from .core.steps import is_watched, late_rollback, next_step, resume, supersede, unpublished
 from .core.table import Event
 from .effects import ActionStore, OutcomePublisher
 from .fence import Ownership
@@ -184,7 +185,30 @@ class ActionRunner:
     # -- actions --------------------------------------------------------------------------------------------------
 
     async def advance(self, app: Application) -> float | None:
-        """Observe once and apply the steps that follow. Return the seconds until the next observation, None at the end."""
+        """Observe once and apply the steps that follow. Return the seconds until the next observation, None at the end.
+
+        An action whose outcome the brokers refuse for good has ended: to repeat it would keep its application from every
+        other plan.
+        """
+        try:
+            return await self._advance(app)
+        except Refused as error:
+            await self._end_unpublished(app, str(error))
+            return None
+
+    async def _end_unpublished(self, app: Application, reason: str) -> None:
+        app.log.error("outcome-refused", reason=reason)
+        action, now = app.history.action, self._clock.now()
+        step = None if action is None else unpublished(action, reason, now)
+        if step is None or step.event is None:
+            return
+        transition = record_transition(app.history, step, None, now, self._rules)
+        with suppress(Refused):  # it may be short enough, or permitted by now
+            await self._publish(app, transition, app.traceparent)
+        app.history = transition.history
+        self._actions.mirror(app, step.action)
+
+    async def _advance(self, app: Application) -> float | None:
         action = app.history.action
         if action is None:
             return None

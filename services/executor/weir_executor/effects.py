@@ -9,10 +9,10 @@ import structlog
 
 from weir_contracts import ActionState, Outcome
 from weir_contracts.topics import OUTCOMES
-from weir_engines.driver import Unanswered
+from weir_engines.driver import Rejected, Unanswered
 from weir_executor.core.observed import Conflict, Recorded
 from weir_executor.knowledge import Knowledge
-from weir_runtime.bus import Bus, BusError
+from weir_runtime.bus import Bus, BusError, Refused
 from weir_runtime.messages import child_traceparent, encode, new_traceparent
 
 from .applications import Application
@@ -32,7 +32,8 @@ class OutcomePublisher:
         self._log = structlog.get_logger("executor")
 
     async def publish(self, app: Application, outcome: Outcome, traceparent: str) -> None:
-        """Publish until acknowledged: without the outcome no replica could continue from here.
+        """Publish until acknowledged: without the outcome no replica could continue from here. `Refused` if it never
+        will be.
 
         The effect that follows passes the fence again.
         """
@@ -44,6 +45,8 @@ class OutcomePublisher:
                     await self._send(outcome, traceparent)
                     return
                 reason = held.reason
+            except Refused:
+                raise
             except BusError as error:
                 reason = str(error)
             if not warned:
@@ -53,13 +56,18 @@ class OutcomePublisher:
             await asyncio.sleep(self._retry_seconds)  # cancelled at the end
 
     async def repeat(self, app: Application, outcome: Outcome) -> bool:
-        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away."""
+        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away, and
+        logs an outcome that they refuse for good."""
         try:
             if await self._ownership.unconfirmed(app) is not None:
                 return False
         except LostPartition:
             return False
-        await self._send(outcome, new_traceparent(outcome.observation_id))
+        try:
+            await self._send(outcome, new_traceparent(outcome.observation_id))
+        except Refused as error:
+            self._log.error("outcome-refused", application=outcome.application, reason=str(error))
+            return True
         self._log.info("outcome-repeated", application=outcome.application, outcome_id=str(outcome.id))
         return True
 
@@ -83,7 +91,7 @@ class ActionStore:
         self._ownership = ownership
         self._mirrors: set[asyncio.Task[None]] = set()
 
-    async def record(self, app: Application, action: ActionState) -> Recorded | Conflict | Unanswered:
+    async def record(self, app: Application, action: ActionState) -> Recorded | Conflict | Rejected | Unanswered:
         """Store an action in place of the application's stored one, unless that is another executor's."""
         return await self._swap(app, action, app.previous)
 
@@ -109,7 +117,7 @@ class ActionStore:
 
     async def _swap(
         self, app: Application, action: ActionState, previous: ActionState | None
-    ) -> Recorded | Conflict | Unanswered:
+    ) -> Recorded | Conflict | Rejected | Unanswered:
         version = action.version - 1
         for _ in range(MAX_SWAPS):
             held = await self._ownership.unconfirmed(app)

@@ -14,7 +14,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
-from weir_engines.driver import Unanswered
+from weir_engines.driver import Rejected, Unanswered
 from weir_executor.core.observed import Conflict, PolicyReading, Recorded
 from weir_runtime.loop import Stop
 
@@ -22,12 +22,18 @@ M = TypeVar("M", bound=BaseModel)
 
 TOKEN_SETTING = "WEIR_KNOWLEDGE_TOKEN"  # noqa: S105 - the name of a setting
 _TOKEN_REFUSED = (401, 403)
+_FOR_GOOD = (400, 413, 414, 415, 422)
+"""Refusals of the request itself, which sending it again does not change."""
 _ANYTHING = "/v1/policies/weir/readiness"
 """Policy that need not exist: the request is cheap for knowledge, and needs a token."""
 
 
 class NotUsable(Exception):
-    """No usable response of knowledge; the message gives the reason."""
+    """No usable response of knowledge, whose status code is `status`, if any; the message gives the reason."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Knowledge(Protocol):
@@ -39,7 +45,7 @@ class Knowledge(Protocol):
     async def outcome(self, application: str) -> Outcome | Unanswered | None:
         """Return the newest stored outcome, or None."""
 
-    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
+    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Rejected | Unanswered:
         """Store the action if the stored one has `version` (0: none is stored)."""
 
     async def ping(self) -> None:
@@ -75,7 +81,7 @@ class HttpKnowledge:
         except NotUsable as error:
             return Unanswered(str(error))
 
-    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
+    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Rejected | Unanswered:
         path = f"/v1/applications/{action.application}/action"
         headers = {"Content-Type": "application/json", "If-Match": str(version)}
         try:
@@ -84,7 +90,7 @@ class HttpKnowledge:
             )
             return _conflict(response) if response.status_code in (409, 412) else Recorded()
         except NotUsable as error:
-            return Unanswered(str(error))
+            return Rejected(str(error)) if error.status in _FOR_GOOD else Unanswered(str(error))
 
     async def ping(self) -> None:
         """Return if knowledge accepts this token; raise `NotUsable` otherwise."""
@@ -119,7 +125,7 @@ class HttpKnowledge:
             self._refused = None
             self._log.info("knowledge-accepts-the-token")
         if response.status_code not in usable:
-            raise NotUsable(f"{method} {path}: {_detail(response)}")
+            raise NotUsable(f"{method} {path}: {_detail(response)}", response.status_code)
         return response
 
 
@@ -189,7 +195,7 @@ class MemoryKnowledge:
     async def outcome(self, application: str) -> Outcome | Unanswered | None:
         return Unanswered(self.away) if self.away else self.outcomes.get(application)
 
-    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Unanswered:
+    async def record(self, action: ActionState, version: int) -> Recorded | Conflict | Rejected | Unanswered:
         if self.away:
             return Unanswered(self.away)
         current = self.actions.get(action.application)

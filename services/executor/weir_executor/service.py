@@ -16,7 +16,7 @@ from weir_contracts import Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES
 from weir_engines.driver import Driver
 from weir_executor.knowledge import Knowledge
-from weir_runtime.bus import Bus, BusError, Consumer, Reader, Record
+from weir_runtime.bus import Bus, BusError, Consumer, Reader, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
 from weir_runtime.messages import DeadLetters, Decoded, GlobalTable, Undecodable, decode
@@ -159,6 +159,8 @@ class Executor:
                     await self._runner.refuse_superseded(app, older.message, newer.message, older.traceparent)
                 except LostPartition as lost:
                     self._log.info("dropped", reason=str(lost))
+                except Refused as error:
+                    await self._bury(older, error)
         return found
 
     async def _read_plan(self, record: Record) -> Decoded[Plan] | None:
@@ -182,12 +184,18 @@ class Executor:
                     self._drive(app)
         except LostPartition as lost:
             self._log.info("dropped", application=app.id, reason=str(lost))
+        except Refused as error:
+            await self._bury(decoded, error)
         except BusError:
             raise
         except Exception as error:  # noqa: BLE001 - a bad plan must not block the others of its batch
             self._log.exception("plan-failed", application=app.id, place=decoded.record.place)
             reason = f"the plan could not be considered: {type(error).__name__}: {error}"
             await self._dead_letters.send(decoded.record, "plan-failed", reason)
+
+    async def _bury(self, decoded: Decoded[Plan], error: Refused) -> None:
+        """Send the dead letter of a plan whose outcome the brokers refuse for good: nothing was done for it."""
+        await self._dead_letters.send(decoded.record, "outcome-refused", f"its outcome cannot be written: {error}")
 
     async def _commit(self) -> None:
         if self._consumer is None:

@@ -8,10 +8,10 @@ from prometheus_client import Gauge
 
 from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_runtime.bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record
+from weir_runtime.bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import DeadLetters, TooLarge, Undecodable, decode, encode, log_unreadable, new_traceparent
+from weir_runtime.messages import DeadLetters, Undecodable, decode, encode, log_unreadable, new_traceparent
 
 from .watch import CollectorFactory, Pause, Watch, pause
 
@@ -172,22 +172,34 @@ class Monitor:
         await asyncio.gather(*(watch.stop() for watch in watches))
         _APPLICATIONS.set(len(self._watched))
 
+    async def _send(self, observation: Observation) -> None:
+        body, headers = encode(
+            observation,
+            type=OBSERVATIONS.type,
+            source="monitor",
+            id=observation.id,
+            time=observation.observed_at,
+            traceparent=new_traceparent(observation.id),
+        )
+        await self._bus.publish(OBSERVATIONS.name, observation.application, body, headers)
+
     async def _publish(self, observation: Observation) -> None:
         try:
-            body, headers = _encoded(observation)
-        except TooLarge as error:
-            # Without its graph it still says that the application is watched, and why nothing is known of it.
-            reduced = {"application": observation.application, "id": observation.id, "policy": observation.policy}
-            times = {"observed_at": observation.observed_at, "scrape_seconds": observation.scrape_seconds}
-            observation = Observation(**reduced, **times, status="unreachable", message=f"not published: {error}")
-            body, headers = _encoded(observation)
-        try:
-            await self._bus.publish(OBSERVATIONS.name, observation.application, body, headers)
+            try:
+                await self._send(observation)
+            except Refused as error:
+                if observation.status == "ended":
+                    raise
+                # Without its graph it still says that the application is watched, and why nothing is known of it.
+                reduced = {"application": observation.application, "id": observation.id, "policy": observation.policy}
+                times = {"observed_at": observation.observed_at, "scrape_seconds": observation.scrape_seconds}
+                observation = Observation(**reduced, **times, status="unreachable", message=f"not published: {error}")
+                await self._send(observation)
         except BusError as error:
             self._refused += 1
             _UNPUBLISHED.set(self._refused)
             self._log.warning("not-published", application=observation.application, reason=str(error))
-            if observation.status == "ended":
+            if observation.status == "ended" and not isinstance(error, Refused):
                 raise  # an end is published once, so it must not be lost
             return
         self._refused = 0
@@ -200,19 +212,8 @@ class Monitor:
             observed=observation.deployment.observed if observation.deployment else None,
             problems=[f"{problem.where}: {problem.what}" for problem in observation.problems[:3]],
             scrape_seconds=observation.scrape_seconds,
-            traceparent=headers["traceparent"],
+            traceparent=new_traceparent(observation.id),
         )
-
-
-def _encoded(observation: Observation) -> tuple[bytes, dict[str, str]]:
-    return encode(
-        observation,
-        type=OBSERVATIONS.type,
-        source="monitor",
-        id=observation.id,
-        time=observation.observed_at,
-        traceparent=new_traceparent(observation.id),
-    )
 
 
 def _policy_of(record: Record) -> ScalingPolicy:

@@ -10,7 +10,7 @@ import structlog
 
 from weir_contracts import Analysis, Observation, Outcome, Plan, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS
-from weir_runtime.bus import Bus, Consumer, Reader, Record, partition_of
+from weir_runtime.bus import Bus, Consumer, Reader, Record, Refused, partition_of
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
 from weir_runtime.messages import (
@@ -188,8 +188,9 @@ class Planner:
             return
         try:
             await self._publish(plan, decoded.traceparent)
-        except TooLarge as error:
-            await self._dead_letters.send(decoded.record, "plan-too-large", f"the plan is not published: {error}")
+        except Refused as error:
+            code = "plan-too-large" if isinstance(error, TooLarge) else "plan-refused"
+            await self._dead_letters.send(decoded.record, code, f"the plan is not published: {error}")
             return
         self._cache.planned(plan, analysis)
 

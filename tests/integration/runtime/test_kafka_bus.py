@@ -1,6 +1,7 @@
 """The bus on a real Kafka keeps what every bus promises."""
 
 import asyncio
+import os
 import struct
 import threading
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ import pytest
 
 from testbed.kafka import KafkaBroker
 from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end
-from weir_runtime.bus import Bus, BusError, Consumer, Outgoing, TopicSpec
+from weir_runtime.bus import Bus, BusError, Consumer, Outgoing, Refused, TopicSpec
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.kafka_consumer import KafkaConsumer
 
@@ -57,6 +58,22 @@ async def test_a_topic_has_the_settings_it_was_made_with(bus: KafkaBus, kafka: K
     await bus.ensure_topics([TopicSpec(name, PARTITIONS, {"max.message.bytes": "2000000"})])
     with pytest.raises(BusError, match=rf"kafka: {name} big: .*size"):
         await bus.publish(name, "big", b"x" * 9_000_000)
+
+
+async def test_a_record_above_the_limit_of_its_topic_is_refused_for_good(bus: KafkaBus) -> None:
+    """An administrator's limit is below Weir's own. The broker says so once, at once, and takes the next record."""
+    name = f"story-{uuid4().hex[:10]}"
+    await bus.ensure_topics([TopicSpec(name, 1, {"max.message.bytes": "1000"})])
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(Refused, match=rf"kafka: {name} big: .*[Ss]ize"):
+        await bus.publish(name, "big", os.urandom(2_000))  # of random bytes: compression would make it small
+    assert asyncio.get_running_loop().time() - began < 5.0
+    await bus.publish(name, "small", b"x" * 100)
+    reader = bus.reader(name)
+    received: list[str | None] = []
+    while not await reader.caught_up():
+        received += [record.key for record in await reader.receive(timeout_seconds=0.2)]
+    assert received == ["small"]
 
 
 async def test_three_services_make_the_topics_at_once(kafka: KafkaBroker) -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, after, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import ScalingPolicy
-from weir_engines.driver import Unanswered
+from weir_engines.driver import Rejected, Unanswered
 from weir_executor.core.history import ActionHistory, record_transition
 from weir_executor.core.observed import Conflict, Recorded, Step
 from weir_executor.core.table import Event
@@ -148,6 +148,13 @@ class TestHostileAnswers:
         assert f"{status} Redis cannot be reached" in reading.reason
         assert isinstance(recorded, Unanswered)
         assert ("WEIR_KNOWLEDGE_TOKEN" in reading.reason) == (status in (401, 403))
+
+    @pytest.mark.parametrize("status", [400, 413, 422])
+    async def test_a_refused_request_is_no_outage(self, status: int) -> None:
+        """The same action is refused again, until its intent has expired."""
+        reading, recorded = await self.ask(status, b'{"detail": "the body is too large"}')
+        assert not reading.reachable
+        assert recorded == Rejected(f"PUT /v1/applications/shop/orders/action: {status} the body is too large")
 
     @pytest.mark.parametrize("body", [b"", b"{", b"<html>", b"[]", b"{}", b'{"spec": 1}'])
     async def test_an_invalid_response_is_an_outage(self, body: bytes) -> None:

@@ -15,8 +15,10 @@ from tests.unit.executor.house import APP, TRACE, House
 from weir_contracts import Analysis, DeadLetter, DeploymentRef, Outcome, Parallelism, Plan, example
 from weir_contracts.base import MAX_ORDER
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
-from weir_engines.driver import Snapshot
-from weir_runtime.messages import new_traceparent
+from weir_engines.driver import Rejected, Snapshot
+from weir_executor import effects
+from weir_runtime.bus import partition_of
+from weir_runtime.messages import TooLarge, encode, new_traceparent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -228,6 +230,74 @@ async def test_a_bad_plan_is_sent_to_the_dead_letter_topic(house: House) -> None
     letters = [r.value or b"" for r in house.bus.records(DEAD_LETTERS.name)]
     assert len(letters) == 3
     assert all(PLANS.name.encode() in letter for letter in letters)
+
+
+class TestRefusedForGood:
+    """What the brokers or knowledge never accept is no outage: its action ends with a reason, and the application is free
+    for other plans."""
+
+    @pytest.mark.parametrize("by", ["brokers", "encode"])
+    async def test_a_plan_whose_intent_is_never_accepted_is_a_dead_letter(
+        self, house: House, monkeypatch: pytest.MonkeyPatch, by: str
+    ) -> None:
+        """Larger than the brokers or a reader accept: nothing is requested, and the next plan of the partition is
+        considered."""
+        same = partition_of(APP, 4)
+        other = next(name for i in range(99) if partition_of(name := f"shop/job-{i}", 4) == same)
+        await house.add(other)
+        if by == "brokers":
+            house.bus.refuses = lambda record: record.topic == OUTCOMES.name and record.key == APP
+        else:
+
+            def limited(message: Outcome, **of: Any) -> Any:
+                if message.application == APP:
+                    raise TooLarge("the message has 9,000,000 bytes, more than 8,000,000")
+                return encode(message, **of)
+
+            monkeypatch.setattr(effects, "encode", limited)
+        await house.plan()
+        await house.plan(application=other)
+        await house.until(house.ended("verified", other))
+        (letter,) = [DeadLetter.model_validate_json(r.value or b"") for r in house.bus.records(DEAD_LETTERS.name)]
+        assert (letter.code, letter.key) == ("outcome-refused", APP)
+        assert (house.phases(), [job for job, _ in house.driver.requests]) == ([], [other.rpartition("/")[2]])
+
+    @pytest.mark.parametrize("kept", [b'"phase":"failed"', b'"phase":"intended"'])
+    async def test_an_action_whose_outcome_is_never_accepted_fails(self, house: House, kept: bytes) -> None:
+        """The brokers' limit was lowered meanwhile. It fails in its topic if that is accepted, else in knowledge and in the
+        log; the step is not repeated."""
+        await house.plan()
+        await house.until(lambda: "intended" in house.phases())
+        house.bus.refuses = lambda record: record.topic == OUTCOMES.name and kept not in (record.value or b"")
+        with capture_logs() as lines:
+            await house.until(lambda: "outcome-refused" in (line["event"] for line in lines))
+            await house.quiet()
+        assert [line["event"] for line in lines].count("outcome-refused") == 1
+        assert "step-failed" not in [line["event"] for line in lines]
+        stored = house.knowledge.actions[APP]
+        assert (stored.terminal, stored.code) == (True, "outcome-refused")
+        assert stored.sentence.startswith("its outcome cannot be written: ")
+        house.bus.refuses = lambda _record: False
+        await house.plan({**WANTED, "enrich": 3})
+        await house.until(house.ended("verified"))
+
+    async def test_an_intent_that_knowledge_never_stores_is_refused(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It waited for its plan to expire, as in an outage."""
+
+        async def record(_action: object, _version: int) -> Rejected:
+            return Rejected("PUT /v1/applications/shop/orders/action: 413 the body is too large")
+
+        monkeypatch.setattr(house.knowledge, "record", record)
+        await house.plan()
+        await house.until(house.ended("refused"), seconds=5.0)
+        (last,) = house.published()[-1:]
+        assert last.code == "intent-rejected"
+        assert last.sentence.startswith(
+            "knowledge does not store the intent: PUT /v1/applications/shop/orders/action: 413"
+        )
+        assert house.driver.requests == []
 
 
 class TestOutages:

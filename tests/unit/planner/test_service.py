@@ -12,9 +12,11 @@ from structlog.testing import capture_logs
 from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, scale
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS, Topic
+from weir_planner import service
 from weir_planner.pool import Workers
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import GROUP, Planner
+from weir_runtime import messages
 from weir_runtime.bus import partition_of
 from weir_runtime.clock import FakeClock
 from weir_runtime.loop import Stop
@@ -148,6 +150,39 @@ async def test_the_newest_readable_analysis_is_planned(cluster: Cluster) -> None
     plan = await cluster.planned(1)
     assert plan.analysis_id == readable.id
     assert [letter.offset for letter in cluster.dead_letters()] == [3]
+
+
+@pytest.mark.parametrize("code", ["plan-too-large", "plan-refused"])
+async def test_a_plan_that_is_never_accepted_is_a_dead_letter(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """It is larger than a reader accepts, or the brokers allow less: repeating it would stop its partition. The next
+    application of the same partition is planned."""
+    same = partition_of(APP, PARTITIONS)
+    other = next(name for i in range(99) if partition_of(name := f"shop/job-{i}", PARTITIONS) == same)
+    cluster.replica()
+    await cluster.analysed(0, arrivals=2400)
+    await cluster.planned(1)
+    small = len(cluster.bus.records(PLANS.name)[0].value or b"") // 2
+
+    def limited(message: BaseModel, **of: Any) -> Any:
+        with pytest.MonkeyPatch.context() as lowered:
+            if isinstance(message, Plan) and message.application == APP:
+                lowered.setattr(messages, "MAX_MESSAGE_BYTES", small)
+            return encode(message, **of)
+
+    if code == "plan-too-large":
+        monkeypatch.setattr(service, "encode", limited)
+    else:
+        cluster.bus.refuses = lambda record: record.topic == PLANS.name and record.key == APP
+    await cluster.analysed(1, arrivals=2400)
+    await cluster.analysed(1, other)
+    await cluster.planned(1, other)
+    await cluster.until(cluster.dead_letters)
+    (letter,) = cluster.dead_letters()
+    assert (letter.code, letter.key, letter.service) == (code, APP, "planner")
+    assert letter.reason.startswith("the plan is not published: ")
+    assert len(cluster.plans()) == 1
 
 
 async def test_a_replay_is_not_decided_twice(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from tests.unit.runtime.test_policy_credentials import written
 from weir_contracts.topics import PLANNERS, POLICIES
 from weir_runtime import kafka_bus
-from weir_runtime.bus import BusError, Outgoing, TopicSpec
+from weir_runtime.bus import BusError, Outgoing, Refused, TopicSpec
 from weir_runtime.clock import FakeClock
 from weir_runtime.kafka_bus import KafkaBus, Outbox
 from weir_runtime.kafka_client import REPEAT_SECONDS, ClientThread, Complaints, java_settings, read_security, shortfalls
@@ -133,6 +133,34 @@ async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
     assert len(producers[1].sent) == 1
     assert await asyncio.to_thread(producers[0].purged.wait, 5.0)
     await outbox.close(1.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Refused),
+        (KafkaError.POLICY_VIOLATION, Refused),
+        (KafkaError._MSG_TIMED_OUT, BusError),
+        (KafkaError.NOT_ENOUGH_REPLICAS, BusError),
+        (KafkaError._ALL_BROKERS_DOWN, BusError),
+    ],
+)
+async def test_a_refusal_for_good_is_no_outage(code: int, kind: type[BusError]) -> None:
+    """Whoever repeats until the brokers are back would repeat it for ever. Reported at delivery, or by `produce` itself."""
+    late, at_once = FakeProducer(KafkaError(code)), FakeProducer(None)
+
+    def produce(*_record: object, **_of: object) -> None:
+        raise KafkaException(KafkaError(code))
+
+    at_once.produce = produce  # type: ignore[method-assign,assignment]
+    for producer in (late, at_once):
+        outbox = Outbox({}, 1.0, lambda _settings, producer=producer: producer)
+        outbox.start()
+        with pytest.raises(BusError, match=r"kafka: weir\.plans\.v1 shop/orders: ") as caught:
+            await outbox.send(RECORD)
+        assert type(caught.value) is kind
+        await outbox.close(0.1)
 
 
 async def test_a_full_queue_fails_at_once() -> None:

@@ -105,6 +105,14 @@ def late_rollback(
     return Step(rollback, event, Request(rollback_target(action)))
 
 
+def unpublished(action: ActionState, reason: str, now: datetime) -> Step:
+    """End an action whose outcome the brokers refuse for good; without event if it has ended."""
+    if action.terminal:
+        return Step(action)
+    event = Event("unpublished", f"its outcome cannot be written: {reason}", code="outcome-refused")
+    return Step(move(action, event, now), event)
+
+
 def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
     """Return whether a verified action may still be rolled back."""
     if action.phase != "verified" or action.finished_at is None or not action.baselines:
@@ -125,6 +133,8 @@ def _intended(case: InFlight) -> Step:
         return case.go(
             Lost("lost", "another executor holds an action of this application", answer.current, code="in-flight")
         )
+    if isinstance(answer, Rejected):
+        return case.end("rejected", f"knowledge does not store the intent: {answer.reason}", "intent-rejected")
     policy = observed.policy or PolicyReading(False, reason="not read")
     refusal = observed.crowded or still_wanted(action, policy, case.snapshot, case.now, observed.planned_version)
     if refusal is not None:

@@ -20,6 +20,7 @@ EventName = Literal[
     "accepted",
     "found-requested",
     "rejected",
+    "unpublished",
     "unreachable",
     "waiting",
     "evicted",
@@ -91,12 +92,15 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("intended", "recorded"): "applying",
     ("intended", "outdated"): "refused",
     ("intended", "lost"): "refused",
+    ("intended", "rejected"): "refused",  # knowledge does not take it
+    ("intended", "unpublished"): "refused",
     # the request is on its way
     ("applying", "accepted"): "verifying",
     ("applying", "found-requested"): "verifying",  # the answer was lost, the request was not
     ("applying", "outdated"): "failed",  # the plan expired or the policy changed before the request
     ("applying", "rejected"): "failed",
     ("applying", "unreachable"): "failed",
+    ("applying", "unpublished"): "failed",  # the brokers refuse its outcomes for good, so no replica could go on
     ("applying", "contested"): "failed",
     ("applying", "gone"): "failed",
     # the engine has it: wait until it runs, then watch it settle
@@ -112,6 +116,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("verifying", "contested"): "failed",
     ("verifying", "stuck"): "failed",  # a restarted instance does not run: there is nothing to go back to
     ("verifying", "unreachable"): "failed",
+    ("verifying", "unpublished"): "failed",
     ("verifying", "gone"): "failed",
     # back to what was requested before
     ("rolling-back", "accepted"): "rolling-back",
@@ -120,6 +125,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("rolling-back", "restored"): "rolled-back",
     ("rolling-back", "rejected"): "failed",
     ("rolling-back", "unreachable"): "failed",
+    ("rolling-back", "unpublished"): "failed",
     ("rolling-back", "contested"): "failed",
     ("rolling-back", "gone"): "failed",
     ("rolling-back", "stuck"): "failed",
