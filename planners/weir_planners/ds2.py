@@ -272,7 +272,7 @@ def _evidence(inputs: _Inputs, wanted: Parallelism) -> dict[str, Any]:
         rate = inputs.graph.rates[name].processing if name in inputs.graph.rates else inputs.source_rates.get(name)
         if rate is not None:
             evidence[f"true_processing_rate[{name}]"] = rate
-    return evidence
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in evidence.items()}
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def plan_by_threshold(request: Request) -> PlanReply:
     for name in chosen:
         what, estimate = readings[name]
         value = estimate.proven
-        evidence[what] = value
+        evidence[what] = None if value is None else round(value, 3)
         direction = 0 if value is None else (value > parameters.up_above) - (value < parameters.down_below)
         if value is None or (estimate.value is None and direction <= 0):  # a lower bound only ever grows
             unread.append((what, estimate.basis))

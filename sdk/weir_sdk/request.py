@@ -209,8 +209,8 @@ class Request(PlanRequest):
         **evidence: float | str | None,
     ) -> PlanReply:
         """Leave everything as it is, because. `code` is for programs (`metric-missing`), `evidence` the numbers used,
-        with units in their names, rounded to three places. `memory` is what comes back with the next request; None: what
-        came with this one. `infeasible` are the notes of `within`."""
+        with units in their names. `memory` is what comes back with the next request; None: what came with this one.
+        `infeasible` are the notes of `within`."""
         return PlanReply(
             kind="hold",
             code=code,
@@ -263,6 +263,6 @@ def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """Return as much of the evidence as a reply takes, with plain numbers in place of numpy's and None for infinite ones."""
     found = {name: value.item() if hasattr(value, "item") else value for name, value in evidence.items()}
     for name, value in found.items():
-        if isinstance(value, float):
-            found[name] = round(value, 3) if math.isfinite(value) else None
+        if isinstance(value, float) and not math.isfinite(value):
+            found[name] = None
     return dict(list(found.items())[:MAX_EVIDENCE])

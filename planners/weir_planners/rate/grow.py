@@ -93,7 +93,7 @@ def _smallest(scenario: Scenario, fewest: Option, most: Option) -> Option:
 def grown(
     scenario: Scenario, options: Sequence[Option], reason: tuple[str, str], infeasible: Sequence[Infeasible]
 ) -> Choice:
-    """Holding is not good enough: take the smallest vector that is about as good as any."""
+    """Return the choice of the smallest vector that is about as good as any, or why none is taken."""
     (code, text), hold = reason, holding(scenario)
     restart, (fewest, most) = scenario.restart.seconds, options
     if most.vector == hold.vector:

@@ -193,6 +193,6 @@ class _Future:
 
 
 def grown_ahead(scenario: Scenario, ahead: Ahead) -> Choice:
-    """The present plan does not survive the forecast."""
+    """Return the choice of a growth before a peak: the present parallelism does not survive the forecast."""
     option = Option(ahead.vector, scenario.going([ahead.vector])[0], cost_of(scenario, ahead.vector))
     return Choice(option, "before-the-peak", ahead.sentence(scenario))

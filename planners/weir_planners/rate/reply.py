@@ -1,4 +1,4 @@
-"""What the steps of `rate` choose among, and the reply that takes one of it."""
+"""Options and choices of the steps of `rate`, and the reply that takes one."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def cost_of(scenario: Scenario, vector: Parallelism) -> tuple[int, int]:
 
 
 class Choice(NamedTuple):
-    """What a step decides."""
+    """The decision of a step."""
 
     scale: Option | None
     """None: hold."""

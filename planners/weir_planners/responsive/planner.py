@@ -149,4 +149,4 @@ def _evidence(inputs: Inputs, opinions: Sequence[tuple[Any, Opinion]]) -> dict[s
     }
     for i, (diagnoser, opinion) in enumerate(opinions):
         evidence[f"replicas_wanted[{i} {diagnoser.type}]"] = opinion.replicas
-    return evidence
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in evidence.items()}

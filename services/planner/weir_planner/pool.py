@@ -34,16 +34,17 @@ from .core.decide import FAILED, INVALID, TIMEOUT
 from .telemetry import PlannerFailed, no_reply
 
 START_SECONDS = 60.0
-STUCK_SECONDS = 120.0
+STUCK_SECONDS = 300.0
 """A pool that neither answers a call nor ends it so long after its deadline is replaced: a process that is killed while
-it takes a call keeps the lock of all."""
+it takes a call keeps the lock of all. Longer than the calls before it may take, 60 s each."""
 CALLS_WAITING = 4
 """Calls for each process that decides. It runs one after the other; with only one it would idle while a reply passes the
 service's event loop, which under load takes longer than planning."""
-BESIDE = 10
-"""Processes for candidates, and as many for shadows: the most candidates of a policy, so that none waits for another."""
-BESIDE_PRIORITY = 5
-BESIDE_CALLS = 100
+CANDIDATES, SHADOWS = 10, 5
+"""Processes for candidates and for shadows: the most that a policy may have, so that none waits for another. One that has
+planned has about 13 MB of its own."""
+ALONGSIDE_PRIORITY = 5
+ALONGSIDE_CALLS = 100
 """Calls after which a candidate's process is replaced, with what they left in its memory."""
 MAX_REPLY_BYTES = 1_000_000
 CIRCUITS_KEPT = 10_000
@@ -171,7 +172,8 @@ class Workers:
         self._deciding = Pool(count)
         self._room = asyncio.Semaphore(count * CALLS_WAITING)
         self._candidates, self._shadows = (
-            Pool(BESIDE, niceness=BESIDE_PRIORITY, calls_each=BESIDE_CALLS) for _ in range(2)
+            Pool(processes, niceness=ALONGSIDE_PRIORITY, calls_each=ALONGSIDE_CALLS)
+            for processes in (CANDIDATES, SHADOWS)
         )
         self._circuits: LRUCache[tuple[str, str, str], Breaker] = LRUCache(CIRCUITS_KEPT)
         self._log = structlog.get_logger("planner")
@@ -209,10 +211,10 @@ class Workers:
         # They differ in their parameters and memories: the request is encoded once.
         widest = max((each.planner for each in requests), key=lambda name: len(reads(name)))
         question = needed(requests[0].request, widest).model_dump_json()
-        calls = [self._ask_beside(pool, each, question, until, timeout_seconds) for each in requests]
+        calls = [self._ask_contender(pool, each, question, until, timeout_seconds) for each in requests]
         return list(await asyncio.gather(*calls))
 
-    async def _ask_beside(
+    async def _ask_contender(
         self, pool: Pool, call: ContenderRequest, question: str, until: float, timeout_seconds: float
     ) -> PlanReply:
         """Return a candidate's or a shadow's reply, or a hold with the reason. One that gives no reply five times in a

@@ -163,6 +163,21 @@ def test_a_process_that_died_is_noticed_by_the_next_call(pool: Pool, tmp_path: P
     assert notes_of(notes)["second"] != first.pid
 
 
+def test_a_pool_that_is_stuck_is_replaced(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only process stands still and takes no call, so that no deadline begins: the call ends all the same, and the next
+    one is answered by another process."""
+    monkeypatch.setattr("weir_planner.pool.STUCK_SECONDS", 0.5)
+    notes = str(tmp_path / "notes")
+    assert asyncio.run(pool.run(noted, notes, "first", timeout_seconds=20.0)) == (None, "first")
+    first = psutil.Process(notes_of(notes)["first"])
+    first.suspend()
+    with pytest.raises(TimeoutError):
+        asyncio.run(pool.run(noted, notes, "stuck", timeout_seconds=0.1))
+    assert not first.is_running()
+    monkeypatch.setattr("weir_planner.pool.STUCK_SECONDS", 60.0)
+    assert asyncio.run(pool.run(noted, notes, "next", timeout_seconds=20.0)) == (None, "next")
+
+
 def test_the_process_that_all_are_forked_from_may_die(pool: Pool, tmp_path: Path) -> None:
     """Killed from outside, with the process of the call: a new one is started, and the next call is answered."""
     notes = str(tmp_path / "notes")
