@@ -10,7 +10,7 @@ MODULES: Mapping[str, tuple[str, str]] = {
     "fleet": ("bench.fleet", "how many applications one loop carries (about 12 minutes)"),
     "compare": (
         "bench.compare.__main__",
-        "Weir beside static parallelism, a reactive rule and other planners on a real job (about 42 minutes)",
+        "Weir next to static parallelism, a reactive rule and other planners on a real job (about 42 minutes)",
     ),
     "chaos": ("bench.chaos.__main__", "faults at fail points of actions, judged from outside (an hour)"),
     "quality": ("bench.quality", "Weir and a reactive rule on the simulator (about 15 minutes)"),
@@ -22,7 +22,7 @@ MODULES: Mapping[str, tuple[str, str]] = {
         "bench.ahead",
         "a week of each recording with slow capacity, with and without the forecast (about 50 minutes of one core)",
     ),
-    "forecast": ("bench.forecast", "the analyzer's forecast on whole recordings (about 5 minutes of one core)"),
+    "forecast": ("bench.forecast", "the analyzer's forecast on entire recordings (about 5 minutes of one core)"),
     "capacity": ("bench.capacity", "the predictor's capacity curves against published ones (some seconds)"),
     "advance": ("bench.advance", "the analyzer's core (some seconds)"),
     "decisions": ("bench.decisions", "no times: records decisions, or compares them with a record"),
