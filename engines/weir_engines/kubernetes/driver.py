@@ -18,8 +18,6 @@ from weir_contracts import InstanceRef, Parallelism, Subject, bounded, changes
 from weir_contracts.application import WorkloadRef
 from weir_engines.driver import (
     MAX_OBSERVED,
-    NO_CHECKPOINTS,
-    NO_GROUP,
     Accepted,
     DepartedMember,
     Evicted,
@@ -31,15 +29,16 @@ from weir_engines.driver import (
     Unanswered,
     contested,
 )
+from weir_engines.flink.engine import FlinkEngine
+from weir_engines.kafka.engine import KafkaEngine
 from weir_engines.kafka.members import Groups
 from weir_engines.kubernetes import state
 from weir_engines.kubernetes.api import ApiFailed
 from weir_engines.kubernetes.discovery import KindUnknown
 from weir_engines.kubernetes.group_pods import GroupPods
-from weir_engines.kubernetes.reactive import Cluster, ReactiveJob, unanswerable
-from weir_engines.kubernetes.service import merged, scrape_of
+from weir_engines.kubernetes.reactive import Cluster, ReactiveJob
+from weir_engines.kubernetes.service import MAX_REPLICAS, scrape_of
 from weir_engines.kubernetes.state import EVICTION, Found
-from weir_engines.scrape import Scrape
 from weir_runtime.clock import Clock
 
 NAMESPACES = "WEIR_EXECUTOR_KUBERNETES_NAMESPACES"
@@ -83,6 +82,56 @@ class _Observed:
     restarts: state.Restarts
 
 
+class Services(state.Instances):
+    """Services, whose workloads are their operators."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._observed: dict[str, _Observed] = {}
+
+    async def observe(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        now = self._clock.now()
+        scrape = scrape_of(state.as_reading(found), state.target_of(subject), subject.namespace)
+        if scrape.deployment is None:
+            return Snapshot(now, reachable=True, reason=scrape.message)
+        running = all(each.is_settled for each in found)
+        previous = self._observed.get(subject.id)
+        job_id = scrape.deployment.job_id
+        restarts = state.Restarts.of(found, job_id, None if previous is None else previous.restarts)
+        deployment = scrape.deployment.model_copy(update={"restarts": restarts.total})
+        present = (job_id, running, restarts.total, *deployment.observed.values())
+        since = now if previous is None or previous.values != present else previous.since
+        if previous is None and len(self._observed) >= MAX_OBSERVED:
+            self._observed.clear()
+        self._observed[subject.id] = _Observed(present, since, restarts)
+        return Snapshot(
+            at=now,
+            reachable=True,
+            deployment=deployment,
+            all_running=running,
+            steady_since=since,
+            topology=scrape.topology,
+            writers=state.writers(found),
+        )
+
+    async def requested(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        return await self.observe(subject, found)
+
+    def unfit(self, subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
+        names = [] if observed.topology is None else observed.topology.names
+        odd = sorted(set(parallelism) ^ set(names))
+        if odd:
+            return f"workloads and request differ in: {', '.join(odd[:5])}"
+        max_parallelism = max(parallelism.values())
+        return f"{max_parallelism} replicas are more than {MAX_REPLICAS}" if max_parallelism > MAX_REPLICAS else ""
+
+    def replicas(self, subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
+        return dict(parallelism)
+
+    def parallelism(self, subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
+        return dict(replicas)
+
+
 class KubernetesDriver:
     """Driver for workloads of the listed namespaces. Without any every call reports the setting."""
 
@@ -97,11 +146,15 @@ class KubernetesDriver:
         checkpoint_seconds: float = 5.0,
     ) -> None:
         self._clock = clock
-        self._job = ReactiveJob(cluster, clock, checkpoint_seconds=checkpoint_seconds)
-        self._groups = GroupPods(groups, clock)
+        jobs = ReactiveJob(cluster, clock, checkpoint_seconds=checkpoint_seconds)
+        self._instances: dict[str, state.Instances] = {
+            "service": Services(clock),
+            **dict.fromkeys(FlinkEngine.reads, jobs),
+            **dict.fromkeys(KafkaEngine.reads, GroupPods(groups, clock)),
+        }
+        """What the pods run, by the application's engine."""
         self._workloads = workloads
         self._namespaces = namespaces
-        self._observed: dict[str, _Observed] = {}
         self._log = structlog.get_logger("executor")
 
     async def close(self) -> None:
@@ -125,64 +178,12 @@ class KubernetesDriver:
             return Snapshot(self._clock.now(), reachable=False, reason=reason, refusal=refused)
         if isinstance(found, str):
             return Snapshot(self._clock.now(), reachable=True, reason=found)
-        if subject.application.group_id is not None:
-            snapshot = await self._groups.observe(subject, found[0])
-        elif subject.application.flink is None:
-            snapshot = self._service(subject, found)
-        else:
-            snapshot = await self._flink(subject, found)
+        snapshot = await self._of(subject).observe(subject, found)
         return replace(
             snapshot,
             version=state.version(found),
             refusal=state.refusal(found) or snapshot.refusal,
             progress=state.progress(found, self._clock.now()) or snapshot.progress,
-        )
-
-    async def _flink(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
-        """Return the job's snapshot, in which the pods are the request."""
-        (pods,) = found
-        observed = await self._job.observe(subject)
-        unit = state.target_of(subject).unit
-        if observed.deployment is None or observed.topology is None or unit is None:
-            return observed
-        scrape = Scrape("running", "", deployment=observed.deployment, topology=observed.topology)
-        deployment = merged(scrape, state.as_reading(found), state.target_of(subject), subject.namespace).deployment
-        if deployment is None:
-            return observed
-        deployment = deployment.model_copy(update={"requested_lower": observed.deployment.requested_lower})
-        waits = deployment.observed != deployment.requested
-        slots = pods.reading.status.wanted * unit.slots
-        return replace(
-            observed,
-            deployment=deployment,
-            all_running=observed.all_running and pods.is_settled,
-            resourced_at=await self._job.resourced_at(subject, slots, waits=waits),
-            writers={} if pods.writer is None else dict.fromkeys(observed.topology.names, pods.writer),
-        )
-
-    def _service(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
-        now = self._clock.now()
-        scrape = scrape_of(state.as_reading(found), state.target_of(subject), subject.namespace)
-        if scrape.deployment is None:
-            return Snapshot(now, reachable=True, reason=scrape.message)
-        running = all(each.is_settled for each in found)
-        previous = self._observed.get(subject.id)
-        job_id = scrape.deployment.job_id
-        restarts = state.Restarts.of(found, job_id, None if previous is None else previous.restarts)
-        deployment = scrape.deployment.model_copy(update={"restarts": restarts.total})
-        present = (job_id, running, restarts.total, *deployment.observed.values())
-        since = now if previous is None or previous.values != present else previous.since
-        if previous is None and len(self._observed) >= MAX_OBSERVED:
-            self._observed.clear()
-        self._observed[subject.id] = _Observed(present, since, restarts)
-        return Snapshot(
-            at=now,
-            reachable=True,
-            deployment=deployment,
-            all_running=running,
-            steady_since=since,
-            topology=scrape.topology,
-            writers=state.writers(found),
         )
 
     # -- request --------------------------------------------------------------------------------------------------
@@ -208,19 +209,20 @@ class KubernetesDriver:
             return _failed(error)
         if isinstance(found, str):
             return Rejected(found)
-        observed = await self._requested(subject, found)
-        missing = unanswerable(job_id, observed)
+        instances = self._of(subject)
+        observed = await instances.requested(subject, found)
+        missing = state.unanswerable(job_id, observed)
         if missing is not None:
             return missing
-        problem = state.unfit(subject, parallelism, observed)
+        problem = instances.unfit(subject, parallelism, observed)
         if problem:
             return Rejected(problem)
-        before, replicas = (state.replicas(subject, vector, observed) for vector in (expected, parallelism))
+        before, replicas = (instances.replicas(subject, vector, observed) for vector in (expected, parallelism))
         there = state.wanted(found)
         if there == replicas:
             return Accepted(self._clock.now())
         foreign = {name: p for name, p in there.items() if p not in (before[name], replicas[name])}
-        if foreign and state.parallelism(subject, there, observed) not in (expected, parallelism):
+        if foreign and instances.parallelism(subject, there, observed) not in (expected, parallelism):
             by = next(each.writer for each in found if each.name in foreign)
             return contested(changes(before, there), by or "")
         if version is not None and version != state.version(found):
@@ -229,16 +231,8 @@ class KubernetesDriver:
         if held is not None:
             return held
         if observed.can_trigger_checkpoint and sum(replicas.values()) < sum(there.values()):
-            await self._job.complete_checkpoint(subject, job_id, observed)
+            await instances.complete_checkpoint(subject, job_id, observed)
         return await self._write(found, replicas, fence)
-
-    async def _requested(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
-        """Return the state that a request is checked against; a group's coordinator need not answer for it."""
-        if subject.application.group_id is not None:
-            return self._groups.requested(subject, found[0])
-        if subject.application.flink is None:
-            return self._service(subject, found)
-        return await self._job.observe(subject)
 
     async def _write(self, found: Sequence[Found], replicas: Mapping[str, int], fence: Fence) -> Answer:
         """Scale the workloads in topological order. A failure names the workload, and what was written before it."""
@@ -310,13 +304,9 @@ class KubernetesDriver:
         return Accepted(self._clock.now())
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
-        if subject.application.flink is None:
-            return NO_CHECKPOINTS
-        return await self._job.trigger_checkpoint(subject, job_id)
+        return await self._of(subject).trigger_checkpoint(subject, job_id)
 
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:
-        if subject.application.group_id is None:
-            return Unanswered(NO_GROUP)
         forbidden = self._forbidden(subject)
         if forbidden is not None:
             return Unanswered(forbidden.sentence)
@@ -324,13 +314,16 @@ class KubernetesDriver:
             found = await self._read(subject)
             if isinstance(found, str):
                 return Unanswered(found)
-            return await self._groups.evict(subject, found[0], members, self._workloads_api)
+            return await self._of(subject).evict(subject, found[0], members, self._workloads_api)
         except KindUnknown as error:
             return Unanswered(str(error))
         except ApiFailed as error:
             return Unanswered(_reason(error))
 
     # -- the workloads ---------------------------------------------------------------------------------------------
+
+    def _of(self, subject: Subject) -> state.Instances:
+        return self._instances[subject.application.engine]
 
     @property
     def _workloads_api(self) -> Workloads:

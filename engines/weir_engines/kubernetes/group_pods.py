@@ -7,9 +7,8 @@ read first: a member of a pod that does not exist any more has ended before the 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from weir_contracts import Subject
+from weir_contracts import Parallelism, Subject
 from weir_engines.driver import (
     MAX_OBSERVED,
     DepartedMember,
@@ -33,6 +32,7 @@ from weir_engines.kafka.members import (
     running_instances,
     threads_refusal,
     topology_of,
+    unfit,
     unit_of,
 )
 from weir_engines.kubernetes import state
@@ -46,13 +46,6 @@ MAX_EVICTED_PODS = 20
 """Pods whose members are evicted at a time, each after a request for the pod; the others follow."""
 MAX_ADDRESSES = 2_000
 _UNREAD = GroupReading("Unknown")
-
-
-class Pods(Protocol):
-    """Pods as they are at the time of the call. It raises `ApiFailed`."""
-
-    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
-        """Return the names of which no pod exists, only one that has ended for good, or one with another uid than this one."""
 
 
 @dataclass
@@ -100,7 +93,7 @@ class _Read:
         return threads_refusal(self.pods, self.group, slots) if self.found.is_settled else None
 
 
-class GroupPods:
+class GroupPods(state.Instances):
     """Groups at their coordinators, and the pods of their members."""
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
@@ -109,17 +102,17 @@ class GroupPods:
         self._memories: dict[str, _Memory] = {}
         self._steadiness = Steadiness()
 
-    async def observe(self, subject: Subject, found: Found) -> Snapshot:
-        """Return the group's snapshot, in which the workload's replicas are the request."""
+    async def observe(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        workload = found[0]
         try:
-            read = await self._read(subject, found)
+            read = await self._read(subject, workload)
         except GroupUnread as error:
             return Snapshot(self._clock.now(), reachable=False, reason=str(error))
         now, slots = self._clock.now(), unit_of(subject).slots
-        waits = read.progress(found.reading.status.wanted * slots)
-        snapshot = self.requested(subject, found, read.group)
+        waits = read.progress(workload.reading.status.wanted * slots)
+        snapshot = self._snapshot(subject, workload, read.group)
         members = tuple(sorted(member.id for member in read.group.members))
-        present = (found.reading.status.wanted, tuple(read.pods), members, read.group.state, waits is None)
+        present = (workload.reading.status.wanted, tuple(read.pods), members, read.group.state, waits is None)
         return replace(
             snapshot,
             all_running=waits is None,
@@ -131,8 +124,14 @@ class GroupPods:
             instances=running_instances(read.processes, read.group),
         )
 
-    def requested(self, subject: Subject, found: Found, group: GroupReading = _UNREAD) -> Snapshot:
-        """Return the snapshot of the workload, which has the request; that of the group is the caller's."""
+    async def requested(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the workload's state alone, which has the request: the group's coordinator need not answer for it."""
+        return self._snapshot(subject, found[0], _UNREAD)
+
+    def unfit(self, subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
+        return unfit(subject, parallelism)
+
+    def _snapshot(self, subject: Subject, found: Found, group: GroupReading) -> Snapshot:
         own = deployment_of(subject, group, wanted=found.reading.status.wanted, replicas=len(found.replicas))
         memory = self._memory(subject)
         memory.restarts = state.Restarts.of([found], found.reading.status.uid, memory.restarts)
@@ -148,7 +147,7 @@ class GroupPods:
         )
 
     async def evict(
-        self, subject: Subject, found: Found, members: Sequence[DepartedMember], pods: Pods
+        self, subject: Subject, found: Found, members: Sequence[DepartedMember], pods: state.Pods
     ) -> Evicted | Unanswered:
         """Remove those of the members whose pod is still missing, by the API server's word at this time."""
         try:

@@ -1,12 +1,18 @@
 """A Flink job in reactive mode, which the number of its TaskManagers scales: what the kubernetes driver asks of Flink."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
 from weir_contracts import Parallelism, Subject, Topology, Unit, sizes
-from weir_engines.driver import Driver, Rejected, Snapshot, Unanswered
+from weir_engines.driver import Driver, Snapshot
+from weir_engines.kubernetes import state
+from weir_engines.kubernetes.service import merged
+from weir_engines.kubernetes.state import Found
+from weir_engines.scrape import Scrape
 from weir_runtime.clock import Clock
 
 
@@ -17,7 +23,7 @@ class Cluster(Driver, Protocol):
         """Return the registered slots; None if unknown."""
 
 
-class ReactiveJob:
+class ReactiveJob(state.Instances):
     """Observes and checkpoints the jobs of a `Cluster`."""
 
     def __init__(self, cluster: Cluster, clock: Clock, *, checkpoint_seconds: float = 5.0) -> None:
@@ -26,10 +32,37 @@ class ReactiveJob:
         self._checkpoint_seconds = checkpoint_seconds
         self._resourced: dict[str, tuple[int, datetime | None]] = {}
 
-    async def observe(self, subject: Subject) -> Snapshot:
+    async def observe(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the job's snapshot, in which the pods are the request."""
+        (pods,) = found
+        observed = await self._cluster.observe(subject)
+        unit = state.target_of(subject).unit
+        if observed.deployment is None or observed.topology is None or unit is None:
+            return observed
+        scrape = Scrape("running", "", deployment=observed.deployment, topology=observed.topology)
+        deployment = merged(scrape, state.as_reading(found), state.target_of(subject), subject.namespace).deployment
+        if deployment is None:
+            return observed
+        deployment = deployment.model_copy(update={"requested_lower": observed.deployment.requested_lower})
+        waits = deployment.observed != deployment.requested
+        slots = pods.reading.status.wanted * unit.slots
+        return replace(
+            observed,
+            deployment=deployment,
+            all_running=observed.all_running and pods.is_settled,
+            resourced_at=await self._resourced_at(subject, slots, waits=waits),
+            writers={} if pods.writer is None else dict.fromkeys(observed.topology.names, pods.writer),
+        )
+
+    async def requested(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the job's own state."""
         return await self._cluster.observe(subject)
 
-    async def resourced_at(self, subject: Subject, slots: int, *, waits: bool) -> datetime | None:
+    def unfit(self, subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
+        unit = state.target_of(subject).unit
+        return "the workload has no slots" if unit is None else unfit(parallelism, unit, observed)
+
+    async def _resourced_at(self, subject: Subject, slots: int, *, waits: bool) -> datetime | None:
         """Return when all `slots` were first observed registered, while the job does not use them."""
         previous = self._resourced.pop(subject.id, None)
         if not waits:
@@ -55,17 +88,6 @@ class ReactiveJob:
                     if now.checkpoint_completed_at != observed.checkpoint_completed_at:
                         return
                     await asyncio.sleep(0.25)
-
-
-def unanswerable(job_id: str, observed: Snapshot) -> Rejected | Unanswered | None:
-    """Return why an observed target cannot take a request for this job, or None."""
-    if not observed.reachable:
-        return Unanswered(observed.reason)
-    if observed.deployment is None or observed.topology is None or observed.deployment.job_id != job_id:
-        return Rejected(f"job {job_id} is missing: {observed.reason or 'another job has its name'}")
-    if observed.deployment.is_final:
-        return Rejected(f"the job is {observed.deployment.state}")
-    return None
 
 
 def unfit(parallelism: Parallelism, unit: Unit, observed: Snapshot) -> str:

@@ -1,13 +1,23 @@
-"""State of Kubernetes workloads as an action sees it: ready or not and why, who scales them, which pods go first. Pure."""
+"""State of Kubernetes workloads as an action sees it: ready or not and why, who scales them, which pods go first, what they run. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from weir_contracts import KubernetesTarget, Parallelism, Subject, bounded, short_name
-from weir_engines.driver import PROGRESS_CODES, Progress, Refusal, Snapshot
-from weir_engines.kafka import members
-from weir_engines.kubernetes import reactive
+from weir_engines.driver import (
+    NO_CHECKPOINTS,
+    NO_GROUP,
+    PROGRESS_CODES,
+    DepartedMember,
+    Evicted,
+    Progress,
+    Refusal,
+    Rejected,
+    Snapshot,
+    Unanswered,
+)
 from weir_engines.kubernetes.cluster import Replicas, WorkloadsReading
 from weir_engines.kubernetes.pods import PodReading
 from weir_engines.kubernetes.service import MAX_REPLICAS
@@ -212,32 +222,64 @@ def target_of(subject: Subject) -> KubernetesTarget:
     return subject.target.kubernetes
 
 
-def unfit(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
-    """Return why no number of replicas gives this parallelism; empty if one does."""
-    unit, topology = target_of(subject).unit, observed.topology
-    if subject.application.group_id is not None:
-        return members.unfit(subject, parallelism)
-    if subject.application.flink is not None and unit is not None:
-        return reactive.unfit(parallelism, unit, observed)
-    names = [] if topology is None else topology.names
-    odd = sorted(set(parallelism) ^ set(names))
-    if odd:
-        return f"workloads and request differ in: {', '.join(odd[:5])}"
-    max_parallelism = max(parallelism.values())
-    return f"{max_parallelism} replicas are more than {MAX_REPLICAS}" if max_parallelism > MAX_REPLICAS else ""
+def unanswerable(job_id: str, observed: Snapshot) -> Rejected | Unanswered | None:
+    """Return why an observed target cannot take a request for this job, or None."""
+    if not observed.reachable:
+        return Unanswered(observed.reason)
+    if observed.deployment is None or observed.topology is None or observed.deployment.job_id != job_id:
+        return Rejected(f"job {job_id} is missing: {observed.reason or 'another job has its name'}")
+    if observed.deployment.is_final:
+        return Rejected(f"the job is {observed.deployment.state}")
+    return None
 
 
-def replicas(subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
-    target, topology = target_of(subject), observed.topology
-    if subject.application.service is not None or topology is None or target.unit is None:
-        return dict(parallelism)
-    return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
+class Pods(Protocol):
+    """Pods as they are at the time of the call. It raises `ApiFailed`."""
+
+    async def ended(self, namespace: str, pods: Mapping[str, str | None]) -> frozenset[str]:
+        """Return the names of which no pod exists, only one that has ended for good, or one with another uid than this one."""
 
 
-def parallelism(subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
-    """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
-    target, topology = target_of(subject), observed.topology
-    if subject.application.service is not None or topology is None or target.unit is None:
-        return dict(replicas)
-    level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
-    return topology.uniform(min(MAX_REPLICAS, level))
+class Instances:
+    """What the pods of a policy run. A subclass for each kind of application says how it is observed, and what it can do
+    besides being scaled."""
+
+    async def observe(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the application's snapshot, in which the replicas of its workloads are the request."""
+        raise NotImplementedError
+
+    async def requested(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
+        """Return the state that a request is checked against."""
+        raise NotImplementedError
+
+    def unfit(self, subject: Subject, parallelism: Parallelism, observed: Snapshot) -> str:
+        """Return why no number of replicas gives this parallelism; empty if one does."""
+        raise NotImplementedError
+
+    def replicas(self, subject: Subject, parallelism: Parallelism, observed: Snapshot) -> dict[str, int]:
+        """Return the replicas by workload that give a parallelism."""
+        target, topology = target_of(subject), observed.topology
+        if topology is None or target.unit is None:
+            return dict(parallelism)
+        return {target.refs[0].name: target.unit.instances_for(topology, max(parallelism.values()))}
+
+    def parallelism(self, subject: Subject, replicas: Mapping[str, int], observed: Snapshot) -> Parallelism:
+        """Return the parallelism that the replicas request: several numbers of pods may give a Flink job the same one."""
+        target, topology = target_of(subject), observed.topology
+        if topology is None or target.unit is None:
+            return dict(replicas)
+        level = target.unit.parallelism_of(topology, replicas[target.refs[0].name])
+        return topology.uniform(min(MAX_REPLICAS, level))
+
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        """Trigger a checkpoint; return None, or the reason of a failure."""
+        return NO_CHECKPOINTS
+
+    async def complete_checkpoint(self, subject: Subject, job_id: str, observed: Snapshot) -> None:
+        """Complete a checkpoint before pods are removed, if `observed` says that one can be triggered."""
+
+    async def evict(
+        self, subject: Subject, found: Found, members: Sequence[DepartedMember], pods: Pods
+    ) -> Evicted | Unanswered:
+        """Remove those of the group's members whose pod is still missing."""
+        return Unanswered(NO_GROUP)
