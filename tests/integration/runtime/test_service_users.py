@@ -1,4 +1,4 @@
-"""A user of Kafka for each service: the loop turns on a broker that refuses all that the documentation does not list."""
+"""Who may write what on a real broker: a user for each service, and signatures of the records that decide."""
 
 import asyncio
 import json
@@ -6,8 +6,11 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -18,16 +21,22 @@ from testbed.process import free_port, stop_all
 from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import ManyJobs
 from tests.unit.deploy.test_acls import NAMES, SERVICES, documented, granted
+from tests.unit.executor.builders import action as action_of
+from tests.unit.executor.builders import plan as plan_of
+from tests.unit.knowledge.builders import outcome as outcome_of
 from tests.unit.knowledge.builders import plan
 from tests.unit.planner.build import policy
-from weir_contracts import DeadLetter, Outcome
+from weir_contracts import DeadLetter, DeploymentRef, Outcome, Plan, ScalingPolicy, parse_policy
 from weir_contracts.base import VERSION
-from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES
+from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES, Topic
+from weir_runtime.bus import Bus, RecordVersion, SignedBus
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import decode, encode
 
-APPLICATION = "users/orders"
-DATABASE = 13
+APPLICATION, SIGNED_APPLICATION = "users/orders", "users/payments"
+DATABASE, SIGNED_DATABASE = 13, 14
+KEY = "key-of-the-five-services-in-this-test"
+MAX_SUBTASKS, FORGED_SUBTASKS = 4, 120
 PARTITIONS = 2
 READY_SECONDS = 240.0
 TURN_SECONDS = 120.0
@@ -58,14 +67,19 @@ def refused(broker: KafkaBroker) -> list[str]:
 
 
 class Loop:
-    """The five services, each as its own user, and the one application they care for."""
+    """The five services, each as its own user, and the one application they care for. With a `key` they sign."""
 
-    def __init__(self, broker: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
+    def __init__(
+        self, broker: KafkaBroker, redis_server: RedisServer, folder: Path, database: int = DATABASE, key: str = ""
+    ) -> None:
         self.flink = ManyJobs(["orders"], 1.0)
         self.bus = KafkaBus(broker.bootstrap_servers)  # a user with all rights
         port = free_port()
-        redis_url, url = f"redis://127.0.0.1:{redis_server.port}/{DATABASE}", f"http://127.0.0.1:{port}"
+        redis_url, url = f"redis://127.0.0.1:{redis_server.port}/{database}", f"http://127.0.0.1:{port}"
         self.environment = loop_settings(broker.sasl_servers, PARTITIONS, url, redis_url, folder)
+        if key:
+            (folder / "keys").write_text(key)
+            self.environment["WEIR_SIGNING_KEYS_FILE"] = str(folder / "keys")
         self.files = {}
         for user in USERS:
             self.files[user] = folder / f"{user}.json"
@@ -102,14 +116,25 @@ class Loop:
         await asyncio.to_thread(stop_all, [service.process for service in self.services])
 
 
-@pytest.fixture
-async def loop(broker: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Loop]:
-    made = Loop(broker, redis_server, tmp_path)
+@asynccontextmanager
+async def serving(made: Loop) -> AsyncIterator[Loop]:
     async with made.flink.serving():
         try:
             yield made
         finally:
             await made.stop()
+
+
+@pytest.fixture
+async def loop(broker: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with serving(Loop(broker, redis_server, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+async def signed_loop(broker: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with serving(Loop(broker, redis_server, tmp_path, SIGNED_DATABASE, KEY)) as made:
+        yield made
 
 
 async def eventually(condition: Callable[[], Any], what: str) -> None:
@@ -156,6 +181,122 @@ async def test_the_loop_turns_with_a_user_for_each_service(loop: Loop, broker: K
 
     await eventually(answered_and_reported, f"an outcome and dead letters; refused: {refused(broker)}")
     assert refused(broker) == []
+
+
+class Forger:
+    """A program that may write to every topic, without a key: records that any service would take for its own."""
+
+    def __init__(self, loop: Loop, in_force: ScalingPolicy) -> None:
+        self.bus, self.in_force = loop.bus, in_force
+        job = loop.flink.jobs["orders"]
+        one = dict.fromkeys(job.requested, 1)
+        self.there = DeploymentRef(job_id=job.id, graph_hash=loop.flink.graph_hash, requested=one, observed=one)
+
+    def plan(self, subtasks: int) -> Plan:
+        now = datetime.now(UTC)
+        return plan_of(
+            {**self.there.requested, "work": subtasks},
+            id=uuid4(),
+            application=SIGNED_APPLICATION,
+            at=now,
+            expires_at=now + timedelta(minutes=5),
+            policy_version=self.in_force.metadata.version,
+            deployment=self.there,
+            current=self.there.observed,
+        )
+
+    async def send(self, bus: Bus, topic: Topic, message: Any, **headers: str) -> None:
+        body, given = encode(message, type=topic.type, source="forger", id=uuid4(), time=datetime.now(UTC))
+        await bus.publish(topic.name, SIGNED_APPLICATION, body, {**given, **headers})
+
+    async def policy(self) -> None:
+        """One of a version to come that allows 200 subtasks, and a deletion behind it."""
+        version = 10 * (self.in_force.metadata.version or 0)
+        metadata = self.in_force.metadata.model_copy(update={"version": version})
+        wide = policy(SIGNED_APPLICATION, version=version, bounds={"min": FORGED_SUBTASKS, "max": 200}).spec
+        spec = self.in_force.spec.model_copy(update={"bounds": wide.bounds})
+        headers = RecordVersion(version, 99).headers()
+        forged = self.in_force.model_copy(update={"metadata": metadata, "spec": spec})
+        await self.send(self.bus, POLICIES, forged, **headers)
+        await self.bus.publish(POLICIES.name, SIGNED_APPLICATION, None, RecordVersion(version + 1, 99).headers())
+
+    async def outcome(self) -> None:
+        """A rollback to 120 subtasks that is to be requested, in an epoch that no executor reaches."""
+        now, before = datetime.now(UTC), {**self.there.requested, "work": FORGED_SUBTASKS}
+        rolling = action_of(
+            "rolling-back",
+            id=uuid4(),
+            application=SIGNED_APPLICATION,
+            deployment=self.there,
+            before=before,
+            wanted=self.there.requested,
+            started_at=now,
+            deadline_at=now + timedelta(minutes=5),
+        )
+        found = outcome_of(self.plan(1), "rolling-back", id=uuid4(), at=now, before=before, action=rolling)
+        await self.send(self.bus, OUTCOMES, found.model_copy(update={"epoch": 2**63 - 1}))
+
+
+async def test_what_a_program_without_the_key_writes_is_never_followed(signed_loop: Loop) -> None:
+    """It may write to every topic: a policy and its deletion of versions to come, plans within and beyond the bounds, and a
+    rollback to 120 subtasks. The executor is killed and starts on all that. From outside: Flink gets no request, the API
+    shows the policy as it was, and each record is a dead letter that names the setting. A plan that is signed is followed."""
+    loop = signed_loop
+    await loop.start()
+    job = loop.flink.jobs["orders"]
+    document = policy(
+        SIGNED_APPLICATION,
+        version=None,
+        application={"flink": {"url": loop.flink.url, "job": "orders"}},
+        bounds={"min": 1, "max": MAX_SUBTASKS},
+        interval="2s",
+    ).to_document()
+    address = f"/v1/policies/{SIGNED_APPLICATION}"
+    stored = (await loop.http.put(address, json=document)).raise_for_status().json()
+
+    async def planned() -> bool:
+        return (await loop.http.get(f"/v1/applications/{SIGNED_APPLICATION}/plan")).status_code == 200
+
+    await eventually(planned, "a plan")
+    forger = Forger(loop, parse_policy(stored))
+    await forger.policy()
+    for subtasks in (2, MAX_SUBTASKS, FORGED_SUBTASKS):
+        await forger.send(loop.bus, PLANS, forger.plan(subtasks))
+    await forger.outcome()
+    executor = next(service for service in loop.services if service.name == "executor")
+    executor.kill()
+    await forger.send(loop.bus, PLANS, forger.plan(3))
+    executor.start()
+    await asyncio.to_thread(executor.wait_ready, READY_SECONDS)
+    letters = loop.bus.reader(DEAD_LETTERS.name)
+    senders: set[tuple[str, str]] = set()
+
+    async def reported() -> bool:
+        for record in await letters.receive(timeout_seconds=0.1):
+            letter = decode(record, DeadLetter).message
+            if letter.key == SIGNED_APPLICATION:
+                assert (letter.code, "WEIR_SIGNING_KEYS_FILE" in letter.reason) == ("unsigned", True), letter.reason
+                senders.add((letter.service, letter.topic))
+        readers = {
+            POLICIES.name: {"monitor"},
+            PLANS.name: {"executor", "knowledge"},
+            OUTCOMES.name: {"planner", "executor", "knowledge"},
+        }
+        return senders >= {(service, topic) for topic, services in readers.items() for service in services}
+
+    await eventually(reported, f"dead letters; sent: {sorted(senders)}")
+    assert (await loop.http.get(address)).json() == stored
+    assert job.requests == []
+
+    await forger.send(SignedBus(loop.bus, [KEY.encode()]), PLANS, forger.plan(2))
+
+    async def requested() -> bool:
+        return bool(job.requests)
+
+    await eventually(requested, "the request of the signed plan")
+    assert job.requests[0] == {**forger.there.requested, "work": 2}
+    assert all(subtasks <= MAX_SUBTASKS for vector in job.requests for subtasks in vector.values())
+    assert (await loop.http.get(address)).json() == stored
 
 
 def test_each_user_writes_to_its_own_topics_alone(broker: KafkaBroker) -> None:
