@@ -289,8 +289,9 @@ def _make_environment(python: str, step: Step) -> None:
     install = [str(uv), "pip", "install", "--quiet", "--python", str(interpreter)]
     step.run([*install, "--compile-bytecode", "--require-hashes", "-r", str(lock)], settings)
     step.run([*install, "--no-deps", "--no-build-isolation", "-e", str(PROJECT)], settings)
-    # The environment has links to what was downloaded and unpacked; the sources of what was built take more than the rest.
-    step.run([str(uv), "cache", "prune", "--ci", "--quiet"], settings)
+    if "UV_CACHE_DIR" in settings:  # a cache of the user's own stays as it is
+        # The environment has links to what was downloaded and unpacked; the sources of what was built take more than the rest.
+        step.run([str(uv), "cache", "prune", "--ci", "--quiet"], settings)
 
 
 def _make_uv(python: str, lock: Path, step: Step) -> Path:

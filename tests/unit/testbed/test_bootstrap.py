@@ -192,6 +192,26 @@ def test_uv_installs_from_where_pip_would(monkeypatch: pytest.MonkeyPatch) -> No
     assert bootstrap.uv_settings(sys.executable)["UV_INDEX"] == "https://a.example.org https://b.example.org"
 
 
+@pytest.mark.parametrize(("cache", "is_pruned"), [(None, True), ("/home/user/.cache/uv", False)])
+def test_only_the_projects_own_cache_is_pruned(
+    cache: str | None, is_pruned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own is for other projects, too."""
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "_version", lambda _: bootstrap.SUPPORTED[0])
+    monkeypatch.setattr(bootstrap, "output_of", lambda _: "")
+    monkeypatch.setattr(bootstrap, "_make_uv", lambda *_: Path("uv"))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+    if cache:
+        monkeypatch.setenv("UV_CACHE_DIR", cache)
+    commands: list[list[str]] = []
+    step = Step("environment", [], tmp_path / "bin" / "weir", cache=tmp_path)
+    monkeypatch.setattr(step, "run", lambda command, settings=None: commands.append(command))
+    bootstrap._make_environment(sys.executable, step)
+    assert [command[1] for command in commands] == ["pip", "pip", *(["cache"] if is_pruned else [])]
+    assert all("--require-hashes" in command or "--no-deps" in command for command in commands[:2])
+
+
 def test_uv_is_the_locked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set-up fetches it with its hashes, and once: the second time all commands are the installation's own."""
     monkeypatch.setattr(bootstrap, "CACHE", tmp_path)
