@@ -1,6 +1,7 @@
 """Kubernetes API over the `kubernetes` package's asyncio client, which is imported when the first client is made.
 
-Each call is bounded in time and bytes, follows no redirect and ignores the environment's proxies.
+Each call is bounded in time, bytes and elements, follows no redirect and ignores the environment's proxies. All open
+answers and events share one budget: whoever may create objects chooses what a list contains.
 """
 
 import asyncio
@@ -16,12 +17,16 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic_core import from_json
 
+from weir_runtime.http_client import Body, Budget, TooLarge, TooMany
+
 from .discovery import AGGREGATED
 from .values import count, mapping, text
 
-MAX_ANSWER_BYTES = 32_000_000
-MAX_EVENT_BYTES = 8_000_000
+MAX_ANSWER_BYTES = 4_000_000
+MAX_EVENT_BYTES = 4_000_000
 """Bytes of one event of a watch; etcd stores objects of up to 1.5 MB."""
+_OPEN = Budget(32_000_000)
+"""Charge of all open answers and events: one of the most bytes and elements, and room for small ones."""
 SILENCE_SECONDS = 150.0
 """Time without a byte after which a watch counts as broken: the API server sends a bookmark each minute."""
 CLOSE_SECONDS = 0.1
@@ -104,7 +109,7 @@ class ApiFailed(Exception):
 
 
 class AnswerTooLarge(ApiFailed):
-    """A response above the limit; a page of fewer objects may fit."""
+    """A response above a limit, or for which the open ones leave no room; a page of fewer objects may fit."""
 
 
 class KubernetesApi:
@@ -144,16 +149,17 @@ class KubernetesApi:
             async with asyncio.timeout(self._timeout_seconds), self._calls:
                 response = await self._request(method, call, _url(path, query), body, content_type)
                 try:
-                    content = await _body(response, call, MAX_ANSWER_BYTES)
+                    with _OPEN.body(MAX_ANSWER_BYTES) as answer:
+                        content = await _content(response, call, answer)
+                        if response.status >= 300:
+                            self._refuse(call, response.status, content)
+                        return _decoded(content, call, response.headers.get("Content-Type", ""))
                 finally:
                     response.release()
         except TimeoutError:
             raise ApiFailed(call, f"cannot {call}: no answer within {self._timeout_seconds:g} s") from None
         except OSError as error:
             raise self._unreachable(call, error) from None
-        if response.status >= 300:
-            self._refuse(call, response.status, content)
-        return _decoded(content, call, response.headers.get("Content-Type", ""))
 
     async def watch(
         self, call: Call, path: str, version: str, seconds: int
@@ -174,15 +180,18 @@ class KubernetesApi:
                 response = await self._request("GET", call, _url(path, query), endless=True)
             try:
                 if response.status >= 300:
-                    self._refuse(call, response.status, await _body(response, call, MAX_ANSWER_BYTES))
+                    with _OPEN.body(MAX_ANSWER_BYTES) as answer:
+                        self._refuse(call, response.status, await _content(response, call, answer))
                 yield OPENED, {}
-                async for line in _lines(response, call):
-                    event = mapping(_decoded(line, call, "application/json"))
-                    kind, found = event.get("type"), mapping(event.get("object"))
-                    if kind == "ERROR":
-                        self._refuse(call, count(found.get("code")) or 500, json.dumps(found).encode())
-                    if isinstance(kind, str):
-                        yield kind, found
+                # Closed at once: an error that is kept would keep the charge of the event as well.
+                async with contextlib.aclosing(_lines(response, call)) as lines:
+                    async for line in lines:
+                        event = mapping(_decoded(line, call, "application/json"))
+                        kind, found = event.get("type"), mapping(event.get("object"))
+                        if kind == "ERROR":
+                            self._refuse(call, count(found.get("code")) or 500, json.dumps(found).encode())
+                        if isinstance(kind, str):
+                            yield kind, found
             finally:
                 response.close()
         except TimeoutError:
@@ -301,14 +310,21 @@ def _new_client(access: Access) -> Any:
     return client.ApiClient(configuration)
 
 
-async def _body(response: Any, call: Call, limit: int) -> bytes:
-    chunks, size = [], 0
+async def _content(response: Any, call: Call, body: Body) -> bytes:
+    chunks = []
     async for chunk in _chunks(response, call):
-        size += len(chunk)
-        if size > limit:
-            raise AnswerTooLarge(call, f"cannot {call}: the answer has more than {limit} bytes")
+        _count(body, chunk, call, "the answer")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _count(body: Body, part: bytes, call: Call, what: str) -> None:
+    try:
+        body.add(part)
+    except TooLarge as error:
+        raise AnswerTooLarge(call, f"cannot {call}: {what} has {error}") from None
+    except TooMany as error:
+        raise AnswerTooLarge(call, f"cannot {call}: {what} is not read: {error}") from None
 
 
 async def _chunks(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
@@ -325,18 +341,21 @@ async def _chunks(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
 
 async def _lines(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
     parts: list[bytes] = []
-    size = 0
-    async for chunk in _chunks(response, call):
-        first, *rest = chunk.split(b"\n")
-        parts.append(first)
-        size += len(first)
-        for line in rest:
-            whole = b"".join(parts)
-            if whole.strip():
-                yield whole
-            parts, size = [line], len(line)
-        if size > MAX_EVENT_BYTES:
-            raise AnswerTooLarge(call, f"cannot {call}: an event has more than {MAX_EVENT_BYTES} bytes")
+    event = _OPEN.body(MAX_EVENT_BYTES)
+    try:
+        async for chunk in _chunks(response, call):
+            first, *rest = chunk.split(b"\n")
+            _count(event, first, call, "an event")
+            parts.append(first)
+            for line in rest:
+                whole = b"".join(parts)
+                if whole.strip():
+                    yield whole
+                event.close()
+                event, parts = _OPEN.body(MAX_EVENT_BYTES), [line]
+                _count(event, line, call, "an event")
+    finally:
+        event.close()
 
 
 def _decoded(content: bytes, call: Call, content_type: str) -> Any:

@@ -127,6 +127,25 @@ async def test_a_huge_answer_is_not_read(
         await client.get(LIST, PATH)
 
 
+async def test_an_answer_of_many_small_elements_is_not_read(server: _Server, client: KubernetesApi) -> None:
+    """0.9 MB of `[],` take 25 MB when they are parsed; an author of objects chooses what a list contains."""
+    server.answer = _fixed('{"items": [' + "[]," * 300_000 + "[]]}")
+    with pytest.raises(AnswerTooLarge, match=r"the answer has more than 200000 elements"):
+        await client.get(LIST, PATH)
+    assert module._OPEN.open_bytes == 0
+
+
+async def test_open_answers_share_a_budget(server: _Server, client: KubernetesApi) -> None:
+    """Eight calls at once may each be below the limits: without room an answer is refused, and the next one is read."""
+    server.answer = _fixed(json.dumps({"items": ["x" * 2000]}))
+    with module._OPEN.body(40_000_000) as others:
+        others.add(b"x" * 31_999_000)
+        with pytest.raises(AnswerTooLarge, match="the answer is not read: too many large bodies are open at once"):
+            await client.get(LIST, PATH)
+    assert await client.get(LIST, PATH) == {"items": ["x" * 2000]}
+    assert module._OPEN.open_bytes == 0
+
+
 async def test_a_slow_answer_ends_in_time(server: _Server, client: KubernetesApi) -> None:
     client._timeout_seconds = 0.1
     over = asyncio.Event()
@@ -362,13 +381,14 @@ async def test_a_long_list_comes_in_pages(
 async def test_an_event_that_is_too_large_breaks_the_watch_only(
     watch: Watch[PodReading], script: _Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "MAX_EVENT_BYTES", 5000)
     await watch.synced(PATIENCE_SECONDS)
     await _until(lambda: len(script.watches) == 1)
-    monkeypatch.setattr(module, "MAX_EVENT_BYTES", 5000)
     script.events.put_nowait("x" * 10_000)
     await _until(lambda: len(script.watches) == 2)
     script.send("ADDED", _versioned(pod("b"), "10"))
     await _until(lambda: set(watch.objects) == {"a", "b"})
+    await _until(lambda: module._OPEN.open_bytes == 0)
 
 
 async def test_an_object_that_cannot_be_read_any_more_is_not_shown_as_it_was(
