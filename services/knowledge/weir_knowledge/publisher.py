@@ -18,7 +18,7 @@ from prometheus_client import Gauge
 
 from weir_contracts import Observation, ScalingPolicy, derive_id, ended_observation, observation_id
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_runtime.bus import Bus, Outgoing, Reader, Record, RecordVersion, version_of
+from weir_runtime.bus import Bus, Outgoing, Reader, Record, RecordVersion, Refused, version_of
 from weir_runtime.clock import Clock
 from weir_runtime.lease import Lease, Terms, judge
 from weir_runtime.loop import Stop, run_forever
@@ -123,7 +123,8 @@ class PolicyPublisher:
         return count
 
     async def _drain(self, epoch: int) -> int:
-        """Publish every entry in order and remove it once acknowledged."""
+        """Publish every entry in order and remove it once acknowledged, or refused for good: the others would wait for
+        it."""
         count = 0
         while entries := await self.store.outbox():
             for entry in entries:
@@ -135,7 +136,10 @@ class PolicyPublisher:
                 for record in records:
                     if self.epoch != epoch:
                         return count  # another replica may hold the lease, and publishes the entry
-                    await self.bus.publish(record.topic, record.key, record.value, record.headers)
+                    try:
+                        await self.bus.publish(record.topic, record.key, record.value, record.headers)
+                    except Refused as error:
+                        _log.error("policy-refused", application=entry.application, version=number, reason=str(error))
                 await self.store.published([entry])
                 count += 1
         return count
@@ -326,7 +330,10 @@ class Leftovers:
         if last is not None:
             after = max(self.clock.now(), (newest or last.observed_at) + timedelta(milliseconds=1))
             record = end_record(ended_observation(last.policy, after, "it has no policy and sends no messages"))
-            await self.bus.publish(record.topic, record.key, record.value, record.headers)
+            try:
+                await self.bus.publish(record.topic, record.key, record.value, record.headers)
+            except Refused as error:
+                structlog.get_logger("knowledge").error("end-refused", application=application, reason=str(error))
         await self.store.forget(application)
         structlog.get_logger("knowledge").info(
             "forgotten", application=application, silent_seconds=self.forget_after_seconds

@@ -211,6 +211,18 @@ async def test_an_entry_is_left_to_the_next_holder(house: House) -> None:
     assert [number for number, _ in house.topic()] == [1, 2]
 
 
+async def test_a_policy_that_the_brokers_refuse_keeps_no_other_waiting(house: House) -> None:
+    """The topic's limit is lower than it is large, for good: it is named, and the policies behind it are published."""
+    house.bus.refuses = lambda record: record.key == APP
+    for name in (APP, "shop/other"):
+        await house.store.put_policy(policy(name), None)
+    with capture_logs() as lines:
+        await house.first.publisher.publish()
+    assert [record.key for record in house.bus.records(POLICIES.name)] == ["shop/other"]
+    assert [line["application"] for line in lines if line["event"] == "policy-refused"] == [APP]
+    assert await house.store.outbox_size() == 0
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_two_writers_race(house: House, seed: int) -> None:
     """They write, pause, resume and delete one policy through two replicas, which both publish when they may; the lease
