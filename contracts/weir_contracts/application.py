@@ -293,6 +293,12 @@ class Application(Document):
         return self.service is not None
 
     @property
+    def has_busy_time(self) -> bool:
+        """Whether its engine or its instances' metrics report busy time; else capacity is known only while records wait."""
+        streams = self.kafka_streams
+        return not self.shares_tasks or (streams is not None and streams.metrics is not None)
+
+    @property
     def unread_metrics(self) -> str:
         """Field of the policy that would give its instances' busy time; empty if it is set, or the engine has none."""
         streams = self.kafka_streams

@@ -52,18 +52,22 @@ def test_contradictory_limits_are_refused_where_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("application", "properties"),
     [
-        ({"flink": FLINK}, (False, True, False, "")),
-        ({"service": {}}, (False, False, True, "")),
-        ({"consumerGroup": {"groupId": "orders"}}, (True, False, False, "")),
-        ({"kafkaStreams": {"applicationId": "orders"}}, (True, False, False, "application.kafkaStreams.metrics")),
-        ({"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}, (True, False, False, "")),
+        ({"flink": FLINK}, (False, True, False, True, "")),
+        ({"service": {}}, (False, False, True, True, "")),
+        ({"consumerGroup": {"groupId": "orders"}}, (True, False, False, False, "")),
+        (
+            {"kafkaStreams": {"applicationId": "orders"}},
+            (True, False, False, False, "application.kafkaStreams.metrics"),
+        ),
+        ({"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}, (True, False, False, True, "")),
     ],
 )
 def test_cores_ask_for_properties_of_an_application(application: Any, properties: Any) -> None:
-    """Members that share tasks, a size in slots, records that the policy's signals count, and metrics that a field would
-    add."""
+    """Members that share tasks, a size in slots, records that the policy's signals count, busy time, and the field that
+    would add it."""
     found = Application.model_validate(application)
-    assert (found.shares_tasks, found.has_slots, found.counts_by_signals, found.unread_metrics) == properties
+    names = ("shares_tasks", "has_slots", "counts_by_signals", "has_busy_time", "unread_metrics")
+    assert tuple(getattr(found, name) for name in names) == properties
 
 
 def test_a_new_policy_is_safe() -> None:

@@ -224,12 +224,9 @@ def _missing(findings: Findings) -> Iterator[Symptom]:
 
 
 def _metrics_field(findings: Findings) -> str:
-    """Return the field of the policy whose endpoint reports the busy time; empty for an engine without one."""
-    deployment = findings.observation.deployment
-    streams = findings.observation.policy.subject.application.kafka_streams
-    if streams is not None and streams.metrics is None:
-        return "application.kafkaStreams.metrics"
-    return "metrics of its consumers" if streams is None and deployment is not None and deployment.group else ""
+    """Return what would report the busy time, such as a field of the policy; empty if something does."""
+    application = findings.observation.policy.subject.application
+    return "" if application.has_busy_time else application.unread_metrics or "metrics of its consumers"
 
 
 _NO_BUSY_TIME = "busy time is"
