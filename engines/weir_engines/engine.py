@@ -1,4 +1,4 @@
-"""Engine: what one folder gives to monitor, executor and knowledge, and the registry of all of them.
+"""Engine: collector, driver and claims that one folder gives to the services, and the registry of all engines.
 
 The registry names each engine by its place, and loads it when something asks for an engine: a service that only compares
 policies opens no client and needs no client's library.
@@ -32,7 +32,7 @@ Claim = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a service gives to its engines: its clock, the limits of what policies may name, and credentials by name."""
+    """Clock, limits of what policies may name, and credentials by name, which a service gives to its engines."""
 
     clock: Clock
     timeout_seconds: float = 5.0
