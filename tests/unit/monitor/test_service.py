@@ -134,6 +134,33 @@ async def test_an_observation_that_is_too_large_says_so(house: House, monkeypatc
     assert re.fullmatch(r"not published: the message of type .* has [\d,]+ bytes, more than [\d,]+", last.message)
 
 
+async def test_an_observation_above_the_brokers_own_limit_says_so(house: House) -> None:
+    """An administrator's limit is lower than Weir's: the brokers refuse it for good, and take one without its graph."""
+    await house.apply(policy())
+    async with house.replica():
+        await until(house.observations)
+        small = len(house.bus.records(OBSERVATIONS.name)[0].value or b"") - 100
+        house.bus.refuses = lambda record: len(record.value or b"") > small
+        seen = len(house.bus.records(OBSERVATIONS.name))
+        await until(lambda: len(house.bus.records(OBSERVATIONS.name)) > seen + 1)
+    last = decode(house.bus.records(OBSERVATIONS.name)[-1], Observation).message
+    assert (last.status, last.topology) == ("unreachable", None)
+    assert last.message == "not published: message size too large"
+
+
+async def test_an_end_that_the_brokers_refuse_keeps_no_policy_waiting(house: House) -> None:
+    """It was repeated for ever, before the policies that came after it; knowledge ends what is silent."""
+    await house.apply(policy())
+    async with house.replica() as monitor:
+        await until(house.observations)
+        house.bus.refuses = lambda record: record.topic == OBSERVATIONS.name and b'"ended"' in (record.value or b"")
+        await house.delete("shop/orders")
+        await house.apply(policy("shop/next"))
+        await until(lambda: monitor.applications == ["shop/next"])
+        await until(lambda: house.statuses("shop/next"))
+    assert "ended" not in house.statuses("shop/orders")
+
+
 async def test_a_paused_application_is_still_observed(house: House) -> None:
     """Actions are paused, not observations."""
     await house.apply(policy(mode="paused"))
