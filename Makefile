@@ -57,7 +57,7 @@ imports: environment
 fast: environment
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(FAST)
 
-check: environment  ## lint, types, import rules and fast tests: about a minute on two cores
+check: environment  ## lint, types, import rules and fast tests: about two minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target fast lint types imports
 
 explore: environment  ## the fast tests that generate examples, with 20 times as many as `make test`, others in each run (about 15 minutes)

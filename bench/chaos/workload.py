@@ -18,7 +18,7 @@ import httpx
 from bench.results_file import log
 from testbed.kubernetes import NODE, KubernetesCluster
 from weir_contracts import ScalingPolicy, policy_of
-from weir_contracts.application import Workload
+from weir_contracts.target import Workload
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads, Replicas
 from weir_engines.kubernetes.discovery import PODS

@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 
 from pydantic import (
     AfterValidator,
+    AnyHttpUrl,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -298,6 +299,18 @@ Duration = Annotated[
     ),
 ]
 """Duration with a unit, such as `30s`, from 0s to 366d."""
+
+
+def _without_credentials(url: AnyHttpUrl) -> AnyHttpUrl:
+    if url.username or url.password:
+        raise ValueError("must not contain credentials: every user with the role read sees policies")
+    if url.query or url.fragment:
+        raise ValueError("must not have a query or fragment")
+    return url
+
+
+RestUrl = Annotated[AnyHttpUrl, AfterValidator(_without_credentials)]
+"""Address of an HTTP API, without credentials, query or fragment."""
 
 
 class Estimate(Message):

@@ -85,7 +85,7 @@ class Group(Message):
 
 
 if TYPE_CHECKING:
-    from .limits import Bounds
+    from .policy_limits import Bounds
 
 
 def even_subtasks(parallelism: int, shares: int | None) -> float:

@@ -12,8 +12,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
-from .application import RestUrl
-from .base import Message, Name, Sentence, Timestamp, writable
+from .base import Message, Name, RestUrl, Sentence, Timestamp, writable
 from .document import Document
 
 MAX_REPLY_BYTES = 1_000_000

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AnyHttpUrl, Field, model_validator
 
-from .application import Application, FlinkTarget, ServiceApplication, Signals, Subject, Target
+from .application import Application, ServiceApplication, Signals, Subject
 from .base import Duration, Name, Parameters
 from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
-from .limits import Behavior, Bounds, Budget
+from .policy_limits import Behavior, Bounds, Budget
+from .target import FlinkTarget, Target
 
 
 class Objective(Document):

@@ -29,8 +29,8 @@ from weir_contracts import (
     PolicySpec,
     one_line,
 )
+from weir_planner.calls import plan_for, reads_observations
 from weir_planner.core.decide import FAILED
-from weir_planner.planners import plan_for, reads_observations
 from weir_planner.request_cache import MAX_OUTCOMES, RequestCache
 from weir_planner.telemetry import no_reply
 from weir_runtime.clock import SystemClock

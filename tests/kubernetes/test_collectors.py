@@ -14,11 +14,11 @@ from testbed.process import free_port
 from tests.kubernetes.workloads import deployment
 from tests.unit.engines.kubernetes.workloads_suite import WorkloadsSuite, World, until
 from weir_contracts import ScalingPolicy, parse_policy
-from weir_contracts.application import WorkloadRef
-from weir_engines.engine import Engines, Resources
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads, WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.watches import Pauses
+from weir_engines.registry import Engines, Resources
 from weir_monitor.applications import Collectors
 from weir_monitor.core import observe
 from weir_runtime.clock import SystemClock

@@ -22,7 +22,7 @@ from tests.unit.deploy.manifests import FOLDER, in_another_namespace, manifests,
 from tests.unit.engines.kubernetes.workloads_suite import until
 from weir_cli.doctor import Finding
 from weir_cli.doctor_kubernetes import RIGHTS, WEIR, Kubectl, examine, rights_findings
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.kubernetes.cluster import KubernetesWorkloads
 from weir_engines.kubernetes.scaling import ApiWorkloads

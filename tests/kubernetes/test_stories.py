@@ -19,7 +19,7 @@ from tests.unit.engines.kubernetes.rig import kubernetes_policy
 from tests.unit.executor.builders import plan
 from weir_contracts import Outcome, Plan
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.clock import SystemClock

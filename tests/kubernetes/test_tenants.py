@@ -28,8 +28,8 @@ from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import Outcome, ScalingPolicy, parse_policy
 from weir_contracts.resource import document_of
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
-from weir_engines.engine import Engines, Resources
-from weir_executor.core.rules import Rules
+from weir_engines.registry import Engines, Resources
+from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_knowledge.applications_api import summary_by_name

@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir_contracts import Subject
-from weir_engines.engine import Claim, Engine
 from weir_engines.kafka.engine import KafkaEngine
+from weir_engines.registry import Claim, Engine
 
 if TYPE_CHECKING:
     from .driver import EndpointDriver

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir_contracts import Deployment, Subject
-from weir_engines.engine import Claim, Engine
+from weir_engines.registry import Claim, Engine
 from weir_engines.scrape import Collector
 
 if TYPE_CHECKING:

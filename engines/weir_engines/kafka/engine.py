@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir_contracts import KafkaSignals, Subject
-from weir_engines.engine import Claim, Engine, Engines, Resources
+from weir_engines.registry import Claim, Engine, Engines, Resources
 from weir_engines.scrape import Collector
 from weir_runtime.policy_credentials import credentials_for
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from weir_contracts import Pod
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.polled import CreateFailures, Usage, UsageCache
 
 from .api import ApiFailed, Call, KubernetesApi

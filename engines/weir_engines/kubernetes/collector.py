@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from weir_contracts import Problem, Subject
-from weir_contracts.application import KubernetesTarget
+from weir_contracts.target import KubernetesTarget
 from weir_engines.kubernetes.api import ApiFailed
 from weir_engines.kubernetes.cluster import WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.discovery import KindUnknown

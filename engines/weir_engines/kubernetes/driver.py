@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from weir_contracts import InstanceRef, Parallelism, Subject, bounded, changes
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.driver import (
     MAX_OBSERVED,
     Accepted,

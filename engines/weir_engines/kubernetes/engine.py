@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir_contracts import Subject
-from weir_engines.engine import Claim, Engine, Meter
 from weir_engines.flink.engine import FlinkEngine
 from weir_engines.kafka.engine import KafkaEngine
+from weir_engines.registry import Claim, Engine, Meter
 from weir_engines.scrape import Collector
 
 from .signals import ServiceMeter

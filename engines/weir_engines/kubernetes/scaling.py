@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.api import MERGE_PATCH, ApiFailed, Call, KubernetesApi
 from weir_engines.kubernetes.cluster import Kinds, join
 from weir_engines.kubernetes.discovery import PODS, Kind

@@ -18,7 +18,7 @@ from weir_contracts import (
     Run,
     Topology,
 )
-from weir_contracts.application import KubernetesTarget, Unit, Workload
+from weir_contracts.target import KubernetesTarget, Unit, Workload
 from weir_engines.kubernetes.polled import Usage
 from weir_engines.scrape import Scrape
 

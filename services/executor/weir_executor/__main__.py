@@ -4,8 +4,8 @@ import asyncio
 import sys
 from uuid import uuid4
 
-from weir_engines.engine import Engines, Resources
 from weir_engines.kubernetes.api import Access, KubernetesApi
+from weir_engines.registry import Engines, Resources
 from weir_executor.knowledge import HttpKnowledge
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application

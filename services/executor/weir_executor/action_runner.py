@@ -28,12 +28,12 @@ from .core.capacity import judge
 from .core.gate import POLICY_DELETED, Context, admit, is_for_us, precheck
 from .core.history import Transition, recall, record_refusal, record_transition, taken_over
 from .core.limits import out_of_bounds
-from .core.rules import Rules
+from .core.parameters import Rules
 from .core.steps import is_watched, late_rollback, next_step, resume, supersede, unpublished
 from .core.table import Event
+from .driver_calls import Targets
 from .effects import ActionStore, OutcomePublisher
 from .fence import Ownership
-from .targets import Targets
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from weir_runtime.messages import new_traceparent
 from .core.gate import has_run
 from .core.history import ActionHistory
 from .core.limits import Fleet, Recommendation, recommendation_after
-from .core.rules import Rules
+from .core.parameters import Rules
 
 
 @dataclass

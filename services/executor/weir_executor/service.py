@@ -26,7 +26,7 @@ from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses
 from .applications import Application, Applications, NewestOutcomes
 from .core.history import ActionHistory, recall, taken_over
-from .core.rules import Rules
+from .core.parameters import Rules
 from .fence import LostPartition, Ownership
 
 _IN_FLIGHT = Gauge("weir_executor_actions_in_flight", "Actions of this process that have not ended")

@@ -17,7 +17,7 @@ from weir_runtime.policy_credentials import (
 from weir_runtime.reach import Reach
 from weir_runtime.settings import KubernetesSettings, http_port
 
-from .core.rules import Rules, RuleSettings
+from .core.parameters import Rules, RuleSettings
 
 
 class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from weir_contracts import ActionState, InvalidDocument, PlannerChoice, PlannerFallback, PolicySpec, ScalingPolicy
 from weir_contracts.resource import RELEASE
-from weir_engines.engine import claims, may_be_same, names, rival
+from weir_engines.registry import claims, may_be_same, names, rival
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.clock import Clock
 from weir_runtime.http_client import async_client

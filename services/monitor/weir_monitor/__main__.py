@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from weir_engines.engine import Engines, Resources
 from weir_engines.kubernetes.api import Access, KubernetesApi
+from weir_engines.registry import Engines, Resources
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass
 
 from weir_contracts import Problem, ScalingPolicy
-from weir_engines.engine import Engines, Meter
 from weir_engines.kafka.engine import KafkaEngine
 from weir_engines.kafka.partitions import KafkaReadings, PartitionCollector
+from weir_engines.registry import Engines, Meter
 from weir_engines.scrape import Collector, Scrape
 from weir_runtime.clock import Clock
 

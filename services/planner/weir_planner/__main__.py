@@ -11,7 +11,7 @@ from weir_runtime.settings import load
 
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
-from .planners import Planners
+from .calls import Planners
 from .pool import Workers
 from .remote import Registrations, Remote
 from .request_cache import RequestCache

@@ -24,6 +24,7 @@ from weir_runtime.documents import Unreadable, read_json
 from weir_sdk.installed import Problem as InstallationProblem
 from weir_sdk.installed import installed, problems
 
+from .calls import Planners, plan_for
 from .documents import (
     ERRORS,
     NOT_JUDGED,
@@ -40,7 +41,6 @@ from .documents import (
     Registered,
     Trial,
 )
-from .planners import Planners, plan_for
 from .remote import MAX_PLANNERS
 from .telemetry import PlannerFailed
 

@@ -25,7 +25,7 @@ from weir_runtime.messages import (
 )
 
 from . import telemetry
-from .planners import CallsPlanners, plan_for, reads_observations
+from .calls import CallsPlanners, plan_for, reads_observations
 from .remote import registration_of
 from .request_cache import RequestCache
 

@@ -19,9 +19,9 @@ from tests.unit.engines.endpoint.memory_endpoint import PATH, Supervisor, endpoi
 from weir_contracts import KafkaSignals, policy_of
 from weir_engines.driver import DepartedMember, Evicted, Snapshot, Unanswered
 from weir_engines.endpoint.driver import EndpointDriver
-from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.coordinators import KafkaGroups, _remove
 from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
+from weir_engines.registry import Engines, Resources
 from weir_monitor.applications import Collectors
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials

@@ -15,7 +15,7 @@ from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
 from weir_engines.driver import Unfenced
 from weir_engines.flink.driver import FlinkDriver
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.bus import Bus, TopicSpec

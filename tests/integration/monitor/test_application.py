@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.integration.monitor.conftest import PARTITIONS, RealJob, Stage
 from tests.unit.engines.flink.collector_suite import PROCESSED
 from weir_contracts import Observation, OperatorReading, PartitionReading, ScalingPolicy
-from weir_engines.engine import Engines, Resources
+from weir_engines.registry import Engines, Resources
 from weir_monitor.applications import ApplicationCollector, Collectors
 from weir_monitor.core import observe
 from weir_runtime.clock import SystemClock

@@ -14,9 +14,9 @@ from testbed.process import free_port
 from tests.unit.engines.kafka.collector_suite import PARTITIONS, GroupSuite
 from tests.unit.engines.kafka.test_collector import subject
 from weir_contracts import parse_policy
-from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.brokers import KafkaBrokers
 from weir_engines.kafka.collector import GroupCollector
+from weir_engines.registry import Engines, Resources
 from weir_monitor.applications import Collectors
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials

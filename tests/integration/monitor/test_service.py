@@ -17,7 +17,7 @@ from tests.integration.monitor.conftest import Stage
 from tests.unit.monitor.builders import policy
 from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_engines.engine import Engines, Resources
+from weir_engines.registry import Engines, Resources
 from weir_monitor.applications import Collectors
 from weir_monitor.service import Monitor
 from weir_monitor.settings import MonitorSettings

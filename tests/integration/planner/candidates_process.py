@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tests.unit.planner.build import analysis, policy, request
-from weir_planner.planners import plan_for
+from weir_planner.calls import plan_for
 from weir_planner.pool import Workers
 from weir_runtime.clock import SystemClock
 

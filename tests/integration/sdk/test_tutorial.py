@@ -30,7 +30,7 @@ from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
-from weir_planner.planners import Planners
+from weir_planner.calls import Planners
 from weir_planner.remote import Registrations, Remote
 from weir_replay.loop import Loop
 from weir_replay.simulator import PRESETS, Simulation

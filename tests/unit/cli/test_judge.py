@@ -16,7 +16,7 @@ from tests.unit.planner.shelf import FixedRegistrations
 from weir_cli.client import Client
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
-from weir_planner.planners import Planners
+from weir_planner.calls import Planners
 from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_runtime.clock import FakeClock

@@ -11,7 +11,7 @@ from tests.unit.engines.tiny_engine import JOBS, Job
 from weir_contracts import ScalingPolicy, policy_of
 from weir_contracts.topics import POLICIES, TOPICS
 from weir_engines import engine
-from weir_engines.engine import Engines, Resources, claims, rival
+from weir_engines.registry import Engines, Resources, claims, rival
 from weir_executor.core import Rules
 from weir_executor.service import Executor
 from weir_monitor.applications import Collectors
@@ -83,7 +83,7 @@ def test_policies_are_compared_without_any_engine_s_client() -> None:
     program = """
 import sys
 from weir_contracts import policy_of
-from weir_engines.engine import claims
+from weir_engines.registry import claims
 spec = {"application": {"flink": {"url": "http://tiny.test", "job": "orders"}}, "objective": {"maxLag": "30s"}}
 assert claims(policy_of("shop/orders", **spec).subject) == {("job", "tiny.test:80/", "orders")}
 print(sorted({"kafka", "kubernetes"} & set(sys.modules)))

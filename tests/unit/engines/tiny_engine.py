@@ -11,7 +11,7 @@ from functools import cached_property
 
 from weir_contracts import Deployment, Operator, OperatorReading, Parallelism, Run, Subject, Topology
 from weir_engines.driver import NO_CHECKPOINTS, Accepted, Fence, Refusal, Snapshot, Unanswered, WithoutGroups, contested
-from weir_engines.engine import Claim, Engine
+from weir_engines.registry import Claim, Engine
 from weir_engines.scrape import Collector, Scrape
 from weir_runtime.clock import Clock
 

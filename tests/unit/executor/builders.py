@@ -35,7 +35,7 @@ from weir_contracts import (
 from weir_engines.driver import Snapshot
 from weir_engines.flink.topology import health_of
 from weir_executor.core.observed import Observed, PolicyReading
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULES = Rules()

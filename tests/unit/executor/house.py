@@ -15,7 +15,7 @@ from weir_contracts import Analysis, Outcome, Parallelism, Plan
 from weir_contracts.topics import ANALYSES, OUTCOMES, PLANS, POLICIES, TOPICS, Topic
 from weir_engines.driver import Driver
 from weir_executor.action_runner import Pace
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import Knowledge, MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.bus import Bus, Record, partition_of

@@ -30,7 +30,7 @@ from weir_executor.core.gate import Context, admit, still_wanted
 from weir_executor.core.history import ActionHistory
 from weir_executor.core.limits import Fleet, Recommendation, recommendation_after
 from weir_executor.core.observed import PolicyReading
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 
 
 def context(**changes: Any) -> Context:

@@ -31,7 +31,7 @@ from weir_executor.core.history import (
     strike,
 )
 from weir_executor.core.observed import Conflict, Recorded, Request, Step
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.core.steps import next_step
 from weir_executor.core.table import Event
 

@@ -9,7 +9,7 @@ from weir_contracts import Outcome, changes, sizes
 from weir_engines.driver import Refusal
 from weir_executor.analyses import LatestAnalyses
 from weir_executor.core.history import ActionHistory, record_refusal
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.settings import Settings
 from weir_runtime.bus import Record
 from weir_runtime.settings import load

@@ -15,7 +15,7 @@ from weir_contracts.topics import OUTCOMES, POLICIES, TOPICS
 from weir_executor.applications import Application, Applications, NewestOutcomes
 from weir_executor.core.history import ActionHistory, record_transition
 from weir_executor.core.observed import Step
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.core.table import Event
 from weir_runtime.memory_bus import MemoryBus
 

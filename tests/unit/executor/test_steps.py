@@ -26,7 +26,7 @@ from tests.unit.executor.builders import (
 from weir_contracts import Checkpoints, Phase, RescaleSettings, RestartTimes, Slots
 from weir_engines.driver import Accepted, Rejected, Unanswered
 from weir_executor.core.observed import Conflict, PolicyReading, Record, Recorded, Request, Step, TriggerCheckpoint
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_executor.core.steps import late_rollback, next_step, resume, supersede
 from weir_executor.core.table import Lost
 

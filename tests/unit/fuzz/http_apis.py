@@ -18,7 +18,7 @@ from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
-from weir_planner.planners import Planners
+from weir_planner.calls import Planners
 from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_runtime.clock import FakeClock

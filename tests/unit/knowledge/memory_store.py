@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy
-from weir_engines.engine import claims, rival
+from weir_engines.registry import claims, rival
 from weir_knowledge.core import KINDS, End, HistoryEntry, Kind, Newest, State, with_ends
 from weir_knowledge.store import (
     INCOMPLETE,

@@ -19,7 +19,7 @@ from weir_contracts import (
     Subject,
     Target,
 )
-from weir_engines.engine import claims, rival
+from weir_engines.registry import claims, rival
 from weir_knowledge.core import (
     MAX_OPEN_CYCLES,
     End,

@@ -9,9 +9,9 @@ from tests.loop.world import without
 from tests.sentences import assert_reads_well
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, after, analysis, known, operator, policy, request, scale
 from weir_contracts import MAX_SENTENCE, Contender, Plan, PlanReply, PlanRequest
+from weir_planner.calls import plan_for
 from weir_planner.core.candidates import MAX_MEMORIES_BYTES, ContenderRequest
 from weir_planner.core.decide import FAILED, TIMEOUT
-from weir_planner.planners import plan_for
 from weir_planner.request_cache import RequestCache
 from weir_runtime.clock import FakeClock
 from weir_sdk.installed import ask, reads

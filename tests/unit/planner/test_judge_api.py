@@ -12,7 +12,7 @@ from tests.unit.planner.shelf import FixedRegistrations
 from weir_contracts import Judgement
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
-from weir_planner.planners import Planners
+from weir_planner.calls import Planners
 from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_predictor import judged

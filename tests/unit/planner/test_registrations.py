@@ -14,8 +14,8 @@ from weir_contracts import NewPlanner, Plan
 from weir_contracts.topics import PLANNERS
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
+from weir_planner.calls import Planners
 from weir_planner.core.breaker import FAILURES_TO_OPEN
-from weir_planner.planners import Planners
 from weir_planner.remote import Registrations, Remote
 from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock

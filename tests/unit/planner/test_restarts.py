@@ -22,9 +22,9 @@ from weir_contracts import (
     Symptom,
     Topology,
 )
+from weir_planner.calls import plan_for
 from weir_planner.core.decide import make_plan
 from weir_planner.core.restarts import with_restart
-from weir_planner.planners import plan_for
 from weir_runtime.clock import FakeClock
 
 GROUP = "orders"

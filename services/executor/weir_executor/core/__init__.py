@@ -6,4 +6,4 @@
 
 from .observed import Conflict as Conflict
 from .observed import PolicyReading as PolicyReading
-from .rules import Rules as Rules
+from .parameters import Rules as Rules

@@ -5,7 +5,7 @@ from typing import Literal
 
 from weir_contracts import ActionState, Analysis, Estimate, OperatorAnalysis, OperatorBaseline, Parallelism, short_name
 
-from .rules import Rules
+from .parameters import Rules
 
 _COLD = ("warming-up", "restarting", "gap", "retention-gap", "not-running", "unreachable")
 

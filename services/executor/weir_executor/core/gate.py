@@ -25,7 +25,7 @@ from weir_executor.core.observed import PolicyReading, writer
 from .capacity import baselines
 from .history import ActionHistory
 from .limits import Fleet, out_of_bounds
-from .rules import Rules
+from .parameters import Rules
 from .table import LEGAL
 
 

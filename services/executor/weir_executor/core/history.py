@@ -27,7 +27,7 @@ from weir_contracts import (
 from weir_engines.driver import Refusal, Snapshot
 from weir_executor.core.observed import Conflict, Recorded, Step
 
-from .rules import Rules
+from .parameters import Rules
 from .table import ROLLBACK_EVENTS, Lost, RequestAccepted
 
 MAX_ANSWERED = 20

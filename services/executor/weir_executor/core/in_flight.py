@@ -10,7 +10,7 @@ from weir_engines.driver import Evicted, Snapshot, contested
 from weir_executor.core.observed import Evict, Instruction, Observed, Request, Step, TriggerCheckpoint, writer
 
 from .history import rollback_target
-from .rules import Rules
+from .parameters import Rules
 from .table import Event, EventName, RequestAccepted, Timed, move
 
 # Flink 2.x, where the cluster does not say otherwise (`jobmanager.adaptive-scheduler.…`).

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from weir_contracts import Deployment, Parallelism, Plan, PolicySpec, Topology, changes, counted
 from weir_engines.driver import Refusal
 
-from .rules import Rules
+from .parameters import Rules
 
 
 def out_of_bounds(

@@ -32,7 +32,7 @@ from .capacity import judge
 from .gate import has_run, intention, still_wanted
 from .history import rollback_target
 from .in_flight import InFlight
-from .rules import Rules
+from .parameters import Rules
 from .table import LEGAL, Event, Lost, Running, TakenOver, Timed, move
 
 

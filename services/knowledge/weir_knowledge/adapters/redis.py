@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from weir_contracts import ActionState, LoopResult, ScalingPolicy
-from weir_engines.engine import Claim, claims, rival
+from weir_engines.registry import Claim, claims, rival
 from weir_knowledge.adapters import layout
 from weir_knowledge.adapters.connection import Connection, pack
 from weir_knowledge.adapters.layout import EVENT_BYTES, RedisFeed, RedisHistory, Stored, history_keys

@@ -23,7 +23,7 @@ from weir_engines.driver import Accepted, Evicted, Rejected, Snapshot, TargetCha
 from weir_engines.endpoint.driver import EndpointDriver
 from weir_engines.kafka.members import GroupMember, GroupReading, InstanceMemory, owner_of
 from weir_executor.core.in_flight import rescale_limit
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 from weir_runtime.clock import Clock, FakeClock, SystemClock
 from weir_runtime.policy_credentials import read_credentials
 from weir_runtime.reach import Allowed

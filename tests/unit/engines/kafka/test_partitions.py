@@ -8,10 +8,10 @@ from tests.unit.engines.kafka.brokers_suite import BrokersSuite
 from tests.unit.engines.memory_sources import MemoryBrokers
 from tests.unit.monitor.builders import policy
 from weir_contracts import KafkaSignals
-from weir_engines.engine import Engines, Resources
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.engine import KafkaEngine
 from weir_engines.kafka.partitions import KafkaReadings, PartitionCollector, resolve
+from weir_engines.registry import Engines, Resources
 from weir_engines.scrape import PartitionOffsets
 from weir_runtime.clock import FakeClock
 

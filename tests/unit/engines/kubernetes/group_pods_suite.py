@@ -9,7 +9,7 @@ from weir_contracts import Parallelism
 from weir_engines.driver import Accepted, Evicted, TargetChanged, Unanswered
 from weir_engines.kubernetes.driver import Answer
 from weir_executor.core.in_flight import rescale_limit
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 
 
 class GroupPodsRig(Rig, Protocol):

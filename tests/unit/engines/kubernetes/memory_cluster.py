@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.cluster import WorkloadsReading, join
 from weir_engines.kubernetes.discovery import Kind, chosen

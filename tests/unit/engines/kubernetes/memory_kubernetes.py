@@ -9,7 +9,7 @@ from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
 from tests.unit.engines.kubernetes.pod_groups import PodProcess
 from tests.unit.engines.memory_jobs import MemoryDriver
 from weir_contracts import Subject
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.discovery import Kind
 from weir_engines.kubernetes.state import MANAGER, Found

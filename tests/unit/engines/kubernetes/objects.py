@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
-from weir_contracts.application import KubernetesTarget, Workload
+from weir_contracts.target import KubernetesTarget, Workload
 from weir_engines.kubernetes.discovery import Kind
 
 CREW = Kind("example.org", "v1", "Crew", "crews")

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.unit.engines.kubernetes.objects import pod
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes import api as module
 from weir_engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi
 from weir_engines.kubernetes.cluster import Kinds

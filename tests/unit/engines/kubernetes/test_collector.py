@@ -11,10 +11,10 @@ from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
 from tests.unit.engines.kubernetes.objects import NAMESPACE, cluster, pod, workload
 from weir_analyzer.core import advance
 from weir_contracts import Observation, ScalingPolicy, parse_policy
-from weir_engines.engine import Engines, Resources
 from weir_engines.kubernetes.collector import ServiceCollector
 from weir_engines.kubernetes.engine import KubernetesEngine
 from weir_engines.kubernetes.polled import PodUsage
+from weir_engines.registry import Engines, Resources
 from weir_monitor.applications import ApplicationCollector, Collectors
 from weir_monitor.core import observe
 from weir_monitor.prometheus import PrometheusCollector

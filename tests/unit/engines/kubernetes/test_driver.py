@@ -23,7 +23,7 @@ from weir_engines.kubernetes.pods import PodReading
 from weir_engines.kubernetes.state import Found, Restarts, progress, victims
 from weir_engines.kubernetes.workloads import WorkloadReading
 from weir_executor.core.in_flight import rescale_limit, successive_starts
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 STATUS = WorkloadStatus(kind="Deployment", name="orders", namespace="shop", uid="u", wanted=1, current=1, ready=0)

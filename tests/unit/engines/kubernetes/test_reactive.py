@@ -10,7 +10,7 @@ from weir_contracts import Operator, Parallelism, RescaleSettings, Topology, Uni
 from weir_engines.driver import Rejected
 from weir_engines.kubernetes.reactive import unfit
 from weir_executor.core.in_flight import checkpoint_is_due, rescale_limit
-from weir_executor.core.rules import Rules
+from weir_executor.core.parameters import Rules
 
 
 @pytest.mark.parametrize(

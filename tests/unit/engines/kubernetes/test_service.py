@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tests.unit.engines.kubernetes.memory_cluster import MemoryCluster
 from tests.unit.engines.kubernetes.objects import CREW, NAMESPACE, cluster, controlled, pod, target, workload
 from weir_contracts import MAX_COUNT
-from weir_contracts.application import KubernetesTarget, ServiceApplication, ServiceSignals
+from weir_contracts.application import ServiceApplication, ServiceSignals
+from weir_contracts.target import KubernetesTarget
 from weir_engines.kubernetes.cluster import WorkloadsReading
 from weir_engines.kubernetes.polled import PodUsage
 from weir_engines.kubernetes.service import merged, scrape_of

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from weir_contracts.application import WorkloadRef
+from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes.api import ApiFailed
 from weir_engines.kubernetes.cluster import Replicas, WorkloadReader, WorkloadsReading
 from weir_engines.kubernetes.discovery import KindUnknown

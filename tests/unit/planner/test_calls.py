@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, policy, request, scale
 from weir_contracts import PlanReply, PlanRequest
+from weir_planner.calls import decide
 from weir_planner.core.decide import make_plan
-from weir_planner.planners import decide
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import parse_parameters
 

@@ -1,0 +1,182 @@
+"""Target of a policy: the driver that scales the application, and what it scales."""
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from .base import Name, RestUrl
+from .deployment import Topology
+from .document import Document
+
+_Kind = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]{0,62}$")]
+_ApiVersion = Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.-]{0,252}/)?v[0-9][a-z0-9]{0,30}$")]
+WorkloadName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+"""Name of a Kubernetes object."""
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+"""Name of a Kubernetes namespace."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parallelism that one instance adds, for a target that is scaled by its number of instances."""
+
+    slots: int
+    """Slots or threads of one instance."""
+    instance: str = "instance"
+    """Noun for one instance in sentences, such as pod."""
+
+    def instances_for(self, topology: Topology, parallelism: int) -> int:
+        """Return the minimum number of instances that give all operators one parallelism of at least `parallelism`.
+
+        A slot sharing group takes as many slots as its parallelism; several groups share the slots evenly.
+        """
+        groups = topology.slots({})
+        step = groups // gcd(groups, self.slots)
+        needed = -(-parallelism * groups // self.slots)
+        return -(-needed // step) * step
+
+    def parallelism_of(self, topology: Topology, instances: int) -> int:
+        """Return the parallelism of each operator with `instances`, before the limits of its key groups."""
+        return max(1, instances * self.slots // topology.slots({}))
+
+
+class WorkloadRef(Document):
+    """Kubernetes object with a scale subresource."""
+
+    api_version: _ApiVersion | None = None
+    """Group and version, such as `apps/v1`. Default: the preferred version of the only group that has the kind."""
+    kind: _Kind
+    """Kind, such as `Deployment`, `StatefulSet` or a custom resource with a scale subresource."""
+    name: WorkloadName
+    """Name of the object, and of the operator that it runs."""
+
+
+class Workload(WorkloadRef):
+    """One of several workloads, each an operator of the application."""
+
+    inputs: Annotated[list[WorkloadName], Field(max_length=50)] = Field(default_factory=list)
+    """Names of the workloads whose output it reads; these are listed before it. Default: none, it is a source."""
+
+
+class KubernetesTarget(Document):
+    """Replicas of a Kubernetes workload, or of several, each an operator. Anything with a scale subresource can be a
+    target."""
+
+    api_version: _ApiVersion | None = None
+    """Group and version of the workload, such as `apps/v1`. Default: the preferred version of the only group that has
+    the kind."""
+    kind: _Kind | None = None
+    """Kind of the workload, such as `Deployment` or `StatefulSet`. Required without `workloads`."""
+    name: WorkloadName | None = None
+    """Name of the workload. Required without `workloads`."""
+    namespace: Namespace | None = None
+    """Namespace of the workload; the settings of monitor and executor must list it, and `WEIR_TARGET_NAMESPACES` the pair of
+    both namespaces. Default: the policy's own, which needs no pair."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Slots of one pod: `taskmanager.numberOfTaskSlots` of a Flink job in reactive mode, or the threads of a consumer group's
+    instance (`num.stream.threads`). Default 1."""
+    workloads: Annotated[list[Workload], Field(min_length=1, max_length=50)] | None = None
+    """Workloads in topological order, each an operator that is scaled on its own; not with `kind` and `name`."""
+    restart_instances: bool = False
+    """Whether the pod of a consumer group's instance that is stuck while others are not is evicted, so that another takes its
+    place, at most one an hour. It needs the right to create `pods/eviction`. Default false."""
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Self:
+        single = (self.kind, self.name, self.api_version)
+        if self.workloads is None:
+            for field, value in (("kind", self.kind), ("name", self.name)):
+                if value is None:
+                    raise ValueError(f"{field} is required, or list workloads")
+            return self
+        if single != (None, None, None) or self.slots != 1:
+            raise ValueError("workloads: not together with kind, name, apiVersion or slots")
+        before: set[str] = set()
+        for i, workload in enumerate(self.workloads):
+            if workload.name in before:
+                raise ValueError(
+                    f"workloads.{i}: {workload.name!r} is listed twice; names are operators and must differ"
+                )
+            for name in workload.inputs:
+                if name not in before:
+                    raise ValueError(f"workloads.{i}.inputs: {name!r} must be listed before {workload.name!r}")
+            before.add(workload.name)
+        return self
+
+    @property
+    def refs(self) -> list[Workload]:
+        """The workloads in topological order."""
+        if self.workloads is not None:
+            return self.workloads
+        return [
+            Workload.model_construct(
+                api_version=self.api_version, kind=self.kind or "", name=self.name or "", inputs=[]
+            )
+        ]
+
+    @property
+    def unit(self) -> Unit | None:
+        """Parallelism that one pod adds; None if each workload is an operator that is scaled on its own."""
+        return None if self.workloads is not None else Unit(self.slots, "pod")
+
+
+class FlinkTarget(Document):
+    """Flink's adaptive scheduler, which scales each operator of the application on its own."""
+
+
+class EndpointTarget(Document):
+    """HTTP endpoint that reads and sets the number of a consumer group's instances; docs/reference/endpoint.openapi.json
+    describes it."""
+
+    url: RestUrl
+    """Address of the endpoint, without credentials, query or fragment."""
+    credentials: Name | None = None
+    """Name of an entry of the executor's setting `WEIR_EXECUTOR_ENDPOINT_CREDENTIALS`, whose token is sent to its own
+    origin only. Default: none, no token. The policy never contains a secret."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads of one instance, each a member of the group: `num.stream.threads` of Kafka Streams. Default 1."""
+    restart_instances: bool = False
+    """Whether an instance that is stuck while others are not is restarted, at most one an hour. Default false."""
+
+    @property
+    def unit(self) -> Unit:
+        """Parallelism that one instance adds."""
+        return Unit(self.slots)
+
+
+class Target(Document):
+    """The driver that scales the application, exactly one, and what it scales."""
+
+    flink: FlinkTarget | None = None
+    """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
+    kubernetes: KubernetesTarget | None = None
+    """Replicas of Kubernetes workloads, for a service, a Flink job in reactive mode or a consumer group."""
+    endpoint: EndpointTarget | None = None
+    """Instances behind an HTTP endpoint, for a consumer group."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if sum(each is not None for each in (self.flink, self.kubernetes, self.endpoint)) != 1:
+            raise ValueError("name exactly one driver; this version supports flink, kubernetes and endpoint")
+        return self
+
+    @property
+    def driver(self) -> Literal["flink", "kubernetes", "endpoint"]:
+        """Name of the driver that scales this application."""
+        if self.kubernetes is not None:
+            return "kubernetes"
+        return "flink" if self.endpoint is None else "endpoint"
+
+    @property
+    def unit(self) -> Unit | None:
+        """Parallelism that one instance adds; None for a target that scales each operator on its own."""
+        instances = self.kubernetes or self.endpoint
+        return None if instances is None else instances.unit
+
+    @property
+    def restarts_instances(self) -> bool:
+        """Whether the policy lets Weir restart single instances."""
+        instances = self.kubernetes or self.endpoint
+        return instances is not None and instances.restart_instances
