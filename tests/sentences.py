@@ -1,4 +1,4 @@
-"""What no sentence for a user may contain, wherever a suite prints one."""
+"""Mistakes that no sentence for a user may contain, wherever a suite prints one."""
 
 import re
 

@@ -1,7 +1,7 @@
 """An upgrade with messages in flight: the services on topics that a version before, or one behind, has written.
 
 `tests/golden/messages` holds what this version publishes, up to an executor's announcement of a rescale that it has not
-requested yet. `record.py` beside it says how.
+requested yet. `record.py` in the same folder makes it.
 """
 
 import json
@@ -59,8 +59,8 @@ def read(message: Outgoing) -> Any:
 
 
 def test_a_changed_contract_says_what_becomes_of_messages_in_flight() -> None:
-    """What was published is read, and would be published again in the same form: a contract that changes, if only by an
-    optional field, has a recording of its own and a sentence for those who upgrade."""
+    """Recorded messages are read, and would be published again in the same form: a contract that changes, if only by an
+    optional field, needs a new recording, and a sentence for users who upgrade."""
     kinds = set()
     for line in RECORDING.read_text().splitlines():
         given = json.loads(line)

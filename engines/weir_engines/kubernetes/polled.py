@@ -1,4 +1,4 @@
-"""What has no watch: CPU and memory in use by pods, from the metrics API (metrics.k8s.io), and events of workloads.
+"""Readings without a watch: CPU and memory in use by pods, from the metrics API (metrics.k8s.io), and events of workloads.
 
 An event says why a StatefulSet's controller cannot create pods, which the StatefulSet's status does not say.
 """

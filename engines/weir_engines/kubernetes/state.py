@@ -241,8 +241,8 @@ class Pods(Protocol):
 
 
 class Instances:
-    """What the pods of a policy run. A subclass for each kind of application says how it is observed, and what it can do
-    besides being scaled."""
+    """Application that the pods of a policy run. A subclass for each kind says how it is observed, and what it can do besides
+    being scaled."""
 
     async def observe(self, subject: Subject, found: Sequence[Found]) -> Snapshot:
         """Return the application's snapshot, in which the replicas of its workloads are the request."""

@@ -1,4 +1,4 @@
-"""Who may write what on a real broker: a user for each service, and signatures of the records that decide."""
+"""Rights to write on a real broker: a user for each service, and signatures of the records that decide."""
 
 import asyncio
 import json

@@ -159,7 +159,7 @@ def test_ours_may_do_nothing_to_the_system(name: str) -> None:
 
 
 def test_each_service_is_started_by_its_name() -> None:
-    """All but the analyzer, which has an image of its own, are one image."""
+    """All services except the analyzer, which has another image, are one image."""
     started = {name: SERVICES[name]["command"] for name in WEIR if SERVICES[name]["image"] == dotenv()["WEIR_IMAGE"]}
     assert started == {name: [name] for name in WEIR if name != "analyzer"}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.engines.tiny_engine import JOBS, Job
 from weir_contracts import ScalingPolicy, policy_of
 from weir_contracts.topics import POLICIES, TOPICS
-from weir_engines import engine
+from weir_engines import registry
 from weir_engines.registry import Engines, Resources, claims, rival
 from weir_executor.core import Rules
 from weir_executor.service import Executor
@@ -58,7 +58,7 @@ def policy(name: str = "orders", job: str = "orders") -> ScalingPolicy:
 def only_the_tiny_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register the engine of one file; of the others only Kafka, which reads the sources of any engine."""
     tiny = "tests.unit.engines.tiny_engine:TinyEngine"
-    monkeypatch.setattr(engine, "REGISTRY", {"kafka": engine.REGISTRY["kafka"], "tiny": tiny})
+    monkeypatch.setattr(registry, "REGISTRY", {"kafka": registry.REGISTRY["kafka"], "tiny": tiny})
     yield
     JOBS.clear()
 

@@ -233,8 +233,8 @@ async def test_a_bad_plan_is_sent_to_the_dead_letter_topic(house: House) -> None
 
 
 class TestRefusedForGood:
-    """What the brokers or knowledge never accept is no outage: its action ends with a reason, and the application is free
-    for other plans."""
+    """A record that the brokers or knowledge never accept is no outage: its action ends with a reason, and the application is
+    free for other plans."""
 
     @pytest.mark.parametrize("by", ["brokers", "encode"])
     async def test_a_plan_whose_intent_is_never_accepted_is_a_dead_letter(

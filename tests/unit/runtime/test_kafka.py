@@ -147,7 +147,7 @@ async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
     ],
 )
 async def test_a_refusal_for_good_is_no_outage(code: int, kind: type[BusError]) -> None:
-    """Whoever repeats until the brokers are back would repeat it for ever. Reported at delivery, or by `produce` itself."""
+    """A caller that repeats it until the brokers are back would do so for ever. Reported at delivery, or by `produce` itself."""
     late, at_once = FakeProducer(KafkaError(code)), FakeProducer(None)
 
     def produce(*_record: object, **_of: object) -> None:

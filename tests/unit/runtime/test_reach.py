@@ -1,4 +1,4 @@
-"""What a policy may reach: addresses, workloads of other namespaces, groups, and credentials."""
+"""Reach of a policy: addresses, workloads of other namespaces, groups, and credentials."""
 
 from dataclasses import replace
 from typing import Any

@@ -132,7 +132,7 @@ def start(script: str, tmp_path: Path, *words: str) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("service", PORTS)
 def test_a_service_is_started_by_its_name_on_its_port(service: str, tmp_path: Path) -> None:
-    """Of the image weir, on the port that is its default elsewhere; all further words are the service's."""
+    """In the image weir, on the service's default port; all further words are passed to the service."""
     done = start("weir-service.sh", tmp_path, service, "--help")
     assert done.stdout.split() == [str(PORTS[service]), "-m", f"weir_{service}", "--help"]
 
@@ -157,7 +157,7 @@ def test_a_wrong_service_name_is_answered_with_all_that_there_are(words: list[st
 
 
 def test_the_analyzers_image_names_its_roles(tmp_path: Path) -> None:
-    """Of a word that is none of them."""
+    """The answer to any other word lists them."""
     done = start("weir-analyzer.sh", tmp_path, "planner")
     assert (done.returncode, done.stdout) == (2, "")
     assert all(name in done.stderr for name in ("'planner'", "analyzer", "master", "worker", "executor", "image weir"))
@@ -175,7 +175,7 @@ IMAGES = [
 
 @pytest.mark.parametrize(("stage", "locks", "module"), some(IMAGES, len(IMAGES)))
 def test_an_image_has_what_it_imports(stage: str, locks: str, module: str, tmp_path: Path) -> None:
-    """Modules and files that the Dockerfile copies, and packages of its own requirements.lock."""
+    """Modules and files that the Dockerfile copies, and packages of the image's requirements.lock."""
     text = STAGES[stage].replace("\\\n", "")
     for sources, target in re.findall(r"^COPY (.+) /opt/weir/app/(\S+)$", text, re.MULTILINE):
         for source in sources.split():

@@ -1,4 +1,4 @@
-"""Limits of a plan beside the policy's version and mode: the policy's bounds, total and budget; the number of applications
+"""Limits of a plan, apart from the policy's version and mode: the policy's bounds, total and budget; the number of applications
 that restart at once; scale-downs of many applications that begin together.
 """
 
