@@ -31,6 +31,10 @@ POLL_SECONDS = 0.25
 DELETIONS_KEPT = timedelta(days=30)
 """Much longer than a topic keeps a tombstone, and than a process may be paused."""
 MAX_PAUSE_SECONDS = 300.0
+REFUSED_PAUSE_SECONDS = 60.0
+"""Before an entry that the brokers refused is sent again."""
+_BATCH = 100
+"""Entries of the outbox that are read at once, without those that are passed over."""
 _log = structlog.get_logger("outbox")
 _OUTBOX = Gauge("weir_knowledge_outbox", "Policies stored and not yet published")
 _HOLDS_LEASE = Gauge("weir_knowledge_lease_held", "1 while this replica is the one that publishes policies")
@@ -60,6 +64,8 @@ class PolicyPublisher:
     """Number of the newest version of each key that this publisher has sent in its epoch."""
     _others: dict[str, int] = field(default_factory=dict, init=False)
     """The same of all other records in the topic."""
+    _again_at: dict[str, float] = field(default_factory=dict, init=False)
+    """Monotonic second from which a refused entry is tried again, by its id."""
 
     @property
     def epoch(self) -> int | None:
@@ -123,25 +129,35 @@ class PolicyPublisher:
         return count
 
     async def _drain(self, epoch: int) -> int:
-        """Publish every entry in order and remove it once acknowledged, or refused for good: the others would wait for
-        it."""
+        """Publish every entry in order and remove it once acknowledged. One that the brokers refuse stays, and the others do
+        not wait for it: it is tried again after a pause, as the topic's limit may change, or replaced by a newer one."""
         count = 0
-        while entries := await self.store.outbox():
+        passed: dict[str, OutboxEntry] = {}
+        while entries := [e for e in await self.store.outbox(_BATCH + len(passed)) if e.id not in passed]:
             for entry in entries:
+                if self.clock.monotonic() < self._again_at.get(entry.id, 0.0):
+                    passed[entry.id] = entry
+                    continue
                 number, records = await self._records(entry, epoch)
                 if await self._is_late(entry.application, number):
                     await self.store.published([entry])
                     continue
                 self._sent[entry.application] = number
-                for record in records:
-                    if self.epoch != epoch:
-                        return count  # another replica may hold the lease, and publishes the entry
-                    try:
+                try:
+                    for record in records:
+                        if self.epoch != epoch:
+                            return count  # another replica may hold the lease, and publishes the entry
                         await self.bus.publish(record.topic, record.key, record.value, record.headers)
-                    except Refused as error:
-                        _log.error("policy-refused", application=entry.application, version=number, reason=str(error))
-                await self.store.published([entry])
+                except Refused as error:
+                    _log.error("policy-refused", application=entry.application, version=number, reason=str(error))
+                    self._again_at[entry.id] = self.clock.monotonic() + REFUSED_PAUSE_SECONDS
+                    passed[entry.id] = entry
+                    continue
+                # Behind the newer record an older one would be the last of its key.
+                replaced = [each for each in passed.values() if each.application == entry.application]
+                await self.store.published([*replaced, entry])
                 count += 1
+        self._again_at = {entry: at for entry, at in self._again_at.items() if entry in passed}
         return count
 
     async def _is_late(self, application: str, number: int) -> bool:

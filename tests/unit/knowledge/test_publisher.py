@@ -20,7 +20,7 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 from weir_knowledge.core import HistoryLimits, State, remember
 from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.publisher import _OUTBOX as OUTBOX
-from weir_knowledge.publisher import PolicyPublisher
+from weir_knowledge.publisher import REFUSED_PAUSE_SECONDS, PolicyPublisher
 from weir_knowledge.service import Knowledge
 from weir_knowledge.store import StoreUnavailable, VersionConflict
 from weir_runtime.access import Caller, Problem
@@ -211,16 +211,45 @@ async def test_an_entry_is_left_to_the_next_holder(house: House) -> None:
     assert [number for number, _ in house.topic()] == [1, 2]
 
 
-async def test_a_policy_that_the_brokers_refuse_keeps_no_other_waiting(house: House) -> None:
-    """The topic's limit is lower than it is large, for good: it is named, and the policies behind it are published."""
-    house.bus.refuses = lambda record: record.key == APP
-    for name in (APP, "shop/other"):
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_change_that_the_brokers_refuse_is_kept_and_keeps_no_other_waiting(house: House, deleted: bool) -> None:
+    """The topic's limit is lower than a pause or a tombstone is large. It is named and counted as not in force, those behind
+    it are published, however many are refused, and it is when the limit is raised; it is not sent in a busy loop."""
+    await house.store.put_policy(policy(), None)
+    await house.first.publisher.publish()
+    sent: list[str] = []
+    house.bus.refuses = lambda record: bool(sent.append(record.key)) or record.key != "shop/other"
+    if deleted:
+        await house.store.delete_policy(APP, 1)
+    else:
+        await house.store.put_policy(policy(version=2, mode="paused"), 1)
+    refused = [APP, *(f"shop/large-{i}" for i in range(120))]
+    for name in (*refused[1:], "shop/other"):
         await house.store.put_policy(policy(name), None)
     with capture_logs() as lines:
-        await house.first.publisher.publish()
-    assert [record.key for record in house.bus.records(POLICIES.name)] == ["shop/other"]
-    assert [line["application"] for line in lines if line["event"] == "policy-refused"] == [APP]
+        for _ in range(3):
+            await house.first.publisher.publish()
+    assert [line["application"] for line in lines if line["event"] == "policy-refused"] == refused
+    assert sent == [*refused, "shop/other"]
+    assert await house.store.outbox_size() == len(refused)
+    house.bus.refuses = lambda _record: False
+    house.clock.advance(REFUSED_PAUSE_SECONDS)
+    await house.first.publisher.publish()
     assert await house.store.outbox_size() == 0
+    assert house.topic()[-1] == (2, not deleted)
+
+
+async def test_a_newer_policy_replaces_a_refused_one(house: House) -> None:
+    """Its user makes it smaller: the refused version is never sent behind it, where compaction would keep it."""
+    house.bus.refuses = lambda _record: True
+    await house.store.put_policy(policy(version=1), 0)
+    await house.first.publisher.publish()
+    house.bus.refuses = lambda _record: False
+    await house.store.put_policy(policy(version=2, mode="paused"), 1)
+    await house.first.publisher.publish()
+    house.clock.advance(REFUSED_PAUSE_SECONDS)
+    await house.first.publisher.publish()
+    assert (house.topic(), await house.store.outbox_size()) == ([(2, True)], 0)
 
 
 @pytest.mark.parametrize("seed", range(10))
