@@ -180,7 +180,7 @@ class BusError(Exception):
 
 
 class Refused(BusError):
-    """The record was refused for good, such as for its size or a missing right: no retry changes that."""
+    """The record itself was refused, such as for its size: a retry changes that only if its topic was changed."""
 
 
 class Consumer(Protocol):

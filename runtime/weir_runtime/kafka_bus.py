@@ -40,15 +40,17 @@ _REFUSALS = frozenset(
         KafkaError.INVALID_MSG_SIZE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.TOPIC_EXCEPTION,
-        KafkaError.INVALID_TIMESTAMP,
         KafkaError.INVALID_RECORD,
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""Errors that sending the same record again does not change; an administrator may."""
+"""Errors that the record causes, or its topic's name and limit. Rights, brokers' policies and clocks change without it."""
+_OF_A_BATCH = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+"""Of these a broker may mean the batch that the record was sent in (librdkafka#488)."""
+
+
+class _RefusedInBatch(Refused):
+    """The record's batch was refused; alone it may be accepted."""
 
 
 class _Generation:
@@ -89,6 +91,8 @@ class Outbox:
     ) -> None:
         self._make = make
         self._generation: _Generation | None = None
+        self._single: _Generation | None = None
+        """Sends records in batches of one."""
         self._log = structlog.get_logger("kafka")
         self._settings = {
             **settings,
@@ -113,10 +117,26 @@ class Outbox:
         if self._generation is None:
             self._generation = _Generation(self._make(self._settings))
 
-    def send(self, record: Outgoing) -> asyncio.Future[None]:
-        """Hand a record over; the future ends with its delivery report: a `BusError` if it was not delivered, `Refused` if
-        it never will be."""
-        generation = self._usable()
+    async def deliver(self, records: Sequence[Outgoing]) -> None:
+        """Send records in order; return once all are acknowledged. `BusError` if one was not delivered, `Refused` if it never
+        will be."""
+        # Wait for all, so that each delivery report finds its future.
+        reports = await asyncio.gather(*map(self.send, records), return_exceptions=True)
+        failed: list[BaseException] = []
+        for record, error in zip(records, reports, strict=True):
+            try:
+                if isinstance(error, _RefusedInBatch):
+                    await self.send(record, alone=True)
+                elif error is not None:
+                    failed.append(error)
+            except BusError as last:
+                failed.append(Refused(str(last)) if isinstance(last, _RefusedInBatch) else last)
+        if failed:
+            raise failed[0]
+
+    def send(self, record: Outgoing, *, alone: bool = False) -> asyncio.Future[None]:
+        """Hand a record over, `alone` in a batch of one; the future ends with its delivery report, as `deliver`."""
+        generation = self._usable(alone)
         report = running_future()
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -124,7 +144,8 @@ class Outbox:
             if error is None:
                 report.set_result(None)
             else:
-                report.set_exception(_undelivered(record, error.str(), error.code()))
+                in_batch = error.code() in _OF_A_BATCH
+                report.set_exception(_undelivered(record, error.str(), error.code(), in_batch=in_batch))
 
         try:
             generation.producer.produce(
@@ -141,9 +162,15 @@ class Outbox:
             report.set_exception(_undelivered(record, explain(error), code))
         return asyncio.wrap_future(report)
 
-    def _usable(self) -> _Generation:
+    def _usable(self, alone: bool) -> _Generation:
         if self._generation is None:
             raise BusError("kafka: the bus was not started")
+        if alone:
+            if self._single is None or self._single.broken:
+                if self._single is not None:
+                    self._single.retire()
+                self._single = _Generation(self._make({**self._settings, "batch.num.messages": 1}))
+            return self._single
         if self._generation.broken:
             self._generation.retire()
             self._generation = _Generation(self._make(self._settings))
@@ -157,13 +184,12 @@ class Outbox:
 
     async def close(self, seconds: float) -> None:
         """Flush for at most `seconds`; the rest is reported as not delivered."""
-        generation, self._generation = self._generation, None
-        if generation is not None:
-            await asyncio.to_thread(generation.finish, seconds)
+        opened, self._generation, self._single = (self._generation, self._single), None, None
+        await asyncio.gather(*(asyncio.to_thread(each.finish, seconds) for each in opened if each is not None))
 
 
-def _undelivered(record: Outgoing, reason: str, code: int | None) -> BusError:
-    kind = Refused if code in _REFUSALS else BusError
+def _undelivered(record: Outgoing, reason: str, code: int | None, *, in_batch: bool = False) -> BusError:
+    kind = _RefusedInBatch if in_batch else Refused if code in _REFUSALS else BusError
     return kind(f"kafka: {record.topic} {record.key}: {reason}")
 
 
@@ -242,11 +268,7 @@ class KafkaBus(Bus):
             raise BusError(f"kafka: {servers} (WEIR_KAFKA_BOOTSTRAP_SERVERS): {explain(error)}") from error
 
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
-        # Wait for all, so that each delivery report finds its future.
-        reports = [self._outbox.send(record) for record in records]
-        failed = [r for r in await asyncio.gather(*reports, return_exceptions=True) if isinstance(r, BaseException)]
-        if failed:
-            raise failed[0]
+        await self._outbox.deliver(records)
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         return await self._admin_thread.call(self._ensure, specs)

@@ -5,7 +5,6 @@ The invariant of `fence` holds directly before each effect.
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -203,10 +202,14 @@ class ActionRunner:
         if step is None or step.event is None:
             return
         transition = record_transition(app.history, step, None, now, self._rules)
-        with suppress(Refused):  # it may be short enough, or permitted by now
+        try:
             await self._publish(app, transition, app.traceparent)
-        app.history = transition.history
+        except Refused:
+            # The application goes on; its topic still has the action in flight, for other replicas to count.
+            app.history = transition.history
+            self._applications.published.note_unpublished(transition.outcome)
         self._actions.mirror(app, step.action)
+        telemetry.moved(step.action, step.name, now)
 
     async def _advance(self, app: Application) -> float | None:
         action = app.history.action
@@ -311,7 +314,7 @@ class ActionRunner:
         )
 
     async def repeat(self, app: Application, outcome: Outcome) -> bool:
-        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away."""
+        """Publish an outcome again, as `OutcomePublisher.repeat`."""
         return await self._outcomes.repeat(app, outcome)
 
     async def _perform(self, app: Application, instruction: Instruction, snapshot: Snapshot) -> Answer | None:

@@ -72,7 +72,8 @@ class NewestOutcomes:
     def __init__(self) -> None:
         self.latest: dict[str, Outcome] = {}
         self.buried: set[str] = set()
-        """Applications whose last record is an older outcome, which compaction of the topic would keep."""
+        """Applications whose last record is an older outcome: compaction of the topic would keep it, and other replicas count
+        its action."""
         self._noted = asyncio.Event()
 
     def note(self, application: str, outcome: Outcome | None) -> None:
@@ -87,6 +88,11 @@ class NewestOutcomes:
         else:
             self.latest[application] = outcome
         self.buried.discard(application)
+
+    def note_unpublished(self, outcome: Outcome) -> None:
+        """Keep an outcome that the brokers did not accept, to be published again unless a newer one is."""
+        self.latest[outcome.application] = outcome
+        self.buried.add(outcome.application)
 
     async def wait_for(self, action: ActionState, timeout_seconds: float) -> bool:
         """Wait until an action has been read back from the topic; return False at the timeout."""

@@ -56,18 +56,14 @@ class OutcomePublisher:
             await asyncio.sleep(self._retry_seconds)  # cancelled at the end
 
     async def repeat(self, app: Application, outcome: Outcome) -> bool:
-        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away, and
-        logs an outcome that they refuse for good."""
+        """Publish an outcome again; return False if the fence refuses. Raises `BusError` if the brokers are away, `Refused` if
+        they do not accept it."""
         try:
             if await self._ownership.unconfirmed(app) is not None:
                 return False
         except LostPartition:
             return False
-        try:
-            await self._send(outcome, new_traceparent(outcome.observation_id))
-        except Refused as error:
-            self._log.error("outcome-refused", application=outcome.application, reason=str(error))
-            return True
+        await self._send(outcome, new_traceparent(outcome.observation_id))
         self._log.info("outcome-repeated", application=outcome.application, outcome_id=str(outcome.id))
         return True
 

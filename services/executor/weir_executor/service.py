@@ -19,7 +19,7 @@ from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus, BusError, Consumer, Reader, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import DeadLetters, Decoded, GlobalTable, Undecodable, decode
+from weir_runtime.messages import DeadLetters, Decoded, GlobalTable, Undecodable, decode, is_tombstone
 from weir_runtime.reach import REACH, Reach
 
 from .action_runner import ActionRunner, Pace
@@ -37,6 +37,8 @@ ANALYSES_SINCE = timedelta(minutes=5)
 MAX_CLOCK_DIFFERENCE = timedelta(hours=1)
 """Of the clocks of two machines that run executors."""
 RETRY_SECONDS = 1.0
+REFUSED_PAUSE_SECONDS = 60.0
+"""Before an outcome that the brokers refused is published again."""
 END_SECONDS = 3.0
 
 
@@ -93,6 +95,8 @@ class Executor:
         )
         self._stop = Stop()
         self._gained: set[int] = set()
+        self._repeat_at: dict[str, float] = {}
+        """Monotonic second from which an application's refused outcome is published again."""
         self._gates = asyncio.Semaphore(CONCURRENT_GATES)
         self._consumer: Consumer | None = None
 
@@ -164,12 +168,18 @@ class Executor:
         return found
 
     async def _read_plan(self, record: Record) -> Decoded[Plan] | None:
-        """Return the plan, or None if the record was unreadable or sent to the dead-letter topic."""
-        decoded = await self._dead_letters.decoded(record, Plan)
-        if decoded is None or record.key == decoded.message.application:
+        """Return the plan, or None for a tombstone and for a record that was sent to the dead-letter topic."""
+        if is_tombstone(record):
+            return None
+        try:
+            decoded = decode(record, Plan)
+        except Undecodable as error:
+            await self._send_letter(error)
+            return None
+        if record.key == decoded.message.application:
             return decoded
         reason = f"is {decoded.message.application}, the record's key {record.key}"
-        await self._dead_letters.send(record, "wrong-key", reason, "application")
+        await self._send_letter(Undecodable(record, reason, "application", code="wrong-key"))
         return None
 
     async def _consider(self, decoded: Decoded[Plan]) -> None:
@@ -191,11 +201,29 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a bad plan must not block the others of its batch
             self._log.exception("plan-failed", application=app.id, place=decoded.record.place)
             reason = f"the plan could not be considered: {type(error).__name__}: {error}"
-            await self._dead_letters.send(decoded.record, "plan-failed", reason)
+            await self._send_letter(Undecodable(decoded.record, reason, code="plan-failed"))
 
     async def _bury(self, decoded: Decoded[Plan], error: Refused) -> None:
         """Send the dead letter of a plan whose outcome the brokers refuse for good: nothing was done for it."""
-        await self._dead_letters.send(decoded.record, "outcome-refused", f"its outcome cannot be written: {error}")
+        reason = f"its outcome cannot be written: {error}"
+        await self._send_letter(Undecodable(decoded.record, reason, code="outcome-refused"))
+
+    async def _send_letter(self, error: Undecodable) -> None:
+        """Publish the dead letter of a plan until acknowledged: the next commit passes the plan. One that the brokers refuse
+        is logged."""
+        warned = False
+        while True:
+            try:
+                await self._dead_letters.undecodable(error.record, error)
+                return
+            except Refused as refused:
+                self._log.error("dead-letter-refused", place=error.record.place, code=error.code, reason=str(refused))
+                return
+            except BusError as away:
+                if not warned:
+                    self._log.warning("held", reason=f"dead letter not written: {away}", place=error.record.place)
+                    warned = True
+            await asyncio.sleep(self._pace.retrying)  # cancelled at the end
 
     async def _commit(self) -> None:
         if self._consumer is None:
@@ -310,11 +338,19 @@ class Executor:
         histories[place] = recall(histories.get(place, ActionHistory()), outcome)
 
     async def _repeat_buried(self) -> None:
-        """Publish the newest outcome again if an earlier holder's came after it: compaction keeps the last record."""
-        outcomes = self._newest_outcomes
+        """Publish the newest outcome again if an earlier holder's came after it, as compaction keeps the last record, or if the
+        brokers refused it."""
+        outcomes, now = self._newest_outcomes, self._clock.monotonic()
+        self._repeat_at = {name: at for name, at in self._repeat_at.items() if name in outcomes.buried}
         for application in sorted(outcomes.buried & self.applications.own.keys()):
-            if await self._runner.repeat(self.applications.own[application], outcomes.latest[application]):
-                outcomes.buried.discard(application)
+            if now < self._repeat_at.get(application, 0.0):
+                continue
+            try:
+                if await self._runner.repeat(self.applications.own[application], outcomes.latest[application]):
+                    outcomes.buried.discard(application)
+            except Refused as error:
+                self._log.error("outcome-refused", application=application, reason=str(error))
+                self._repeat_at[application] = now + REFUSED_PAUSE_SECONDS
 
     # -- inputs --------------------------------------------------------------------------------------------------
 

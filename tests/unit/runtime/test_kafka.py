@@ -139,15 +139,19 @@ async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
     ("code", "kind"),
     [
         (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Refused),
-        (KafkaError.POLICY_VIOLATION, Refused),
+        (KafkaError.INVALID_RECORD, Refused),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BusError),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, BusError),
+        (KafkaError.POLICY_VIOLATION, BusError),
+        (KafkaError.INVALID_TIMESTAMP, BusError),
         (KafkaError._MSG_TIMED_OUT, BusError),
         (KafkaError.NOT_ENOUGH_REPLICAS, BusError),
         (KafkaError._ALL_BROKERS_DOWN, BusError),
     ],
 )
 async def test_a_refusal_for_good_is_no_outage(code: int, kind: type[BusError]) -> None:
-    """A caller that repeats it until the brokers are back would do so for ever. Reported at delivery, or by `produce` itself."""
+    """A caller that repeats it until the brokers are back would do so for ever; a right may be given meanwhile. Reported at
+    delivery, or by `produce` itself."""
     late, at_once = FakeProducer(KafkaError(code)), FakeProducer(None)
 
     def produce(*_record: object, **_of: object) -> None:
@@ -158,9 +162,26 @@ async def test_a_refusal_for_good_is_no_outage(code: int, kind: type[BusError]) 
         outbox = Outbox({}, 1.0, lambda _settings, producer=producer: producer)
         outbox.start()
         with pytest.raises(BusError, match=r"kafka: weir\.plans\.v1 shop/orders: ") as caught:
-            await outbox.send(RECORD)
+            await outbox.deliver([RECORD])
         assert type(caught.value) is kind
         await outbox.close(0.1)
+
+
+@pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE])
+async def test_a_record_of_a_refused_batch_is_sent_alone(code: int) -> None:
+    """A broker refuses a batch for its size, with the error of a record (librdkafka#488): each is sent once more, with no
+    other in its batch, before it counts as refused."""
+    made: list[tuple[Any, FakeProducer]] = []
+
+    def make(settings: dict[str, Any]) -> FakeProducer:
+        made.append((settings.get("batch.num.messages"), FakeProducer(None if made else KafkaError(code))))
+        return made[-1][1]
+
+    outbox = Outbox({}, 1.0, make)  # type: ignore[arg-type]
+    outbox.start()
+    await outbox.deliver([RECORD, RECORD])
+    assert [(in_batch, len(producer.sent)) for in_batch, producer in made] == [(None, 2), (1, 2)]
+    await outbox.close(0.1)
 
 
 async def test_a_full_queue_fails_at_once() -> None:

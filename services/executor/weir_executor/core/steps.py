@@ -106,11 +106,12 @@ def late_rollback(
 
 
 def unpublished(action: ActionState, reason: str, now: datetime) -> Step:
-    """End an action whose outcome the brokers refuse for good; without event if it has ended."""
+    """End an action whose outcome the brokers refuse for good, without its baselines, which may be what is too large;
+    without event if it has ended."""
     if action.terminal:
         return Step(action)
     event = Event("unpublished", f"its outcome cannot be written: {reason}", code="outcome-refused")
-    return Step(move(action, event, now), event)
+    return Step(move(action.model_copy(update={"baselines": []}), event, now), event)
 
 
 def is_watched(action: ActionState, now: datetime, rules: Rules) -> bool:
