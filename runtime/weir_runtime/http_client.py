@@ -13,6 +13,7 @@ once.
 import asyncio
 import contextlib
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ ENDLESS = {"answer_bytes": None}
 """`extensions` of a request with an unbounded response."""
 _SAFE_TO_REPEAT = ("Server disconnected", "peer closed connection")
 """Protocol errors that do not quote the peer; h11 puts the unreadable line into the others."""
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
 
 class TooLarge(Exception):
@@ -60,9 +62,10 @@ class Budget:
     def open_bytes(self) -> int:
         return self._open_bytes
 
-    def body(self, max_bytes: int | None, max_elements: int = MAX_ELEMENTS) -> "Body":
-        """Return the account of a new body; `max_bytes` None: a stream that is not kept, and is not charged."""
-        return Body(self, max_bytes, max_elements)
+    def body(self, max_bytes: int | None, max_elements: int = MAX_ELEMENTS, *, is_json: bool = False) -> "Body":
+        """Return the account of a new body; `max_bytes` None: a stream that is not kept, and is not charged. With `is_json`
+        no comma or bracket in a text counts as an element."""
+        return Body(self, max_bytes, max_elements, is_json=is_json)
 
     def charge(self, charge_bytes: int) -> None:
         if self._open_bytes + charge_bytes > self._limit_bytes:
@@ -76,12 +79,15 @@ class Budget:
 class Body:
     """The account of one body. Leave it as a context, or call `close`: its charge is released."""
 
-    def __init__(self, budget: Budget, max_bytes: int | None, max_elements: int) -> None:
+    def __init__(self, budget: Budget, max_bytes: int | None, max_elements: int, *, is_json: bool) -> None:
         self._budget = budget
         self._max_bytes = max_bytes
         self._max_elements = max_elements
         self._charged = 0
         self._elements = 0
+        self._is_json = is_json
+        self._open_text = b""
+        """Beginning of a text that the next part continues: its quote, and a backslash before its next character."""
         self.received_bytes = 0
 
     def add(self, part: bytes) -> None:
@@ -89,7 +95,8 @@ class Body:
         if self._max_bytes is None:
             return
         self.received_bytes += len(part)
-        elements = part.count(b",") + part.count(b"[") + part.count(b"{")
+        counted = self._outside_texts(part) if self._is_json else part
+        elements = counted.count(b",") + counted.count(b"[") + counted.count(b"{")
         self._elements += elements
         if self.received_bytes > self._max_bytes:
             raise TooLarge(f"more than {self._max_bytes} bytes")
@@ -98,6 +105,12 @@ class Body:
         charge_bytes = len(part) + ELEMENT_BYTES * elements
         self._budget.charge(charge_bytes)
         self._charged += charge_bytes
+
+    def _outside_texts(self, part: bytes) -> bytes:
+        plain = _ESCAPED.sub(b"", self._open_text + part)
+        pieces = plain.split(b'"')
+        self._open_text = (b'"' if len(pieces) % 2 == 0 else b"") + (b"\\" if plain.endswith(b"\\") else b"")
+        return b"".join(pieces[::2])
 
     def close(self) -> None:
         self._budget.release(self._charged)

@@ -23,10 +23,12 @@ from .discovery import AGGREGATED
 from .values import count, mapping, text
 
 MAX_ANSWER_BYTES = 4_000_000
-MAX_EVENT_BYTES = 4_000_000
-"""Bytes of one event of a watch; etcd stores objects of up to 1.5 MB."""
-_OPEN = Budget(32_000_000)
-"""Charge of all open answers and events: one of the most bytes and elements, and room for small ones."""
+LARGE_BYTES, LARGE_ELEMENTS = 6_000_000, 300_000
+"""Of what cannot be read in parts: one object, of which etcd stores 1.5 MB, an event of a watch, and lists without pages."""
+_OPEN = Budget(44_000_000)
+"""Charge of all open answers and events: one large one, and room for small ones."""
+BUSY_PAUSE_SECONDS = 0.1
+"""Before an answer for which the other open ones leave no room is requested again."""
 SILENCE_SECONDS = 150.0
 """Time without a byte after which a watch counts as broken: the API server sends a bookmark each minute."""
 CLOSE_SECONDS = 0.1
@@ -109,7 +111,11 @@ class ApiFailed(Exception):
 
 
 class AnswerTooLarge(ApiFailed):
-    """A response above a limit, or for which the open ones leave no room; a page of fewer objects may fit."""
+    """A response above a limit; a page of fewer objects may fit."""
+
+
+class AnswersBusy(ApiFailed):
+    """A response for which the other open ones leave no room; it may fit once they are read."""
 
 
 class KubernetesApi:
@@ -129,9 +135,11 @@ class KubernetesApi:
             await client.close()
             await asyncio.sleep(CLOSE_SECONDS)
 
-    async def get(self, call: Call, path: str, query: Mapping[str, str | int] | None = None) -> Any:
-        """Return the decoded response; `ApiFailed` without one."""
-        return await self.send("GET", call, path, query=query)
+    async def get(
+        self, call: Call, path: str, query: Mapping[str, str | int] | None = None, *, is_large: bool = False
+    ) -> Any:
+        """Return the decoded response; `ApiFailed` without one. `is_large`: it cannot be requested in parts."""
+        return await self.send("GET", call, path, query=query, is_large=is_large)
 
     async def send(
         self,
@@ -142,24 +150,38 @@ class KubernetesApi:
         *,
         query: Mapping[str, str | int] | None = None,
         content_type: str = "application/json",
+        is_large: bool = False,
     ) -> Any:
-        """Return the decoded response of any method; `ApiFailed` without one. `body` is encoded as JSON."""
+        """Return the decoded response of any method; `ApiFailed` without one. `body` is encoded as JSON. A GET waits for room
+        among the open responses."""
         await self._prepare()
+        busy: AnswersBusy | None = None
         try:
-            async with asyncio.timeout(self._timeout_seconds), self._calls:
-                response = await self._request(method, call, _url(path, query), body, content_type)
-                try:
-                    with _OPEN.body(MAX_ANSWER_BYTES) as answer:
-                        content = await _content(response, call, answer)
-                        if response.status >= 300:
-                            self._refuse(call, response.status, content)
-                        return _decoded(content, call, response.headers.get("Content-Type", ""))
-                finally:
-                    response.release()
+            async with asyncio.timeout(self._timeout_seconds):
+                while True:
+                    try:
+                        async with self._calls:
+                            response = await self._request(method, call, _url(path, query), body, content_type)
+                            return await self._read(response, call, is_large)
+                    except AnswersBusy as error:
+                        if method != "GET":
+                            raise
+                        busy = error
+                    await asyncio.sleep(BUSY_PAUSE_SECONDS)
         except TimeoutError:
-            raise ApiFailed(call, f"cannot {call}: no answer within {self._timeout_seconds:g} s") from None
+            raise busy or ApiFailed(call, f"cannot {call}: no answer within {self._timeout_seconds:g} s") from None
         except OSError as error:
             raise self._unreachable(call, error) from None
+
+    async def _read(self, response: Any, call: Call, is_large: bool) -> Any:
+        try:
+            with _body(is_large) as answer:
+                content = await _content(response, call, answer)
+                if response.status >= 300:
+                    self._refuse(call, response.status, content)
+                return _decoded(content, call, response.headers.get("Content-Type", ""))
+        finally:
+            response.release()
 
     async def watch(
         self, call: Call, path: str, version: str, seconds: int
@@ -180,7 +202,7 @@ class KubernetesApi:
                 response = await self._request("GET", call, _url(path, query), endless=True)
             try:
                 if response.status >= 300:
-                    with _OPEN.body(MAX_ANSWER_BYTES) as answer:
+                    with _body() as answer:
                         self._refuse(call, response.status, await _content(response, call, answer))
                 yield OPENED, {}
                 # Closed at once: an error that is kept would keep the charge of the event as well.
@@ -310,6 +332,12 @@ def _new_client(access: Access) -> Any:
     return client.ApiClient(configuration)
 
 
+def _body(is_large: bool = False) -> Body:
+    if is_large:
+        return _OPEN.body(LARGE_BYTES, LARGE_ELEMENTS, is_json=True)
+    return _OPEN.body(MAX_ANSWER_BYTES, is_json=True)
+
+
 async def _content(response: Any, call: Call, body: Body) -> bytes:
     chunks = []
     async for chunk in _chunks(response, call):
@@ -324,7 +352,7 @@ def _count(body: Body, part: bytes, call: Call, what: str) -> None:
     except TooLarge as error:
         raise AnswerTooLarge(call, f"cannot {call}: {what} has {error}") from None
     except TooMany as error:
-        raise AnswerTooLarge(call, f"cannot {call}: {what} is not read: {error}") from None
+        raise AnswersBusy(call, f"cannot {call}: {what} is not read: {error}") from None
 
 
 async def _chunks(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
@@ -341,7 +369,7 @@ async def _chunks(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
 
 async def _lines(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
     parts: list[bytes] = []
-    event = _OPEN.body(MAX_EVENT_BYTES)
+    event = _body(is_large=True)
     try:
         async for chunk in _chunks(response, call):
             first, *rest = chunk.split(b"\n")
@@ -352,7 +380,7 @@ async def _lines(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
                 if whole.strip():
                     yield whole
                 event.close()
-                event, parts = _OPEN.body(MAX_EVENT_BYTES), [line]
+                event, parts = _body(is_large=True), [line]
                 _count(event, line, call, "an event")
     finally:
         event.close()

@@ -18,7 +18,8 @@ from weir_engines.kubernetes.workloads import WorkloadReading
 _PATH = "/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods"
 _FRESH_SECONDS = 15.0
 """Metrics servers take a sample every 15 s or more seldom."""
-_RETRY_SECONDS = 60.0
+_FAILED_SECONDS = 60.0
+"""Time for which a failure is used: without a metrics server every request fails."""
 
 
 class PodUsage(NamedTuple):
@@ -83,7 +84,7 @@ class UsageCache:
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
             at, usage = self._cached.get(namespace, (None, Usage()))
-            if at is None or now - at >= (_RETRY_SECONDS if usage.failure else _FRESH_SECONDS):
+            if at is None or now - at >= (_FAILED_SECONDS if usage.failure else _FRESH_SECONDS):
                 usage = await self._request(namespace)
                 self._cached[namespace] = (now, usage)
             return usage
@@ -91,7 +92,8 @@ class UsageCache:
     async def _request(self, namespace: str) -> Usage:
         call = Call("list", "pods.metrics.k8s.io", namespace)
         try:
-            return Usage(usage_of(await self._api.get(call, _PATH.format(namespace))))
+            # The metrics API has no pages.
+            return Usage(usage_of(await self._api.get(call, _PATH.format(namespace), is_large=True)))
         except ApiFailed as error:
             if error.status == 404:
                 return Usage(failure="the cluster has no metrics API: install metrics-server to read CPU and memory")
@@ -101,7 +103,7 @@ class UsageCache:
 EVENTS = Kind("", "v1", "Event", "events", is_scalable=False)
 _CREATED, _FAILED = "SuccessfulCreate", "FailedCreate"
 _PAGE = 500
-_RETRY_SECONDS, _KEEP_SECONDS = 10.0, 60.0
+_NO_REASON_SECONDS, _REASON_SECONDS = 10.0, 60.0
 """Time for which no reason is used, and a reason: the controller tries again after up to 16 min."""
 _MAX_CACHED = 1000
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -148,7 +150,7 @@ class CreateFailures:
             reason = await self._request(workload)
             if len(self._cached) >= _MAX_CACHED:
                 self._cached.clear()
-            self._cached[status.uid] = (now + (_KEEP_SECONDS if reason else _RETRY_SECONDS), reason)
+            self._cached[status.uid] = (now + (_REASON_SECONDS if reason else _NO_REASON_SECONDS), reason)
         return replace(workload, status=status.model_copy(update={"reason": reason})) if reason else workload
 
     async def _request(self, workload: WorkloadReading) -> str:

@@ -17,8 +17,8 @@ from weir_engines.kubernetes.discovery import PODS, Kind
 from weir_engines.kubernetes.pods import PodReading, pod_of
 from weir_engines.kubernetes.polled import CreateFailures
 from weir_engines.kubernetes.state import EVICTION, MANAGER, Found
-from weir_engines.kubernetes.values import mapping, name, sequence
-from weir_engines.kubernetes.watches import Watch
+from weir_engines.kubernetes.values import mapping, name
+from weir_engines.kubernetes.watches import Watch, pages
 from weir_engines.kubernetes.workloads import WorkloadReading, has_own_replicas, workload_of
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -170,8 +170,9 @@ class ApiWorkloads:
             return found
         seconds = AUTOSCALERS_SECONDS
         try:
-            document = await self._api.get(Call("list", kind.resource, namespace), kind.path(namespace))
-            found = [_autoscaler(each, kind) for each in sequence(mapping(document).get("items"))]
+            found = []
+            async for items, _version in pages(self._api, Call("list", kind.resource, namespace), kind.path(namespace)):
+                found += [_autoscaler(each, kind) for each in items]
         except ApiFailed as error:
             if kind is HPA or error.status not in (403, 404):
                 raise

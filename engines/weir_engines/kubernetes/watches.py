@@ -6,7 +6,7 @@ waits for a back-off with jitter, so that many watches that end at once do not b
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
@@ -17,8 +17,8 @@ from .values import mapping, name, sequence
 
 T = TypeVar("T")
 
-PAGE = 500
-"""Objects of one page of a list."""
+PAGE = 100
+"""Objects of one page of a list; 500 ordinary pods have more elements than are read."""
 MAX_OBJECTS = 50_000
 WATCH_SECONDS = (300, 600)
 """Time after which the API server ends a watch, drawn between these."""
@@ -40,6 +40,30 @@ class Pauses:
         limit = self.denied_seconds if denied else self.max_seconds
         pause = limit if denied else min(limit, self.first_seconds * 2 ** min(failures, 16))
         return pause * (0.5 + random.random() / 2)
+
+
+async def pages(
+    api: KubernetesApi, call: Call, path: str
+) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str], None]:
+    """Yield the objects and the version of each page of a list. A page that is too large is read in smaller ones, and the
+    following ones grow again; `AnswerTooLarge` for a single object."""
+    limit, following = PAGE, ""
+    while True:
+        query: dict[str, str | int] = {"limit": limit} | ({"continue": following} if following else {})
+        try:
+            page = mapping(await api.get(call, path, query, is_large=limit == 1))
+        except AnswerTooLarge:
+            if limit == 1:
+                raise
+            limit = max(1, limit // 8)
+            continue
+        limit = min(PAGE, 2 * limit)
+        metadata = mapping(page.get("metadata"))
+        yield [mapping(each) for each in sequence(page.get("items"))], name(metadata.get("resourceVersion"), 100)
+        token = metadata.get("continue")
+        if not isinstance(token, str) or not token:
+            return
+        following = token
 
 
 class Watch(Generic[T]):
@@ -131,25 +155,12 @@ class Watch(Generic[T]):
     async def _list(self) -> None:
         call = Call("list", self._resource, self._namespace)
         objects: dict[str, T] = {}
-        query: dict[str, str | int] = {"limit": PAGE}
-        while True:
-            try:
-                page = mapping(await self._api.get(call, self._path, query))
-            except AnswerTooLarge:
-                if int(query["limit"]) == 1:
-                    raise
-                query["limit"] = max(1, int(query["limit"]) // 8)
-                continue
+        version = ""
+        async for items, version in pages(self._api, call, self._path):  # noqa: B007 - the last one's counts
             if len(objects) > MAX_OBJECTS:
                 raise ApiFailed(call, f"cannot {call}: there are more than {MAX_OBJECTS}")
-            for each in sequence(page.get("items")):
-                self._put(objects, mapping(each))
-            metadata = mapping(page.get("metadata"))
-            following = metadata.get("continue")
-            if not isinstance(following, str) or not following:
-                break
-            query["continue"] = following
-        version = name(metadata.get("resourceVersion"), 100)
+            for each in items:
+                self._put(objects, each)
         if not version:
             raise ApiFailed(call, f"cannot {call}: the list has no resourceVersion")
         self.objects, self._version = objects, version

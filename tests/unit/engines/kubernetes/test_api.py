@@ -15,11 +15,11 @@ from aiohttp import web
 from tests.unit.engines.kubernetes.objects import pod
 from weir_contracts.target import WorkloadRef
 from weir_engines.kubernetes import api as module
-from weir_engines.kubernetes.api import Access, AnswerTooLarge, ApiFailed, Call, KubernetesApi
+from weir_engines.kubernetes.api import Access, AnswersBusy, AnswerTooLarge, ApiFailed, Call, KubernetesApi
 from weir_engines.kubernetes.cluster import Kinds
 from weir_engines.kubernetes.discovery import PODS, Kind
 from weir_engines.kubernetes.pods import PodReading, pod_of
-from weir_engines.kubernetes.watches import Pauses, Watch
+from weir_engines.kubernetes.watches import PAGE, Pauses, Watch, pages
 
 LIST = Call("list", "pods", "shop")
 PATH = PODS.path("shop")
@@ -136,13 +136,19 @@ async def test_an_answer_of_many_small_elements_is_not_read(server: _Server, cli
 
 
 async def test_open_answers_share_a_budget(server: _Server, client: KubernetesApi) -> None:
-    """Eight calls at once may each be below the limits: without room an answer is refused, and the next one is read."""
+    """Eight calls at once may each be below the limits: without room an answer waits within its time, is then refused, and
+    read once the others are."""
     server.answer = _fixed(json.dumps({"items": ["x" * 2000]}))
-    with module._OPEN.body(40_000_000) as others:
-        others.add(b"x" * 31_999_000)
-        with pytest.raises(AnswerTooLarge, match="the answer is not read: too many large bodies are open at once"):
+    client._timeout_seconds = 0.2
+    with module._OPEN.body(50_000_000) as others:
+        others.add(b"x" * 43_999_000)
+        with pytest.raises(AnswersBusy, match="the answer is not read: too many large bodies are open at once"):
             await client.get(LIST, PATH)
-    assert await client.get(LIST, PATH) == {"items": ["x" * 2000]}
+        client._timeout_seconds = PATIENCE_SECONDS
+        waiting = asyncio.ensure_future(client.get(LIST, PATH))
+        await _until(lambda: len(server.requests) >= 4)
+        assert not waiting.done()
+    assert await waiting == {"items": ["x" * 2000]}
     assert module._OPEN.open_bytes == 0
 
 
@@ -314,6 +320,52 @@ async def _until(fits: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_a_page_is_not_smaller_because_others_are_read(
+    server: _Server, client: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was requested object by object, without a pause, and stayed so to the end of the list: 400 pods took 403
+    requests."""
+    script = _Script(server)
+    script.items = [_versioned(pod(f"p{i}"), "5") for i in range(400)]
+    monkeypatch.setattr(module, "BUSY_PAUSE_SECONDS", 0.01)
+    with module._OPEN.body(50_000_000) as others:
+        others.add(b"x" * 43_999_000)
+        listing = asyncio.ensure_future(_listed(client))
+        await _until(lambda: len(server.requests) >= 3)
+    assert len(await listing) == 400
+    assert {query["limit"] for query in server.requests} == {str(PAGE)}
+
+
+async def test_pages_grow_again_behind_a_large_object(
+    server: _Server, client: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is with it in a page is read in smaller ones. Alone it may be larger than a page."""
+    script = _Script(server)
+    script.items = [_versioned(pod(f"p{i}"), "5") for i in range(4 * PAGE)]
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", len(json.dumps(script.items)) // 3)
+    script.items[0]["metadata"]["annotations"] = {"text": "x" * module.MAX_ANSWER_BYTES}
+    assert len(await _listed(client)) == 4 * PAGE
+    limits = [int(query["limit"]) for query in server.requests]
+    assert (limits[:6], limits[-1]) == ([100, 12, 1, 2, 4, 8], 100)
+    assert len(limits) < 15
+
+
+async def _listed(client: KubernetesApi) -> list[Any]:
+    return [each async for items, _ in pages(client, LIST, PATH) for each in items]
+
+
+async def test_commas_in_a_text_are_no_elements(script: _Script, watch: Watch[PodReading]) -> None:
+    """An annotation may have 256 KiB: one of commas stopped the watch of all pods in its namespace for ever."""
+    text = 'a\\",[{' + ",[{" * 80_000
+    script.items[0]["metadata"]["annotations"] = {"text": text, "an\\": "end"}
+    await watch.synced(PATIENCE_SECONDS)
+    added = pod("b")
+    added["metadata"]["annotations"] = {"text": text}
+    script.send("ADDED", _versioned(added, "10"))
+    await _until(lambda: set(watch.objects) == {"a", "b"})
+    assert (script.lists, watch.failure) == (1, None)
+
+
 async def test_a_watch_follows_changes_after_one_list(watch: Watch[PodReading], script: _Script) -> None:
     await watch.synced(PATIENCE_SECONDS)
     assert set(watch.objects) == {"a"}
@@ -381,7 +433,7 @@ async def test_a_long_list_comes_in_pages(
 async def test_an_event_that_is_too_large_breaks_the_watch_only(
     watch: Watch[PodReading], script: _Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_EVENT_BYTES", 5000)
+    monkeypatch.setattr(module, "LARGE_BYTES", 5000)
     await watch.synced(PATIENCE_SECONDS)
     await _until(lambda: len(script.watches) == 1)
     script.events.put_nowait("x" * 10_000)

@@ -1,6 +1,7 @@
 """Events of workloads: why a StatefulSet lacks pods."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.engines.kubernetes.test_parsing import DEPLOYMENT, STATEFUL_SET, deployment, parsed
+from weir_engines.kubernetes import polled
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.polled import CreateFailures, create_failure
 from weir_engines.kubernetes.workloads import WorkloadReading
@@ -62,7 +64,7 @@ class _Api:
         self.document: Any = events(event("FailedCreate", 1, QUOTA))
         self.status = 200
 
-    async def get(self, call: Call, path: str, query: Any = None) -> Any:
+    async def get(self, call: Call, path: str, query: Any = None, **_: Any) -> Any:
         await asyncio.sleep(0)
         self.queries.append((path, query["fieldSelector"]))
         if self.status != 200:
@@ -81,6 +83,30 @@ async def test_the_reason_is_requested_once_for_a_while() -> None:
     for _ in range(3):
         assert (await failures.explained(short())).status.reason == f"FailedCreate: {QUOTA}"
     assert api.queries == [("/api/v1/namespaces/shop/events", "involvedObject.uid=u1")]
+
+
+async def test_a_missing_metrics_api_is_requested_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a present one every 15 s, however many applications read it."""
+    now, requested_at = [0.0], []
+    loop = SimpleNamespace(time=lambda: now[0])
+    clocked = SimpleNamespace(Lock=asyncio.Lock, get_running_loop=lambda: loop)
+    monkeypatch.setattr(polled, "asyncio", clocked)
+    api = SimpleNamespace(status=404)
+
+    async def get(call: Call, *_: Any, **_named: Any) -> Any:
+        requested_at.append(now[0])
+        if api.status != 200:
+            raise ApiFailed(call, f"cannot {call} (404)", 404)
+        return {"items": []}
+
+    api.get = get
+    usage = polled.UsageCache(api)  # type: ignore[arg-type]
+    for now[0] in (0.0, 15.0, 59.0, 60.0):
+        assert "install metrics-server" in (await usage.read("shop")).failure
+    api.status = 200
+    for now[0] in (119.0, 120.0, 134.0, 135.0):
+        await usage.read("shop")
+    assert requested_at == [0.0, 60.0, 120.0, 135.0]
 
 
 async def test_a_right_that_lacks_is_named() -> None:

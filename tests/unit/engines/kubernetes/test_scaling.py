@@ -43,8 +43,10 @@ class _Api:
         self.failures: dict[str, tuple[int, str]] = {}
         self.silent = False
         self.is_watch_denied = False
+        self.pages_of: dict[str, list[dict[str, Any]]] = {}
+        """Pages of a resource's list, instead of an empty one."""
 
-    async def get(self, call: Call, path: str, query: Mapping[str, Any] | None = None) -> Any:
+    async def get(self, call: Call, path: str, query: Mapping[str, Any] | None = None, **_: Any) -> Any:
         self.calls.append(path)
         await asyncio.sleep(0)
         if self.silent:
@@ -52,6 +54,10 @@ class _Api:
         if call.resource in self.failures:
             status, reason = self.failures[call.resource]
             raise ApiFailed(call, f"cannot {call} ({status})", status, reason)
+        if call.verb == "list" and (found := self.pages_of.get(call.resource)):
+            number = int((query or {}).get("continue", "0"))
+            following = {"continue": str(number + 1)} if number + 1 < len(found) else {}
+            return {**found[number], "metadata": {"resourceVersion": "1", **following}}
         if call.verb == "get":
             return {
                 "metadata": {"name": call.name, "uid": "u"},
@@ -89,6 +95,16 @@ async def test_a_proxys_404_does_not_mean_that_the_workload_is_gone(api: _Api, w
         await workloads.read("shop", [DEPLOYMENT])
     api.failures["deployments"] = (404, "NotFound")
     assert await workloads.read("shop", [DEPLOYMENT]) == {}
+
+
+async def test_many_autoscalers_are_read_in_pages(api: _Api, workloads: ApiWorkloads) -> None:
+    """1,500 HPAs in a namespace are larger than one answer may be: no target in it could be observed."""
+    api.pages_of["horizontalpodautoscalers"] = [
+        {"items": [{"metadata": {"name": f"h-{name}"}, "spec": {"scaleTargetRef": {"name": name}}}]}
+        for name in ("other", "orders")
+    ]
+    found = await workloads.read("shop", [DEPLOYMENT])
+    assert found["orders"].autoscaler == "HorizontalPodAutoscaler h-orders"
 
 
 async def test_pods_that_cannot_be_watched_are_unknown(api: _Api, workloads: ApiWorkloads) -> None:
