@@ -1,7 +1,7 @@
 """Simulated Kafka Streams applications behind the ports of the real adapters: brokers, coordinators, metrics endpoints and
 the scaling endpoint. Monitor's collector and executor's driver are those of production."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -167,7 +167,7 @@ class SimulatedMetrics(InstanceMetricsCollector):
         self._application = application
         self.away = False
 
-    async def read(self, hosts: Iterable[str]) -> MetricsReadings:
+    async def read(self, hosts: Iterable[str], now: Callable[[], float] | None = None) -> MetricsReadings:
         return MetricsReadings() if self.away else MetricsReadings(self._application.metrics())
 
     async def close(self) -> None:

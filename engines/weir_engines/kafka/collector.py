@@ -62,11 +62,12 @@ class InstanceMetricsCollector:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def read(self, hosts: Iterable[str]) -> MetricsReadings:
-        """Return the metrics of all instances, within the timeout; `hosts` are those of the group's members."""
+    async def read(self, hosts: Iterable[str], now: Callable[[], float] | None = None) -> MetricsReadings:
+        """Return the metrics of all instances, within the timeout; `hosts` are those of the group's members, `now` the monotonic
+        time in seconds."""
         problems: list[Problem] = []
         urls = await self._urls(hosts, problems)
-        answers = await asyncio.gather(*(self._metrics(url) for url in urls[:MAX_INSTANCES]))
+        answers = await asyncio.gather(*(self._metrics(url, now) for url in urls[:MAX_INSTANCES]))
         found = [each for each in answers if isinstance(each, InstanceMetrics)]
         failed = [(url, each) for url, each in zip(urls, answers, strict=False) if isinstance(each, str)]
         problems += [Problem(where=f"metrics {url}", what=reason) for url, reason in failed[:_MAX_PROBLEMS]]
@@ -92,10 +93,12 @@ class InstanceMetricsCollector:
             return []
         return [str(each.metrics_url) for each in state.instances if each.metrics_url is not None]
 
-    async def _metrics(self, url: str) -> InstanceMetrics | str:
+    async def _metrics(self, url: str, now: Callable[[], float] | None) -> InstanceMetrics | str:
         """Return the metrics, or why there are none."""
         try:
-            return await asyncio.to_thread(instance_metrics, await self._get(url, MAX_BYTES))
+            content = await self._get(url, MAX_BYTES)
+            read_at = None if now is None else now()
+            return replace(await asyncio.to_thread(instance_metrics, content), read_at=read_at)
         except (_Failed, Unreadable) as error:
             return str(error)
 
@@ -213,7 +216,8 @@ class GroupCollector:
     async def _read_metrics(self) -> MetricsReadings:
         if self._metrics is None:
             return MetricsReadings()
-        return await self._metrics.read(member.host for member in self._membership.members)
+        hosts = (member.host for member in self._membership.members)
+        return await self._metrics.read(hosts, self._clock.monotonic)
 
     def _measured(self, readings: GroupReadings, metrics: MetricsReadings) -> GroupReadings:
         """Return the readings with what the instances report."""

@@ -53,6 +53,8 @@ class InstanceMetrics:
     restore_remaining_records: int | None = None
     """Changelog records that its tasks have to read. None: unknown."""
     memory_bytes: int | None = None
+    read_at: float | None = None
+    """Monotonic second at which its endpoint answered; None: when it is counted."""
 
     @property
     def restores(self) -> bool:
@@ -162,17 +164,22 @@ class BusyMeter:
     _threads: dict[str, _Thread] = field(default_factory=dict)
 
     def add(self, metrics: Iterable[InstanceMetrics], at: float) -> list[Problem]:
-        """Count the time since each thread's last reading; `at` is a monotonic time in seconds.
+        """Count the time since each thread's last reading; `at` is the monotonic time in seconds.
 
         A thread's first reading counts nothing, and neither does one with a counter that fell, or with more blocked
         time than passed. Returns contradictory readings, one of each kind.
         """
-        present = {name: thread for each in metrics for name, thread in each.threads.items()}
+        # Each endpoint's own time: with the slowest one's, a quick answer would contradict a slow one before it.
+        present = {
+            name: (thread, at if each.read_at is None else each.read_at)
+            for each in metrics
+            for name, thread in each.threads.items()
+        }
         self.is_known = True
         found: dict[str, Problem] = {}
-        for name, thread in present.items():
+        for name, (thread, read_at) in present.items():
             if thread.blocked_ns is not None:
-                for where, what in self._count(name, thread, thread.blocked_ns, at).items():
+                for where, what in self._count(name, thread, thread.blocked_ns, read_at).items():
                     found.setdefault(where, Problem(where=f"{where} of {name}", what=what))
         # kept for some time: an endpoint that did not answer once goes on where it was
         expired = [name for name, thread in self._threads.items() if at - thread.read_at > 10 * _SHARE_SECONDS]

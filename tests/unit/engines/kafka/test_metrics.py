@@ -1,6 +1,7 @@
 """Metrics endpoints of Kafka Streams instances: what is read of them, and what is refused."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -140,6 +141,14 @@ def test_a_long_wait_that_is_booked_when_it_ends_is_no_contradiction() -> None:
     for at, blocked in ((0, 0), (5, 2), (10, 2), (15, 2), (20, 2), (25, 22)):
         assert meter.add([metrics(blocked)], at) == []
     assert meter.is_known
+
+
+def test_a_quick_answer_after_a_slow_one_is_no_contradiction() -> None:
+    """One endpoint of two took 4 s of a scrape each 10 s: the other one's counters are of the time at which it answered."""
+    meter = BusyMeter()
+    for at, read_at, blocked in ((4, 0.0, 0), (10, 10.0, 10), (24, 20.0, 20), (30, 30.0, 30)):
+        assert meter.add([replace(metrics(blocked), read_at=read_at)], at) == []
+    assert (meter.is_known, meter.busy_ms, meter.idle_ms) == (True, 0, 30_000)
 
 
 def test_fewer_processed_records_than_before_are_named() -> None:
