@@ -16,24 +16,27 @@ from pydantic import BaseModel, ValidationError
 from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
 from weir_engines.driver import Rejected, Unanswered
 from weir_executor.core.observed import Conflict, PolicyReading, Recorded
+from weir_runtime.access import MEDIA_TYPE
 from weir_runtime.loop import Stop
 
 M = TypeVar("M", bound=BaseModel)
 
 TOKEN_SETTING = "WEIR_KNOWLEDGE_TOKEN"  # noqa: S105 - the name of a setting
 _TOKEN_REFUSED = (401, 403)
-_FOR_GOOD = (400, 413, 414, 415, 422)
+_FOR_GOOD = (413, 414, 415)
 """Refusals of the request itself, which sending it again does not change."""
+_FOR_GOOD_OF_KNOWLEDGE = (400, 422)
+"""The same in a problem document of knowledge's; a proxy gives these for reasons of its own."""
 _ANYTHING = "/v1/policies/weir/readiness"
 """Policy that need not exist: the request is cheap for knowledge, and needs a token."""
 
 
 class NotUsable(Exception):
-    """No usable response of knowledge, whose status code is `status`, if any; the message gives the reason."""
+    """No usable response of knowledge; the message gives the reason. `is_refusal`: the request itself was refused."""
 
-    def __init__(self, reason: str, status: int | None = None) -> None:
+    def __init__(self, reason: str, *, is_refusal: bool = False) -> None:
         super().__init__(reason)
-        self.status = status
+        self.is_refusal = is_refusal
 
 
 class Knowledge(Protocol):
@@ -90,7 +93,7 @@ class HttpKnowledge:
             )
             return _conflict(response) if response.status_code in (409, 412) else Recorded()
         except NotUsable as error:
-            return Rejected(str(error)) if error.status in _FOR_GOOD else Unanswered(str(error))
+            return Rejected(str(error)) if error.is_refusal else Unanswered(str(error))
 
     async def ping(self) -> None:
         """Return if knowledge accepts this token; raise `NotUsable` otherwise."""
@@ -125,7 +128,9 @@ class HttpKnowledge:
             self._refused = None
             self._log.info("knowledge-accepts-the-token")
         if response.status_code not in usable:
-            raise NotUsable(f"{method} {path}: {_detail(response)}", response.status_code)
+            is_own = response.headers.get("Content-Type", "").partition(";")[0] == MEDIA_TYPE
+            refusals = (*_FOR_GOOD, *_FOR_GOOD_OF_KNOWLEDGE) if is_own else _FOR_GOOD
+            raise NotUsable(f"{method} {path}: {_detail(response)}", is_refusal=response.status_code in refusals)
         return response
 
 

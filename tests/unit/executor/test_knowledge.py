@@ -132,17 +132,18 @@ async def test_the_newest_outcome_is_read(memory: Rig) -> None:
 class TestHostileAnswers:
     """Whatever comes, it is an answer with a reason and never an exception."""
 
-    async def ask(self, status: int, body: bytes) -> tuple[Any, Any]:
-        transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=body))
+    async def ask(self, status: int, body: bytes, content_type: str = "application/json") -> tuple[Any, Any]:
+        headers = {"Content-Type": content_type}
+        transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=body, headers=headers))
         knowledge = HttpKnowledge(httpx.AsyncClient(transport=transport, base_url="http://knowledge"))
         answers = await knowledge.policy(APP), await knowledge.record(action(), 4)
         assert isinstance(await knowledge.outcome(APP), Unanswered)
         await knowledge.close()
         return answers
 
-    @pytest.mark.parametrize("status", [301, 401, 403, 429, 500, 503])
+    @pytest.mark.parametrize("status", [301, 400, 401, 403, 422, 429, 500, 503])
     async def test_an_error_is_an_outage(self, status: int) -> None:
-        """A missing token, too: the mode is unknown, so no action begins."""
+        """A missing token, too: the mode is unknown, so no action begins. A proxy's 400 or 422 says nothing of the action."""
         reading, recorded = await self.ask(status, b'{"detail": "Redis cannot be reached"}')
         assert not reading.reachable
         assert f"{status} Redis cannot be reached" in reading.reason
@@ -152,7 +153,8 @@ class TestHostileAnswers:
     @pytest.mark.parametrize("status", [400, 413, 422])
     async def test_a_refused_request_is_no_outage(self, status: int) -> None:
         """The same action is refused again, until its intent has expired."""
-        reading, recorded = await self.ask(status, b'{"detail": "the body is too large"}')
+        document = "application/json" if status == 413 else "application/problem+json; charset=utf-8"
+        reading, recorded = await self.ask(status, b'{"detail": "the body is too large"}', document)
         assert not reading.reachable
         assert recorded == Rejected(f"PUT /v1/applications/shop/orders/action: {status} the body is too large")
 
