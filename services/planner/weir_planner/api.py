@@ -18,7 +18,7 @@ from weir_contracts import (
 )
 from weir_predictor import InvalidQuestion, NotYet, judged
 from weir_runtime.access import Caller, Problem, invalid, requires
-from weir_runtime.bus import BusError
+from weir_runtime.bus import BusError, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.documents import Unreadable, read_json
 from weir_sdk.installed import Problem as InstallationProblem
@@ -137,6 +137,8 @@ def _register(routes: APIRouter, planners: Planners) -> None:
         _may_be_registered(planners, body, replace)  # another request may have been faster
         try:
             made = await registrations.register(body, description, caller.name)
+        except Refused as error:
+            raise Problem(422, bounded(f"the registration cannot be stored: {error}")) from None
         except BusError as error:
             raise Problem(503, f"the registration was not stored: {error}") from None
         return Registered(planner=_view(planners, made), trial=_answered(reply))

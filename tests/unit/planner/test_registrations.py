@@ -328,6 +328,15 @@ async def test_a_record_under_another_key_registers_nothing(cluster: Cluster) ->
     assert not {"mine", "theirs"} & await replica.names()
 
 
+async def test_a_registration_that_the_brokers_refuse_is_not_to_be_tried_again(cluster: Cluster) -> None:
+    """It is larger than its topic allows: 422; 503 asks the user to repeat it."""
+    replica = await cluster.replica()
+    cluster.bus.refuses = lambda record: record.topic == PLANNERS.name
+    async with Plugin() as plugin:
+        problem = await replica.register(plugin, status=422)
+    assert problem["detail"] == "the registration cannot be stored: message size too large"
+
+
 async def test_no_registration_or_validation_before_the_topic_is_read() -> None:
     """503 instead of a response that may be wrong."""
     clock = FakeClock(NOON)
