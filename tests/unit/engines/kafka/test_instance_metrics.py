@@ -67,9 +67,9 @@ async def server() -> AsyncIterator[Server]:
 
 async def test_each_host_of_the_group_is_read_once(server: Server) -> None:
     collector = server.collector()
-    found = await collector.read(["127.0.0.1", "127.0.0.1", ""])
+    found = await collector.read(["127.0.0.1", "127.0.0.1", ""], lambda: 7.0)
     await collector.close()
-    assert [list(each.threads) for each in found.found] == [["orders-1-StreamThread-1"]]
+    assert [(list(each.threads), each.read_at) for each in found.found] == [(["orders-1-StreamThread-1"], 7.0)]
     assert found.problems == ()
 
 
