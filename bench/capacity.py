@@ -1,5 +1,5 @@
 """`make bench-capacity`: the predictor's capacity curves, fitted on every triple and on every single point of curves that
-others measured and published (`curves.py` names them), against the other points of the same curve.
+others measured and published (`capacity.yaml` names them), against the other points of the same curve.
 
 Each curve counts the same. A point is within reach if its parallelism is at least half of the minimum and at most twice
 the maximum fitted one: the longest step that is ever taken. The prior of contention is learned from the other curves.

@@ -23,7 +23,7 @@ from .telemetry import no_reply
 SHADOWS_SHARE = 0.1
 """Of the interval: the time in which shadows have to reply, so that they delay a plan by no more."""
 MIN_SHADOWS_SECONDS = 0.25
-"""Time for shadows at short intervals: to fork a process takes about 0.05 s."""
+"""Time for shadows at short intervals: to fork a process takes some hundredths of a second."""
 
 
 class CallsPlanners(Protocol):

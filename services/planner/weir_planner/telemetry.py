@@ -66,8 +66,8 @@ def age_seconds(plan: Plan) -> float:
 
 
 class PlannerFailed(Exception):
-    """A remote planner gave no usable reply. `counts`: the planner itself is slow, down or broken, so that several in a
-    row open its circuit; a refusal of one request does not count."""
+    """A planner gave no usable reply. `counts`: the planner itself is slow, down or broken, so that several in a row open
+    its circuit; a refusal of one request, or a call that never began, does not count."""
 
     def __init__(self, sentence: str, *, code: str = FAILED, counts: bool = True) -> None:
         self.sentence = sentence

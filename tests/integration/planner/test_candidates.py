@@ -46,13 +46,34 @@ def six(request):
     "six subtasks"
     return request.scale({n: 6 if n == "work" else 1 for n in request.operators}, "six", "six are enough")
 """
+THREADED = """
+import queue, threading
+from weir_sdk import planner
+
+questions, answers = queue.Queue(), queue.Queue()
+
+def work():
+    while True:
+        answers.put(questions.get())
+
+threading.Thread(target=work, daemon=True).start()
+
+@planner(name="threaded", reads=[])
+def threaded(request):
+    "six subtasks, by a thread that the import started"
+    questions.put(6)
+    six = answers.get()
+    return request.scale({n: six if n == "work" else 1 for n in request.operators}, "six", "six are enough")
+"""
 NAMES = ("spins", "sleeps", "dies", "raises", "six")
 TIMEOUT_SECONDS = 4.0
 
 
-def cycles(site: Path, count: int, timeout: str, **spec: Any) -> list[dict[str, Any]]:
+def cycles(site: Path, count: int, timeout: str, *, with_threads: bool = False, **spec: Any) -> list[dict[str, Any]]:
     """Return the plans of a planner process in whose environment the package is installed, and their durations."""
     install(site, "odd", PACKAGE, **{name: f"odd:{name}" for name in NAMES})
+    if with_threads:
+        install(site, "threads", THREADED, threaded="threads:threaded")
     run = "from tests.integration.planner.candidates_process import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", run, json.dumps(spec), timeout, str(count)],
@@ -117,3 +138,11 @@ def test_a_planner_that_hangs_or_dies_costs_its_reply(tmp_path: Path, name: str,
     plan = cycle["plan"]
     assert plan["action"]["parallelism"]["work"] == 6
     assert (plan["evidence"]["planner_failure"], plan["evidence"]["answered_by"]) == (reason, "six")
+
+
+def test_a_planner_whose_package_starts_a_thread_decides(tmp_path: Path) -> None:
+    """The process of a planner that decides has imported its package itself: a fork would not have the thread."""
+    planner = {"name": "threaded", "timeout": "20s"}
+    (cycle,) = cycles(tmp_path, 1, "", with_threads=True, planner=planner)
+    assert cycle["plan"]["code"] == "six", cycle["plan"]["sentence"]
+    assert cycle["plan"]["action"]["parallelism"]["work"] == 6

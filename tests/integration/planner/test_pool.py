@@ -2,21 +2,28 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from pebble import ProcessExpired
 
 from testbed.process import wait_until
+from tests.integration.planner.calls import (
+    ends_well,
+    exits,
+    ignores_termination,
+    is_killed,
+    leaves_a_child,
+    leaves_a_thread,
+    noted,
+)
 from tests.unit.planner.build import analysis, policy, request
 from weir_contracts import PlanReply, PlanRequest
-from weir_planner.pool import Answer, Pool, Workers
+from weir_planner.core.candidates import ContenderRequest
+from weir_planner.pool import Answer, Ended, NoProcess, Pool, Workers
 from weir_sdk.installed import ask
 
 
@@ -69,36 +76,24 @@ def test_a_burst_is_answered_by_two_processes() -> None:
 # -- one process ------------------------------------------------------------------------------------------------------
 
 
-def noted(path: str, what: str, seconds: str = "0") -> Answer:
-    """Note the call and its process, then sleep."""
-    with Path(path).open("a") as notes:
-        notes.write(f"{what} {os.getpid()}\n")
-    time.sleep(float(seconds))
-    return None, what
-
-
-def exits(path: str, what: str) -> Answer:
-    noted(path, what)
-    os._exit(3)
-
-
-def is_killed(path: str, what: str) -> Answer:
-    """As by the kernel when memory runs out."""
-    noted(path, what)
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
-
-
-def ignores_termination(path: str, what: str) -> Answer:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return noted(path, what, "600")
-
-
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     made = Pool(1)
     yield made
     made.close()
+
+
+@pytest.fixture
+def forking() -> Iterator[Pool]:
+    """Two processes, each for one call."""
+    made = Pool(2, is_kept=False)
+    yield made
+    made.close()
+
+
+def runs(pid: int) -> bool:
+    """Return whether the process has not ended; one that ended may wait for its parent."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def notes_of(path: str) -> dict[str, int]:
@@ -127,11 +122,12 @@ def test_calls_that_hang_or_end_their_process_cost_no_other_answer(pool: Pool, t
 
     hangs, second, exited, fourth, killed, sixth, ignores, eighth = asyncio.run(line())
     assert isinstance(hangs, TimeoutError) and isinstance(ignores, TimeoutError)
-    assert isinstance(exited, ProcessExpired) and isinstance(killed, ProcessExpired)
+    assert isinstance(exited, Ended) and isinstance(killed, Ended)
     assert [second, fourth, sixth, eighth] == [(None, "second"), (None, "fourth"), (None, "sixth"), (None, "eighth")]
     began = notes_of(notes)
     assert list(began) == ["hangs", "second", "exits", "fourth", "killed", "sixth", "ignores", "eighth"]
-    assert not any(psutil.pid_exists(began[what]) for what in ("hangs", "exits", "killed", "ignores"))
+    ended = [began[what] for what in ("hangs", "exits", "killed", "ignores")]
+    wait_until(lambda: not any(map(runs, ended)), timeout_seconds=10, what="the processes ended")
 
 
 def test_a_cancelled_call_leaves_the_line(pool: Pool, tmp_path: Path) -> None:
@@ -158,39 +154,38 @@ def test_a_process_that_died_is_noticed_by_the_next_call(pool: Pool, tmp_path: P
     assert asyncio.run(pool.run(noted, notes, "first", timeout_seconds=20.0)) == (None, "first")
     first = psutil.Process(notes_of(notes)["first"])
     first.kill()
-    wait_until(lambda: not first.is_running(), timeout_seconds=10, what="the process ended")
+    first.wait(timeout=10)
     assert asyncio.run(pool.run(noted, notes, "second", timeout_seconds=20.0)) == (None, "second")
     assert notes_of(notes)["second"] != first.pid
 
 
-def test_a_pool_that_is_stuck_is_replaced(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its only process stands still and takes no call, so that no deadline begins: the call ends all the same, and the next
-    one is answered by another process."""
-    monkeypatch.setattr("weir_planner.pool.STUCK_SECONDS", 0.5)
+def test_a_process_that_stands_still_is_replaced(pool: Pool, tmp_path: Path) -> None:
+    """Stopped from outside while it had nothing to do: it takes no call, so the next one ends at its deadline, and the one
+    after it is answered by another process."""
     notes = str(tmp_path / "notes")
     assert asyncio.run(pool.run(noted, notes, "first", timeout_seconds=20.0)) == (None, "first")
     first = psutil.Process(notes_of(notes)["first"])
     first.suspend()
     with pytest.raises(TimeoutError):
         asyncio.run(pool.run(noted, notes, "stuck", timeout_seconds=0.1))
-    assert not first.is_running()
-    monkeypatch.setattr("weir_planner.pool.STUCK_SECONDS", 60.0)
     assert asyncio.run(pool.run(noted, notes, "next", timeout_seconds=20.0)) == (None, "next")
+    assert not runs(first.pid)
 
 
-def test_the_process_that_all_are_forked_from_may_die(pool: Pool, tmp_path: Path) -> None:
+def test_the_process_that_all_are_forked_from_may_die(forking: Pool, tmp_path: Path) -> None:
     """Killed from outside, with the process of the call: a new one is started, and the next call is answered."""
     notes = str(tmp_path / "notes")
 
-    async def calls() -> list[Answer | BaseException]:
-        hanging = asyncio.create_task(pool.run(noted, notes, "hangs", "600", timeout_seconds=600.0))
+    async def calls() -> tuple[Answer | BaseException, Answer | BaseException]:
+        hanging = asyncio.create_task(forking.run(noted, notes, "hangs", "600", timeout_seconds=600.0))
         await asyncio.to_thread(wait_until, Path(notes).exists, timeout_seconds=60, what="the call began")
         worker = psutil.Process(notes_of(notes)["hangs"])
         parent = worker.parent()
         assert parent is not None and parent.pid != os.getpid()
         parent.kill()
         worker.kill()
-        again = asyncio.create_task(pool.run(noted, notes, "again", timeout_seconds=20.0))
+        await asyncio.to_thread(wait_until, lambda: not runs(parent.pid), timeout_seconds=10, what="the parent ended")
+        again = asyncio.create_task(forking.run(noted, notes, "again", timeout_seconds=20.0))
         return await asyncio.gather(hanging, again, return_exceptions=True)
 
     hangs, again = asyncio.run(calls())
@@ -198,8 +193,111 @@ def test_the_process_that_all_are_forked_from_may_die(pool: Pool, tmp_path: Path
     assert again == (None, "again")
 
 
+# -- processes for one call -------------------------------------------------------------------------------------------
+
+
+def test_what_a_call_leaves_ends_with_it(forking: Pool, tmp_path: Path) -> None:
+    """Four calls leave a thread that no process waits for, and one a child: all are answered by two processes at a time,
+    and when they are, none of the processes runs."""
+    notes = str(tmp_path / "notes")
+
+    async def calls() -> list[Answer]:
+        threads = [forking.run(leaves_a_thread, notes, f"{i}", timeout_seconds=20.0) for i in range(4)]
+        return await asyncio.gather(*threads, forking.run(leaves_a_child, notes, "parent", timeout_seconds=20.0))
+
+    assert asyncio.run(calls()) == [*((None, f"{i}") for i in range(4)), (None, "parent")]
+    left = notes_of(notes)
+    assert len(set(left.values())) == 6
+    wait_until(lambda: not any(map(runs, left.values())), timeout_seconds=10, what="what the calls left ended")
+
+
+@pytest.mark.parametrize("made", ["pool", "forking"])
+def test_a_call_that_ends_its_process_without_an_error_is_noticed_at_once(
+    request: pytest.FixtureRequest, made: str, tmp_path: Path
+) -> None:
+    """`os._exit(0)`: the call does not last until its deadline of ten minutes."""
+    pool: Pool = request.getfixturevalue(made)
+    with pytest.raises(Ended):
+        asyncio.run(asyncio.wait_for(pool.run(ends_well, str(tmp_path / "n"), "0", timeout_seconds=600.0), 60))
+
+
+def test_a_call_that_found_no_free_process_is_told_from_one_that_was_late(forking: Pool, tmp_path: Path) -> None:
+    """Two calls that hang hold both processes: they are late, the third never began. A call cancelled in the line is not
+    begun later."""
+    notes = str(tmp_path / "notes")
+
+    async def line() -> list[Answer | BaseException]:
+        await forking.start()
+        until = asyncio.get_running_loop().time() + 2
+        hang = [forking.run(noted, notes, what, "600", timeout_seconds=2.0, until=until) for what in ("one", "two")]
+        third = forking.run(noted, notes, "third", timeout_seconds=2.0, until=until)
+        return await asyncio.gather(*hang, third, return_exceptions=True)
+
+    one, two, third = asyncio.run(line())
+    assert isinstance(one, TimeoutError) and isinstance(two, TimeoutError)
+    assert isinstance(third, NoProcess)
+    assert asyncio.run(forking.run(noted, notes, "next", timeout_seconds=20.0)) == (None, "next")
+    assert set(notes_of(notes)) == {"one", "two", "next"}
+
+
+def test_one_application_cannot_hold_every_process(tmp_path: Path) -> None:
+    """Of two processes one application may hold one: while its call hangs its next one waits, another's is answered."""
+    notes, pool = str(tmp_path / "notes"), Pool(2, is_kept=False, each=1)
+
+    async def calls() -> Answer:
+        await pool.start()
+        hanging = [
+            asyncio.create_task(pool.run(noted, notes, f"{i}", "600", timeout_seconds=600.0, holder="bad"))
+            for i in range(3)
+        ]
+        answer = await pool.run(noted, notes, "good", timeout_seconds=20.0, holder="good")
+        for each in hanging:
+            each.cancel()
+        return answer
+
+    try:
+        assert asyncio.run(calls()) == (None, "good")
+        assert set(notes_of(notes)) <= {"0", "good"}
+    finally:
+        pool.close()
+
+
+def test_a_candidate_that_was_never_called_does_not_count_as_failing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another application's candidate holds the only process. In six cycles the candidate is not called, with that as the
+    sentence; in the seventh it replies: its circuit did not open."""
+    monkeypatch.setattr("weir_planner.pool.CANDIDATES", 1)
+    workers, notes = Workers(1), str(tmp_path / "notes")
+    candidate = ContenderRequest("rate", "rate", request(of={"arrivals": 2400}))
+
+    async def cycles() -> list[PlanReply]:
+        await workers._candidates.start()
+        hangs = asyncio.create_task(workers._candidates.run(noted, notes, "hangs", "600", timeout_seconds=600.0))
+        await asyncio.to_thread(wait_until, Path(notes).exists, timeout_seconds=60, what="the call began")
+        replies = [(await workers.ask_alongside([candidate], 0.05))[0] for _ in range(6)]
+        hangs.cancel()
+        return [*replies, *await workers.ask_alongside([candidate], 20.0)]
+
+    try:
+        *never, last = asyncio.run(cycles())
+    finally:
+        workers.close()
+    assert {each.sentence for each in never} == {"planner rate was not called: no process was free for 0.05 s"}
+    assert last.kind == "scale"
+
+
+def test_a_request_that_cannot_be_encoded_costs_its_reply(workers: Workers) -> None:
+    """Half a character in the memory: a hold that names it, of the planner that decides and of a candidate."""
+    question = request().model_copy(update={"memory": {"half": "\ud800"}})
+    (candidate,) = asyncio.run(workers.ask_alongside([ContenderRequest("rate", "rate", question)], 20.0))
+    for reply in (reply_of(workers, question), candidate):
+        assert (reply.kind, reply.code) == ("hold", "planner-failed")
+        assert reply.sentence.startswith("planner rate was not called: its request cannot be encoded: ")
+
+
 _SERVICE = """
-import asyncio, psutil, sys, time
+import asyncio, psutil, re, sys, time
 from pathlib import Path
 from weir_planner.pool import Pool
 
@@ -207,13 +305,18 @@ def hangs(path):
     Path(path).touch()
     time.sleep(600)
 
+def holds(path):
+    Path(path).touch()
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
 async def main():
-    pool = Pool(2)
-    await pool.start()
-    call = asyncio.create_task(pool.run(hangs, sys.argv[1], timeout_seconds=600.0))
+    kept, forking = Pool(2), Pool(1, is_kept=False)
+    await asyncio.gather(kept.start(), forking.start())
+    calls = [kept.run(hangs, sys.argv[1], timeout_seconds=600.0), forking.run(holds, sys.argv[2], timeout_seconds=2.0)]
+    calls = [asyncio.create_task(each) for each in calls]
     await asyncio.sleep(0)
     print(*[process.pid for process in psutil.Process().children(recursive=True)], flush=True)
-    await call
+    await asyncio.gather(*calls, return_exceptions=True)
 
 if __name__ == "__main__":
     asyncio.run(main())
@@ -221,19 +324,23 @@ if __name__ == "__main__":
 
 
 def test_the_processes_end_with_a_service_that_was_killed(tmp_path: Path) -> None:
-    """kill -9 of the service leaves no process behind, not even one in a call."""
-    script, notes = tmp_path / "service.py", tmp_path / "notes"
+    """kill -9 of the service leaves no process behind, not even one in a call, nor in one that never returns to Python
+    (a regular expression that takes years)."""
+    script, notes = tmp_path / "service.py", [tmp_path / "hangs", tmp_path / "holds"]
     script.write_text(_SERVICE)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(
-        [sys.executable, str(script), str(notes)], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, str(script), *map(str, notes)], stdout=subprocess.PIPE, text=True, env=environment
     ) as service:
         assert service.stdout is not None
         try:
             processes = [psutil.Process(int(pid)) for pid in service.stdout.readline().split()]
-            assert len(processes) >= 3
-            wait_until(notes.exists, timeout_seconds=60, what="the call began")
+            assert len(processes) >= 4
+            for note in notes:
+                wait_until(note.exists, timeout_seconds=60, what="the call began")
         finally:
             service.kill()
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    for each in alive:
+        each.kill()
     assert alive == []
