@@ -109,14 +109,14 @@ def test_calls_that_hang_or_end_their_process_cost_no_other_answer(pool: Pool, t
     async def line() -> list[Answer | BaseException]:
         await pool.start()
         return await asyncio.gather(
-            pool.run(noted, notes, "hangs", "600", timeout_seconds=0.5),
-            pool.run(noted, notes, "second", "0.5", timeout_seconds=5.0),
-            pool.run(exits, notes, "exits", timeout_seconds=5.0),
-            pool.run(noted, notes, "fourth", "2", timeout_seconds=5.0),
-            pool.run(is_killed, notes, "killed", timeout_seconds=5.0),
-            pool.run(noted, notes, "sixth", "2", timeout_seconds=5.0),
-            pool.run(ignores_termination, notes, "ignores", timeout_seconds=0.5),
-            pool.run(noted, notes, "eighth", "2", timeout_seconds=5.0),
+            pool.run(noted, notes, "hangs", "600", timeout_seconds=3.0),
+            pool.run(noted, notes, "second", "0.5", timeout_seconds=9.0),
+            pool.run(exits, notes, "exits", timeout_seconds=9.0),
+            pool.run(noted, notes, "fourth", "2", timeout_seconds=9.0),
+            pool.run(is_killed, notes, "killed", timeout_seconds=9.0),
+            pool.run(noted, notes, "sixth", "2", timeout_seconds=9.0),
+            pool.run(ignores_termination, notes, "ignores", timeout_seconds=3.0),
+            pool.run(noted, notes, "eighth", "2", timeout_seconds=9.0),
             return_exceptions=True,
         )
 
