@@ -262,7 +262,7 @@ def _value_of(request: Request, metric: str, workload: str) -> list[v2.Replica] 
     if metric in _OF_APPLICATION:
         estimate = getattr(request.analysis, metric)
         if estimate.proven is None:
-            raise v2.NoMetric(f"{metric} is unknown ({estimate.basis})")
+            raise v2.NoMetric(f"{metric} is unknown: {estimate.basis}")
         return float(estimate.proven)
     value = request.signals.get(metric)
     if value is None:
@@ -286,7 +286,7 @@ def _subtasks(request: Request, metric: str, workload: str) -> list[v2.Replica]:
             raise v2.NoMetric(f"{metric} of {short_name(name)} is unknown (it was not analysed)")
         estimate = found.utilization if metric == "busy" else found.input_rate
         if estimate.value is None:
-            raise v2.NoMetric(f"{metric} of {short_name(name)} is unknown ({estimate.basis})")
+            raise v2.NoMetric(f"{metric} of {short_name(name)} is unknown: {estimate.basis}")
         each = estimate.value if metric == "busy" else estimate.value / found.parallelism
         if best is None or each > best[0]:
             best = each, found.parallelism

@@ -142,6 +142,9 @@ def test_the_api_server_accepts_another_namespace(installed: KubernetesCluster, 
     objects = in_another_namespace(tmp_path, "streaming")
     created = ["streaming", "shop"]
     for each in created:
+        installed.kubectl(
+            "wait", "--for=delete", f"namespace/{each}", "--timeout=120s", timeout_seconds=DEADLINE_SECONDS
+        )
         installed.create_namespace(each)
     try:
         text = "\n---\n".join(json.dumps(each) for each in objects)
@@ -151,8 +154,7 @@ def test_the_api_server_accepts_another_namespace(installed: KubernetesCluster, 
         assert all(line.endswith("(server dry run)") for line in done)
         assert "weir" not in {each["metadata"].get("namespace") for each in objects}
     finally:
-        for each in created:
-            installed.request("DELETE", f"/api/v1/namespaces/{each}")
+        installed.kubectl("delete", "namespace", *created, timeout_seconds=DEADLINE_SECONDS)
 
 
 def test_pod_security_refuses_a_later_edit(installed: KubernetesCluster) -> None:

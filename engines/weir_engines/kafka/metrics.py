@@ -166,7 +166,7 @@ class BusyMeter:
     def add(self, metrics: Iterable[InstanceMetrics], at: float) -> list[Problem]:
         """Count the time since each thread's last reading; `at` is the monotonic time in seconds.
 
-        A thread's first reading counts nothing, and neither does one with a counter that fell, or with more blocked
+        A thread's first reading counts nothing, and neither does one after which it began again, or with more blocked
         time than passed. Returns contradictory readings, one of each kind.
         """
         # Each endpoint's own time: with the slowest one's, a quick answer would contradict a slow one before it.
@@ -191,13 +191,9 @@ class BusyMeter:
         """Count a thread's time and records; return sentences by the metric that contradicts its last reading."""
         last = self._threads.get(name)
         begun = _Thread(at, blocked_ns, thread.processed, deque([(at, blocked_ns)]))
-        if last is None:
+        if last is None or blocked_ns < last.blocked_ns:
             self._threads[name] = begun
             return {}
-        if blocked_ns < last.blocked_ns:
-            self._threads[name], self.is_known = begun, False
-            change = f"fell from {last.blocked_ns / 1e9:,.1f} to {blocked_ns / 1e9:,.1f} s"
-            return {_BLOCKED: f"{change}, as when a thread restarts: busy time is unknown"}
         last.points.append((at, blocked_ns))
         while at - last.points[1][0] >= _SHARE_SECONDS:
             last.points.popleft()

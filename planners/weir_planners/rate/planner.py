@@ -86,7 +86,7 @@ def _planned(request: Request, memory: Memory) -> PlanReply:
     if reason is None or may_wait(request, default, memory, scenario.staying.max_utilization or 0.0):
         reason = other_risk(scenario)
     if reason is not None:
-        if rise > 0:
+        if round(rise, 2) > 0:
             reason = reason[0], f"{reason[1]}, and {rise:.0%} more are expected"
         return reply(grown(scenario, options or growths(scenario, demands, 1 + rise), reason, impossible))
 

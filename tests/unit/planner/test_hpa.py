@@ -202,7 +202,7 @@ def test_a_missing_reading_holds_and_is_named() -> None:
     """All of it, or of one operator: that one stays."""
     reply = answer(work=8, operators=[operator(SOURCE, 1, None, None), operator(WORK, 8, None, None)])
     assert (reply.kind, reply.code) == ("hold", "metric-missing")
-    assert "busy of work is unknown (no reading yet)" in reply.sentence
+    assert "busy of work is unknown: no reading yet" in reply.sentence
     without_rate = [operator(SOURCE, 4, None, None), operator(WORK, 2, 1000.0, 2400.0)]
     reply = answer(work=2, operators=without_rate, deployment=deployment({SOURCE: 4, WORK: 2}))
     assert reply.parallelism == {SOURCE: 4, WORK: 3}
