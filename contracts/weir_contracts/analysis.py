@@ -21,9 +21,10 @@ from .base import (
     SubtaskCount,
     Timestamp,
 )
-from .deployment import Deployment, Run, Topology
+from .deployment import Deployment, Run
 from .observation import ObservationStatus, Problem
 from .policy import ScalingPolicy
+from .topology import Topology
 
 ForecastMethod = Literal["last-value", "smoothing", "damped-trend", "daily-profile", "weekly-profile"]
 """Methods that the analyzer of this version publishes."""

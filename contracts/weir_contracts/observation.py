@@ -21,8 +21,9 @@ from .base import (
     cut_to,
     observation_id,
 )
-from .deployment import Deployment, Run, Topology
+from .deployment import Deployment, Run
 from .policy import ScalingPolicy
+from .topology import Topology
 
 ObservationStatus = Literal["running", "not_running", "not_found", "unreachable", "ended"]
 """running: readings are usable. not_running: the job is starting, restarting, failed or finished. not_found: the

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from .base import Name, RestUrl
-from .deployment import Topology
 from .document import Document
+from .topology import Topology
 
 _Kind = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]{0,62}$")]
 _ApiVersion = Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.-]{0,252}/)?v[0-9][a-z0-9]{0,30}$")]

@@ -3,7 +3,7 @@ costs its reply, never the loop.
 
 A planner that decides is called in a process that is spawned and kept. A candidate or shadow has a process for one call,
 forked from one without threads that has imported this module, and with it every planner; what it leaves there (threads,
-children, memory) ends with the call. Each process has a socket of its own: a killed one blocks no other.
+children, memory) ends with the call. No two processes share a socket, so a killed one blocks no other.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ import structlog
 from cachetools import LRUCache
 
 from weir_contracts import MAX_REPLY_BYTES, PlanReply, PlanRequest, one_line
-from weir_contracts.planning import parameters_id
+from weir_contracts.plan_state import parameters_id
 from weir_runtime.loop import collect_seldom
 from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, ask, installed, needed, reads
@@ -42,12 +42,14 @@ START_SECONDS = 60.0
 CALLS_WAITING = 4
 """Encoded calls for each process that decides: the next one is sent before the last reply is read."""
 CANDIDATES, SHADOWS = 15, 8
-"""Processes for candidates and for shadows: more than one application may hold, so that none that hangs stops the others."""
+"""Processes for candidates and for shadows. One application may hold fewer, so that its planners that hang leave some to the
+others."""
 CANDIDATES_EACH, SHADOWS_EACH = 10, 5
-"""Of them, the most for one application: as many as a policy may have, so that none of its own waits for another."""
+"""Maximum for one application: as many as a policy may have, so that none of them waits for another."""
 ALONGSIDE_PRIORITY = 5
 ORPHAN_SECONDS = 1.0
-"""After its deadline, until the kernel ends a call whose service is gone, also in code that never returns to Python."""
+"""Time after its deadline at which the kernel ends a call whose service was killed, also in code that never returns to
+Python."""
 CIRCUITS_KEPT = 10_000
 _LENGTH = struct.Struct("!I")
 """Before each call and each answer on the socket: its bytes."""
@@ -99,7 +101,7 @@ class _Process:
         return code or None, text
 
     def is_idle(self) -> bool:
-        """Return whether it waits for a call: it has neither ended nor written what nobody asked for."""
+        """Return whether it waits for a call: it has neither ended nor written anything since its last answer."""
         try:
             self._calls.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -122,8 +124,8 @@ class Pool:
     costs this process; calls that wait keep their places."""
 
     def __init__(self, processes: int, *, is_kept: bool = True, each: int | None = None, niceness: int = 0) -> None:
-        """`is_kept`: spawn processes and keep them; else fork one for each call. `each`: the most that one holder may have
-        at a time."""
+        """`is_kept`: spawn processes and keep them; else fork one for each call. `each`: maximum for one holder at
+        a time."""
         self._count, self._is_kept, self._niceness = processes, is_kept, niceness
         self._each = each or processes
         self._free = asyncio.Semaphore(processes)
@@ -239,7 +241,7 @@ def _launch(process: BaseProcess, calls: socket.socket) -> None:
 
 def _serve(calls: socket.socket, niceness: int, count: int = 0) -> None:
     """Prepare this process, then run `count` calls (0: any number)."""
-    # A group of its own: the children that its calls leave are killed with it.
+    # `end` kills the process group, and with it the children that the calls left.
     os.setpgid(0, 0)
     with suppress(OSError):
         os.nice(niceness)
@@ -251,7 +253,7 @@ def _serve(calls: socket.socket, niceness: int, count: int = 0) -> None:
     gc.freeze()  # first: what was forked stays shared
     collect_seldom()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with suppress(OSError), calls, calls.makefile("rwb") as stream:  # the service may be gone
+    with suppress(OSError), calls, calls.makefile("rwb") as stream:  # the service may have ended
         stream.write(b"\n")
         stream.flush()
         while header := stream.read(_LENGTH.size):

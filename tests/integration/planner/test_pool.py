@@ -241,7 +241,7 @@ def test_a_call_that_found_no_free_process_is_told_from_one_that_was_late(forkin
 
 
 def test_one_application_cannot_hold_every_process(tmp_path: Path) -> None:
-    """Of two processes one application may hold one: while its call hangs its next one waits, another's is answered."""
+    """One application may hold one of two processes: its second call waits while the first hangs, another's is answered."""
     notes, pool = str(tmp_path / "notes"), Pool(2, is_kept=False, each=1)
 
     async def calls() -> Answer:

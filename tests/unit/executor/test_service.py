@@ -265,9 +265,9 @@ class TestRefusedForGood:
 
     @pytest.mark.parametrize("accepts_end", [True, False])
     async def test_an_action_whose_outcome_is_never_accepted_fails(self, house: House, accepts_end: bool) -> None:
-        """The brokers' limit was lowered meanwhile. It fails in its topic if that is accepted, else in knowledge and in the
-        log; the step is not repeated. The end is in the topic once the limit is raised, or a newer outcome: other replicas
-        count what is there."""
+        """The brokers' limit was lowered meanwhile. The action fails in its topic if that is accepted, else in knowledge and in
+        the log; the step is not repeated. The end is published once the limit is raised, or a newer outcome, since other
+        replicas count the actions in the topic."""
         await house.plan()
         await house.until(lambda: "intended" in house.phases())
         house.bus.refuses = lambda record: (
@@ -306,8 +306,8 @@ class TestRefusedForGood:
         await house.until(lambda: house.records()[-1].value == newest.value)
 
     async def test_a_dead_letter_is_not_lost_in_an_outage(self, house: House) -> None:
-        """Of a plan that is no JSON: the next commit would pass it. One that the brokers refuse itself is logged, and the next
-        plan is considered."""
+        """A plan is no JSON while the brokers are away: its dead letter is sent until they accept it, since the next commit would
+        pass the plan. A letter that they refuse for good is logged, and the next plan is considered."""
         house.bus.refuses = lambda record: record.topic == DEAD_LETTERS.name
         send, attempts = house.bus.publish_many, []
 

@@ -27,7 +27,7 @@ from weir_contracts import (
     names,
     short_name,
 )
-from weir_contracts.planning import parameters_id
+from weir_contracts.plan_state import parameters_id
 from weir_predictor import Outlook, Scenario, TooLittle, scenario_of, within_tolerance
 from weir_sdk.request import Request
 

@@ -20,7 +20,7 @@ from weir_contracts import (
     ScoredCourse,
     WaitingRecords,
 )
-from weir_contracts.planning import parameters_id
+from weir_contracts.plan_state import parameters_id
 from weir_predictor import Backlog, Restart, Scenario
 from weir_predictor.interval import run_interval
 from weir_predictor.trajectory import busiest

@@ -100,7 +100,7 @@ def metrics(blocked_s: float, processed: float = 0, **more: object) -> InstanceM
 
 def test_busy_time_is_what_a_thread_does_not_wait() -> None:
     """Differences of counters: a thread that begins again, as after each change of instances, counts from its next
-    reading, and hides nothing that is known of the others."""
+    reading, and busy time stays known."""
     meter = BusyMeter()
     for at, blocked, processed in ((0, 100, 0), (10, 104, 50), (20, 114, 60), (30, 1, 5), (40, 2, 15)):
         assert meter.add([metrics(blocked, processed)], at) == []
