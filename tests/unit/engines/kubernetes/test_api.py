@@ -72,7 +72,7 @@ async def server() -> AsyncIterator[_Server]:
 async def client(server: _Server, tmp_path: Path) -> AsyncIterator[KubernetesApi]:
     token = tmp_path / "token"
     token.write_text("first\n")
-    found = KubernetesApi(Access.of(server.url, None, token), timeout_seconds=2.0)
+    found = KubernetesApi(Access.of(server.url, None, token), timeout_seconds=PATIENCE_SECONDS)
     yield found
     await found.close()
 
