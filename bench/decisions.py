@@ -22,8 +22,8 @@ from weir_analyzer.core import AnalysisSettings, advance
 from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
 from weir_engines.flink.topology import health_of
 from weir_planner.core.decide import plan_offline
-from weir_replay.differences import comparable, differences
 from weir_replay.loop import Loop
+from weir_replay.recorded import comparable, differences
 from weir_replay.simulator import Noise, Simulation
 from weir_sdk.installed import built_in, needed
 

@@ -1,14 +1,36 @@
-"""The executor's driver for simulated jobs: plans reach a simulation as they reach a cluster."""
+"""The executor's side of simulated applications: plans reach a simulation as they reach a cluster. A driver for Flink jobs;
+coordinators and the scaling endpoint of Kafka Streams applications, whose driver is that of production."""
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from weir_contracts import Parallelism, Subject, changes
-from weir_engines.driver import Accepted, Fence, Refusal, Rejected, Snapshot, Unanswered, WithoutGroups, contested
+import httpx
+from pydantic import ValidationError
+
+from weir_contracts import KafkaSignals, Parallelism, Subject, changes
+from weir_contracts.plugins import EndpointRequest, EndpointRestart
+from weir_engines.driver import (
+    Accepted,
+    DepartedMember,
+    Fence,
+    Refusal,
+    Rejected,
+    Snapshot,
+    Unanswered,
+    WithoutGroups,
+    contested,
+)
+from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_runtime.clock import Clock
 
-from .simulator import Simulation
+from .simulator import Simulation, StreamsSimulation
 from .simulator.observe import deployment_of
 from .simulator.world import START, at
+from .streams import SimulatedGroup
+
+_MAX_ENDED = 100
+"""Ended instances that an endpoint still names."""
 
 
 class SimulatedDriver(WithoutGroups):
@@ -104,3 +126,94 @@ class SimulatedDriver(WithoutGroups):
 
 def _key(subject: Subject) -> tuple[str, str]:
     return str(subject.flink.url).rstrip("/"), subject.flink.job
+
+
+class SimulatedGroups:
+    """Coordinators of all simulated groups, for the executor's driver."""
+
+    def __init__(self) -> None:
+        self.applications: dict[str, SimulatedGroup] = {}
+        """By the name of the group."""
+
+    async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
+        if group not in self.applications:
+            return GroupReading("Dead")
+        simulation = self.applications[group].now()
+        if simulation.conditions.away is not None:
+            raise GroupUnread(simulation.conditions.away)
+        members = simulation.group.members
+        held = {task for member in members.values() for task in member.tasks}
+        missing = len(set(simulation.application.tasks) - held) if simulation.group.state == "Stable" else 0
+        listed = tuple(GroupMember(id, member.client_id) for id, member in members.items())
+        return GroupReading(simulation.group.state, listed, missing)
+
+    async def evict(
+        self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
+    ) -> tuple[DepartedMember, ...]:
+        found = self.applications[group].now().evict([member.id for member in members])
+        return tuple(member for member in members if member.id in found)
+
+    async def close(self) -> None:
+        return None
+
+
+class SimulatedEndpoints(httpx.AsyncBaseTransport):
+    """Endpoints of all simulated applications, by the path of their address."""
+
+    def __init__(self) -> None:
+        self.applications: dict[str, SimulatedGroup] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        path, _, instance = request.url.path.removesuffix("/restart").partition("/instances/")
+        application = self.applications.get(path)
+        if application is None:
+            return httpx.Response(404, json={})
+        simulation = application.now()
+        if simulation.conditions.away is not None:
+            raise httpx.ConnectError(simulation.conditions.away)
+        if instance:
+            return _restart(simulation, instance, await request.aread())
+        if request.method == "GET":
+            return httpx.Response(200, json=_state(simulation))
+        return _put(simulation, await request.aread())
+
+
+def _put(simulation: StreamsSimulation, content: bytes) -> httpx.Response:
+    try:
+        request = EndpointRequest.model_validate_json(content)
+    except ValidationError:
+        return httpx.Response(422, json={})
+    if request.replicas != simulation.replicas:
+        if request.version != f"v{simulation.version}":
+            return httpx.Response(409, json={})
+        if simulation.request(request.replicas) is not None:
+            return httpx.Response(422, json={})
+    if simulation.conditions.lost_answers > 0:
+        simulation.conditions.lost_answers -= 1
+        return httpx.Response(504, json={})
+    return httpx.Response(200, json=_state(simulation))
+
+
+def _restart(simulation: StreamsSimulation, instance: str, content: bytes) -> httpx.Response:
+    try:
+        request = EndpointRestart.model_validate_json(content)
+    except ValidationError:
+        return httpx.Response(422, json={})
+    if request.version != f"v{simulation.version}":
+        return httpx.Response(409, json={})
+    if simulation.restart(instance) is not None:
+        # Names are not used twice: one that has ended was restarted by an earlier try.
+        return httpx.Response(200 if instance in simulation.group.ended else 404, json=_state(simulation))
+    return httpx.Response(200, json=_state(simulation))
+
+
+def _state(simulation: StreamsSimulation) -> dict[str, Any]:
+    processes = simulation.group.processes
+    return {
+        "replicas": simulation.replicas,
+        "ready": sum(p.joined and p.ends_at is None for p in processes.values()),
+        "instances": [{"id": each, "metricsUrl": f"http://127.0.0.1:9404/{each}"} for each in processes],
+        "ended": simulation.group.ended[-_MAX_ENDED:],
+        "restarts": True,
+        "version": f"v{simulation.version}",
+    }

@@ -39,10 +39,10 @@ from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import DeadLetters, decode, encode
 from weir_sdk.installed import LARGE, ask, reads
 
-from .driver import SimulatedDriver
+from .driver import SimulatedDriver, SimulatedEndpoints, SimulatedGroups
 from .simulator import Fault, Noise, Observer, Simulation, StreamsSimulation
 from .simulator.world import CLEAR, START
-from .streams import SimulatedEndpoints, SimulatedGroup, SimulatedGroups, StreamsObserver
+from .streams import SimulatedGroup, StreamsObserver
 
 Message = Observation | Analysis | Plan | Outcome
 _TOPICS = {topic.name: topic for topic in (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES)}
@@ -284,21 +284,16 @@ class Loop:
             observer = Observer(simulation, noise=noise, faults=faults, seed=seed)
             self.driver.add(policy.subject, simulation)
         else:
-            observer = self._observed_group(simulation, policy, faults)
+            # The policy names the simulated group and its endpoint.
+            name, target = simulation.application.name, policy.subject.target.endpoint
+            if target is None or policy.subject.application.group_id != name:
+                raise ValueError(f"policy: must name group {name} and a target endpoint")
+            group = SimulatedGroup(simulation, self.clock)
+            self._groups.applications[name] = self._endpoints.applications[target.url.path or "/"] = group
+            observer = StreamsObserver(group, self.clock, faults=faults)
         application = SimulatedApplication(simulation, observer, self.knowledge, policy)
         self.applications.append(application)
         return application
-
-    def _observed_group(
-        self, simulation: StreamsSimulation, policy: ScalingPolicy, faults: Sequence[Fault]
-    ) -> StreamsObserver:
-        """Let the policy name the simulated group and its endpoint."""
-        group, target = SimulatedGroup(simulation, self.clock), policy.subject.target.endpoint
-        if target is None or policy.subject.application.group_id != simulation.application.name:
-            raise ValueError(f"policy: must name group {simulation.application.name} and a target endpoint")
-        self._groups.applications[simulation.application.name] = group
-        self._endpoints.applications[target.url.path or "/"] = group
-        return StreamsObserver(group, self.clock, faults=faults)
 
     @property
     def now(self) -> datetime:

@@ -11,7 +11,7 @@ from weir_sdk import InvalidParameters
 from weir_sdk.installed import UnknownPlanner, parse_parameters
 
 from .simulator import PRESETS, STREAMS_PRESETS, Application, InvalidApplication, StreamsApplication, parse
-from .simulator.capacity import BoundedOptimum, StreamsOptimum
+from .simulator.capacity import OfflineOptimum, StreamsOptimum
 from .trace import InvalidTrace, LoadTrace, Recording, named
 
 DAY_SECONDS = 86_400.0
@@ -123,7 +123,7 @@ def _application(options: ReplayOptions, policy: ScalingPolicy, trace: LoadTrace
     if options.topology in PRESETS:
         application = _with_room(PRESETS[options.topology](1), bounds)
         _check_min(application, bounds, options)
-        started = BoundedOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILIZATION)
+        started = OfflineOptimum(application, bounds).parallelism(trace.rate_at(0.0) / START_UTILIZATION)
         return application.started_with({name: max(bounds.of(name)[0], p) for name, p in started.items()})
     try:
         return parse(read_file(options.topology), options.topology)

@@ -1,4 +1,4 @@
-"""An application's recorded messages through the present cores: which decisions would differ today.
+"""An application's recorded messages through the present cores: which decisions would differ today, and in what.
 
 Observations pass the analyzer's core if the recording has the application from its beginning, since what the analyzer
 learned before is not in it; else the recorded analyses are used. Each decision is made again by the planner and the
@@ -7,26 +7,30 @@ guards. The executor takes no part: the application and its outcomes are as they
 
 import asyncio
 import heapq
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from weir_analyzer.core import AnalysisSettings, advance
 from weir_contracts import (
     NO_REPLY,
+    Amendment,
     Analysis,
     InvalidDocument,
     Observation,
     Outcome,
+    Parallelism,
     Plan,
     PlannerChoice,
     PlanReply,
     PlanRequest,
     PolicySpec,
+    changes,
     one_line,
 )
 from weir_planner.calls import plan_for, reads_observations
@@ -37,20 +41,19 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.http_client import Event
 from weir_sdk.installed import UnknownPlanner, ask, planner_of, reads
 
-from .differences import comparable, decision, differences, first_difference
 from .loop import HISTORY_KEPT, OBSERVATIONS_KEPT, InProcess, Message
 
-KINDS: Mapping[str, type[Message]] = {
-    "observation": Observation,
-    "analysis": Analysis,
-    "plan": Plan,
-    "outcome": Outcome,
-}
+KINDS: Mapping[str, type[Message]] = {each.__name__.lower(): each for each in (Observation, Analysis, Plan, Outcome)}
 """Messages of a recording by the kind of their event."""
 _WITHIN = timedelta(seconds=60)
 """Messages of different topics are recorded at most so long out of order."""
 _RACE = timedelta(seconds=2)
 """An outcome this close to a decision may have reached the planner before or after it."""
+SENTENCES = frozenset(
+    {"sentence", "because", "evidence", "message", "basis", "planning_seconds", "learnt", "learned", "memory", "policy"}
+)
+"""Fields that may differ: sentences, states whose format belongs to one version, and the policy that is passed on.
+`evidence` of a plan repeats its numbers."""
 _SKIPPED = ("application", "target", "signals", "interval", "mode")
 """Parts of a policy that a recording decides."""
 
@@ -238,8 +241,7 @@ class _Replayed:
         present = self._present.pop(recorded.observation_id, None)
         if self._is_analyzed is False:
             return
-        before = None if present is None else comparable(recorded.model_dump(mode="json"))
-        lines = [] if present is None else differences("analysis", before, comparable(present.model_dump(mode="json")))
+        lines = [] if present is None else _differing("analysis", recorded, present)
         if self._is_analyzed is None:
             self._is_analyzed = present is not None and not lines
             self.found.analyses_first = next(iter(lines), "analysis: its observation is missing")
@@ -311,8 +313,7 @@ class _Replayed:
         if first is None or (self._changed and not is_decision):
             return made
         if present is not analysis:
-            pair = (comparable(each.model_dump(mode="json")) for each in (analysis, present))
-            first = next(iter(differences("analysis", *pair)), first)
+            first = next(iter(_differing("analysis", analysis, present)), first)
         self.found.differences.append(
             Difference(
                 recorded.created_at,
@@ -352,3 +353,71 @@ def _requested_at(plan: Plan) -> datetime:
     times += [state.recommendations[-1].at] if state.recommendations else []
     exact = max(times, default=about)
     return exact if abs(exact - about) < timedelta(seconds=1) and exact <= plan.created_at else about
+
+
+# -- in what two documents or decisions differ, apart from sentences and states ------------------------------------------------
+
+
+def comparable(document: Any) -> Any:
+    """Return the document without sentences and states, numbers to nine digits."""
+    if isinstance(document, dict):
+        return {key: comparable(value) for key, value in document.items() if key not in SENTENCES}
+    if isinstance(document, list):
+        return [comparable(each) for each in document]
+    if isinstance(document, float):
+        return float(f"{document:.9g}")
+    return document
+
+
+def differences(place: str, before: Any, now: Any) -> list[str]:
+    """Return one line for each value that is not what it was, by its path. A field that did not exist before is none."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [line for key in before for line in differences(f"{place}.{key}", before[key], now.get(key))]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [
+            line
+            for i, (one, other) in enumerate(zip(before, now, strict=True))
+            for line in differences(f"{place}.{i}", one, other)
+        ]
+    return [] if before == now else [f"{place}: {json.dumps(before)[:120]} is now {json.dumps(now)[:120]}"]
+
+
+def _differing(place: str, before: BaseModel, now: BaseModel) -> list[str]:
+    return differences(place, *(comparable(each.model_dump(mode="json")) for each in (before, now)))
+
+
+def decision(plan: Plan) -> str:
+    """Return `hold (steady)`, or `work 2 → 4 (saturated)`."""
+    return f"{_moved(plan, plan.approved)} ({plan.code})"
+
+
+def _moved(plan: Plan, vector: Parallelism | None) -> str:
+    return "hold" if vector is None else changes(plan.current, vector)
+
+
+def first_difference(recorded: Plan, present: Plan) -> str | None:
+    """Return the first guard or number that differs; None if the decision is the same."""
+    before, now = (comparable(each.model_dump(mode="json")) for each in (recorded, present))
+    numbers = differences("evidence", comparable(recorded.evidence), comparable(present.evidence))
+    if recorded.planner != present.planner:
+        numbers = []  # each planner has its own
+    if before == now and not numbers:
+        return None
+    for one, other in zip_longest(recorded.amendments, present.amendments):
+        if first := _guard_difference(one, other):
+            return first
+    if numbers:
+        return numbers[0]
+    if recorded.proposed != present.proposed:
+        return f"proposed: {_moved(recorded, recorded.proposed)} is now {_moved(present, present.proposed)}"
+    return next((line.removeprefix("plan.") for line in differences("plan", before, now)), None)
+
+
+def _guard_difference(recorded: Amendment | None, present: Amendment | None) -> str | None:
+    alone = recorded or present
+    if recorded is None or present is None:
+        which = "recorded" if recorded else "present"
+        return f"guard {alone.guard}, {alone.code}: {which} only" if alone else None
+    if recorded.guard != present.guard:
+        return f"guard: {recorded.guard}, {recorded.code} is now {present.guard}, {present.code}"
+    return next(iter(_differing(f"guard {recorded.guard}", recorded, present)), None)

@@ -16,7 +16,7 @@ from . import figure
 from .loop import Loop
 from .options import LOOK_SECONDS, Replay, ReplayOptions, prepare
 from .simulator import Application, Noise, Simulation, StreamsSimulation
-from .simulator.capacity import Optimum, optimum_of
+from .simulator.capacity import OfflineOptimum, Optimum, StreamsOptimum
 from .simulator.world import START
 
 POINTS = 352
@@ -211,14 +211,9 @@ def run(
     """Run the loop over the trace. `asks` and `carry` as of `Loop`."""
     began = time.perf_counter()
     policy = prepared.policy
-    simulation = _simulation(prepared)
-    meter = Meter(
-        simulation,
-        optimum_of(prepared.application, policy.spec.bounds),
-        policy.spec.objective,
-        max(LOOK_SECONDS, prepared.duration_seconds / POINTS),
-        prepared.look_seconds,
-    )
+    simulation, optimum = _simulated(prepared)
+    point_seconds = max(LOOK_SECONDS, prepared.duration_seconds / POINTS)
+    meter = Meter(simulation, optimum, policy.spec.objective, point_seconds, prepared.look_seconds)
     with seldom_collected(), closing(Loop(asks=asks, carry=carry)) as loop:
         loop.add(simulation, policy, noise=Noise(relative=noise), seed=seed)
         loop.run(prepared.duration_seconds)
@@ -238,12 +233,14 @@ def run(
     )
 
 
-def _simulation(prepared: Replay) -> Simulation | StreamsSimulation:
-    application, load = prepared.application, prepared.trace.rate_at
+def _simulated(prepared: Replay) -> tuple[Simulation | StreamsSimulation, Optimum]:
+    application, load, bounds = prepared.application, prepared.trace.rate_at, prepared.policy.spec.bounds
     step, calm = prepared.step_seconds, prepared.look_seconds
     if isinstance(application, Application):
-        return Simulation(application, load, step_seconds=step, calm_seconds=calm)
-    return StreamsSimulation(application, load, step_seconds=step, calm_seconds=calm)
+        job = Simulation(application, load, step_seconds=step, calm_seconds=calm)
+        return job, OfflineOptimum(application, bounds)
+    group = StreamsSimulation(application, load, step_seconds=step, calm_seconds=calm)
+    return group, StreamsOptimum(application, bounds)
 
 
 def replay_own(

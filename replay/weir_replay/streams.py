@@ -1,20 +1,15 @@
-"""Simulated Kafka Streams applications behind the ports of the real adapters: brokers, coordinators, metrics endpoints and
-the scaling endpoint. Monitor's collector and executor's driver are those of production."""
+"""The monitor's side of a simulated Kafka Streams application: brokers, the group's coordinator and metrics endpoints. The
+collector is that of production."""
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from uuid import UUID
 
-import httpx
-from pydantic import ValidationError
-
-from weir_contracts import KafkaSignals, Observation, ScalingPolicy, Subject
-from weir_contracts.plugins import EndpointRequest, EndpointRestart
-from weir_engines.driver import DepartedMember
+from weir_contracts import Observation, ScalingPolicy, Subject
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector, MetricsReadings
 from weir_engines.kafka.group import DescribedGroup, DescribedMember
-from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
 from weir_engines.kafka.metrics import InstanceMetrics, ThreadMetrics
 from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
 from weir_engines.kafka.positions import FirstRecord, FirstRecords
@@ -24,7 +19,6 @@ from weir_monitor.prometheus import SignalReadings
 from weir_runtime.clock import Clock
 
 from .simulator import Fault, StreamsSimulation
-from .simulator.streams_bytes import NEVER, assignment, subscription, user_data
 from .simulator.streams_group import Process
 from .simulator.streams_spec import Task
 from .simulator.world import START, Delivery, at
@@ -34,7 +28,8 @@ RECORDS_LAG = "sum(kafka_consumer_consumer_fetch_manager_metrics_records_lag)"
 """PromQL query that is answered: lag as the consumers report it, which vanishes with them."""
 _FAULTS = frozenset({"lost", "delayed", "brokers-away", "missing"})
 _THREAD_RUNNING, _THREAD_ASSIGNED = 4, 3
-_MAX_ENDED = 100
+NEVER = 2**63 - 1
+"""Time of a probing rebalance that is not due."""
 
 
 class SimulatedGroup:
@@ -66,7 +61,7 @@ class SimulatedGroup:
                     id,
                     member.client_id,
                     f"/{member.process}",
-                    assignment=assignment(places, _user_data(member.tasks, member.copies, due_ms)),
+                    assignment=assignment(places, _user_data(member.tasks, member.copies, probing_ms=due_ms)),
                     subscription=subscription(tuple(topics), member.process_id),
                 )
             members.append(described)
@@ -78,11 +73,6 @@ class SimulatedGroup:
         return tuple(
             _metrics(simulation, process) for process in simulation.group.processes.values() if process.ends_at is None
         )
-
-
-@cache
-def _user_data(active: tuple[Task, ...], copies: tuple[Task, ...], probing_ms: int) -> bytes:
-    return user_data(active, copies, probing_ms=probing_ms)
 
 
 def _metrics(simulation: StreamsSimulation, process: Process) -> InstanceMetrics:
@@ -229,92 +219,46 @@ class StreamsObserver:
         )
 
 
-class SimulatedGroups:
-    """Coordinators of all simulated groups, for the executor's driver."""
-
-    def __init__(self) -> None:
-        self.applications: dict[str, SimulatedGroup] = {}
-        """By the name of the group."""
-
-    async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
-        if group not in self.applications:
-            return GroupReading("Dead")
-        simulation = self.applications[group].now()
-        if simulation.conditions.away is not None:
-            raise GroupUnread(simulation.conditions.away)
-        members = simulation.group.members
-        held = {task for member in members.values() for task in member.tasks}
-        missing = len(set(simulation.application.tasks) - held) if simulation.group.state == "Stable" else 0
-        listed = tuple(GroupMember(id, member.client_id) for id, member in members.items())
-        return GroupReading(simulation.group.state, listed, missing)
-
-    async def evict(
-        self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
-    ) -> tuple[DepartedMember, ...]:
-        found = self.applications[group].now().evict([member.id for member in members])
-        return tuple(member for member in members if member.id in found)
-
-    async def close(self) -> None:
-        return None
+# -- bytes that Kafka Streams' members exchange through the coordinator, so that the real decoder reads a simulated group ------
 
 
-class SimulatedEndpoints(httpx.AsyncBaseTransport):
-    """Endpoints of all simulated applications, by the path of their address."""
-
-    def __init__(self) -> None:
-        self.applications: dict[str, SimulatedGroup] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path, _, instance = request.url.path.removesuffix("/restart").partition("/instances/")
-        application = self.applications.get(path)
-        if application is None:
-            return httpx.Response(404, json={})
-        simulation = application.now()
-        if simulation.conditions.away is not None:
-            raise httpx.ConnectError(simulation.conditions.away)
-        if instance:
-            return _restart(simulation, instance, await request.aread())
-        if request.method == "GET":
-            return httpx.Response(200, json=_state(simulation))
-        return _put(simulation, await request.aread())
+def text(value: str) -> bytes:
+    """Return a text with its length in two bytes."""
+    data = value.encode()
+    return struct.pack(">h", len(data)) + data
 
 
-def _put(simulation: StreamsSimulation, content: bytes) -> httpx.Response:
-    try:
-        request = EndpointRequest.model_validate_json(content)
-    except ValidationError:
-        return httpx.Response(422, json={})
-    if request.replicas != simulation.replicas:
-        if request.version != f"v{simulation.version}":
-            return httpx.Response(409, json={})
-        if simulation.request(request.replicas) is not None:
-            return httpx.Response(422, json={})
-    if simulation.conditions.lost_answers > 0:
-        simulation.conditions.lost_answers -= 1
-        return httpx.Response(504, json={})
-    return httpx.Response(200, json=_state(simulation))
+def user_data(active: Sequence[Task], standby: Sequence[Task] = (), *, probing_ms: int = NEVER) -> bytes:
+    """Return an `AssignmentInfo` of version 11."""
+
+    def task(subtopology: int, partition: int) -> bytes:
+        return struct.pack(">iii", subtopology, partition, 0)
+
+    head = struct.pack(">iii", 11, 11, len(active)) + b"".join(task(*each) for each in active)
+    standbys = b"".join(task(*each) + struct.pack(">i", 1) + text("orders") + struct.pack(">i", 0) for each in standby)
+    return head + struct.pack(">i", len(standby)) + standbys + struct.pack(">iiiiq", 0, 0, 0, 0, probing_ms)
 
 
-def _restart(simulation: StreamsSimulation, instance: str, content: bytes) -> httpx.Response:
-    try:
-        request = EndpointRestart.model_validate_json(content)
-    except ValidationError:
-        return httpx.Response(422, json={})
-    if request.version != f"v{simulation.version}":
-        return httpx.Response(409, json={})
-    if simulation.restart(instance) is not None:
-        # Names are not used twice: one that has ended was restarted by an earlier try.
-        return httpx.Response(200 if instance in simulation.group.ended else 404, json=_state(simulation))
-    return httpx.Response(200, json=_state(simulation))
+_user_data = cache(user_data)
 
 
-def _state(simulation: StreamsSimulation) -> dict[str, Any]:
-    processes = simulation.group.processes
-    return {
-        "replicas": simulation.replicas,
-        "ready": sum(p.joined and p.ends_at is None for p in processes.values()),
-        "instances": [{"id": each, "metricsUrl": f"http://127.0.0.1:9404/{each}"} for each in processes],
-        "ended": simulation.group.ended[-_MAX_ENDED:],
-        "restarts": True,
-        "version": f"v{simulation.version}",
-    }
+def assignment(places: Sequence[tuple[str, int]], data: bytes | None = None) -> bytes:
+    """Return a member's assignment with its user data."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(partition)
+    topics = b"".join(
+        text(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers) for topic, numbers in by_topic.items()
+    )
+    rest = struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+    return struct.pack(">hi", 1, len(by_topic)) + topics + rest
+
+
+def subscription(topics: Sequence[str], process: UUID | None = None) -> bytes:
+    """Return a member's subscription; with a process that of a Kafka Streams thread."""
+    listed = b"".join(text(topic) for topic in topics)
+    head = struct.pack(">hi", 1, len(topics)) + listed
+    if process is None:
+        return head + struct.pack(">i", -1)
+    data = struct.pack(">ii", 11, 11) + process.bytes + struct.pack(">iibii", 0, 0, 0, 0, 0)
+    return head + struct.pack(">i", len(data)) + data

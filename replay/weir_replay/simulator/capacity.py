@@ -3,9 +3,7 @@ load."""
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Protocol
 
 from weir_contracts import Bounds
 
@@ -49,21 +47,22 @@ def sustained(operator: OperatorSpec, parallelism: int, *, keyed: bool) -> float
 
 
 class OfflineOptimum:
-    """Smallest parallelism of every operator that carries a load, up to `max_parallelism` subtasks each; a mapping
-    names every operator.
+    """Smallest parallelism of every operator that carries a load: within a policy's bounds and all together within the
+    cluster's slots, or, if `bounds` is a number, with at most so many subtasks each.
 
     It rescales for free, has no lag to work off and knows the load, so no planner can meet an objective with fewer
     slots, except by the work that a tolerated lag lets it postpone.
     """
 
-    def __init__(self, application: Application, max_parallelism: int | Mapping[str, int]) -> None:
+    def __init__(self, application: Application, bounds: Bounds | int) -> None:
         self._application = application
+        self._max_slots = None if isinstance(bounds, int) else application.cluster.slots
         self._topology = application.topology()
         self._index = {o.name: i for i, o in enumerate(application.operators)}
         keyed = {link.target for link in application.links if link.ship == "hash"}
         self._curves = []
         for operator in application.operators:
-            bound = max_parallelism if isinstance(max_parallelism, int) else max_parallelism[operator.name]
+            bound = bounds if isinstance(bounds, int) else bounds.of(operator.name)[1]
             limit = min(bound, operator.max_parallelism)
             if operator.source is not None:
                 limit = min(limit, operator.source.partitions)
@@ -98,37 +97,16 @@ class OfflineOptimum:
         }
 
     def carries(self, rate: float, seconds: float = 0.0) -> bool:
-        """Return whether the upper bounds suffice for `rate`."""
+        """Return whether the upper bounds and the slots suffice for `rate`."""
         loads = self.loads(rate, seconds)
-        return all(curve[-1] >= load * (1 - 1e-9) for curve, load in zip(self._curves, loads, strict=True))
+        if any(curve[-1] < load * (1 - 1e-9) for curve, load in zip(self._curves, loads, strict=True)):
+            return False
+        return self._max_slots is None or self._topology.slots(self.parallelism(rate, seconds)) <= self._max_slots
 
     def slots(self, rate: float, seconds: float = 0.0) -> int:
-        return self._topology.slots(self.parallelism(rate, seconds))
-
-
-class BoundedOptimum(OfflineOptimum):
-    """Smallest parallelism that carries a load, each operator within its upper bound and all together within the
-    cluster's slots."""
-
-    def __init__(self, application: Application, bounds: Bounds) -> None:
-        self._cluster_slots = application.cluster.slots
-        super().__init__(application, {name: bounds.of(name)[1] for name in application.parallelism})
-
-    def carries(self, rate: float, seconds: float = 0.0) -> bool:
-        return super().carries(rate, seconds) and super().slots(rate, seconds) <= self._cluster_slots
-
-    def slots(self, rate: float, seconds: float = 0.0) -> int:
-        return min(self._cluster_slots, super().slots(rate, seconds))
-
-
-class Optimum(Protocol):
-    """Smallest size that carries a load."""
-
-    def carries(self, rate: float, seconds: float = 0.0) -> bool:
-        """Return whether the upper bounds suffice for `rate`."""
-
-    def slots(self, rate: float, seconds: float = 0.0) -> int:
-        """Return the slots of the smallest size for `rate`."""
+        """Return the slots of the smallest parallelism for `rate`."""
+        needed = self._topology.slots(self.parallelism(rate, seconds))
+        return needed if self._max_slots is None else min(self._max_slots, needed)
 
 
 class StreamsOptimum:
@@ -147,8 +125,4 @@ class StreamsOptimum:
         return next((threads for threads, capacity in self._capacities if capacity >= rate * (1 - 1e-9)), max_threads)
 
 
-def optimum_of(application: Application | StreamsApplication, bounds: Bounds) -> Optimum:
-    """Return the offline optimum of an application within a policy's bounds."""
-    if isinstance(application, Application):
-        return BoundedOptimum(application, bounds)
-    return StreamsOptimum(application, bounds)
+Optimum = OfflineOptimum | StreamsOptimum

@@ -46,23 +46,44 @@ class AppendCurve:
             del self._times[:first], self._counts[:first]
 
 
-class Topic:
+class Log:
+    """A topic: records appended, and committed by its readers, by partition. `shares` of the partitions sum to 1."""
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self.shares = shares
+        self.curve = AppendCurve()
+        self.committed = [0.0] * len(shares)
+
+    def forget_read(self) -> None:
+        """Drop the append times of records before the committed offsets."""
+        self.curve.forget_before(self._read_by_all(self.committed))
+
+    def _read_by_all(self, positions: Sequence[float]) -> float:
+        """Return the number of records of the topic up to which every partition is read."""
+        return min(position / share for position, share in zip(positions, self.shares, strict=True))
+
+    def _age_seconds(self, now: float, read: float) -> float:
+        """Return the age of the oldest record after the first `read`."""
+        if self.curve.total - read <= _EPSILON_RECORDS:
+            return 0.0
+        return max(0.0, now - self.curve.appended_at(read))
+
+
+class Topic(Log):
     """A source's topic and its reader's position in each partition."""
 
     def __init__(self, weights: Sequence[float], fetch_records: float = math.inf) -> None:
         total = sum(weights)
-        self.weights = [weight / total for weight in weights]
-        self.curve = AppendCurve()
-        self._positions = [0.0] * len(self.weights)
+        super().__init__([weight / total for weight in weights])
+        self._positions = [0.0] * len(weights)
         self._level: float | None = 0.0
         """Appended records up to which all partitions are read; None: they differ, see `_positions`."""
-        self.committed = [0.0] * len(self.weights)
         self.taken = 0.0
         """Records read, replayed ones counted once."""
         self._fetch_records = fetch_records
-        self._fetched = [0.0] * len(self.weights)
+        self._fetched = [0.0] * len(self.shares)
         """Position up to which each partition is fetched."""
-        self._began = [0.0] * len(self.weights)
+        self._began = [0.0] * len(self.shares)
         self._subtasks: list[list[int]] = []
         """Partitions of each subtask, the next one to read first."""
         self.busiest_share = 1.0
@@ -76,7 +97,7 @@ class Topic:
     def positions(self) -> list[float]:
         """Return the next offset to read, by partition."""
         if self._level is not None:
-            return [weight * self._level for weight in self.weights]
+            return [share * self._level for share in self.shares]
         return list(self._positions)
 
     def reported_positions(self) -> list[float | None]:
@@ -86,31 +107,20 @@ class Topic:
     def ends(self) -> list[float]:
         """Return the log-end offsets, by partition."""
         total = self.curve.total
-        return [weight * total for weight in self.weights]
+        return [share * total for share in self.shares]
 
     def assign(self, parallelism: int) -> None:
         """Assign the partitions to `parallelism` subtasks."""
         self._subtasks = [
-            list(range(first, len(self.weights), parallelism)) for first in range(min(parallelism, len(self.weights)))
+            list(range(first, len(self.shares), parallelism)) for first in range(min(parallelism, len(self.shares)))
         ]
-        self.busiest_share = max(sum(self.weights[j] for j in own) for own in self._subtasks)
+        self.busiest_share = max(sum(self.shares[j] for j in own) for own in self._subtasks)
         self._fetched = self.positions()
         self._began = self.positions()
 
-    def forget_read(self) -> None:
-        """Drop the append times of records before the committed offsets."""
-        self.curve.forget_before(
-            min(position / weight for position, weight in zip(self.committed, self.weights, strict=True))
-        )
-
     def lag_seconds(self, now: float) -> float:
         """Return the age of the oldest unread record over the partitions."""
-        read = self._level
-        if read is None:
-            read = min(position / weight for position, weight in zip(self._positions, self.weights, strict=True))
-        if self.curve.total - read <= _EPSILON_RECORDS:
-            return 0.0
-        return max(0.0, now - self.curve.appended_at(read))
+        return self._age_seconds(now, self._read_by_all(self._positions) if self._level is None else self._level)
 
     def take(self, max_records: float, per_subtask: float) -> float:
         """Read up to `max_records`, up to `per_subtask` by each subtask; returns the number of records read.
@@ -156,22 +166,20 @@ class Topic:
 
     def move_to(self, positions: Sequence[float]) -> None:
         """Set the next offset to read, by partition."""
-        levels = [position / weight for position, weight in zip(positions, self.weights, strict=True)]
+        levels = [position / share for position, share in zip(positions, self.shares, strict=True)]
         even = max(levels) - min(levels) <= 1e-9 * max(1.0, *levels)
         self._positions = list(positions)
         self._level = levels[0] if even else None
         self.taken = levels[0] if even else sum(positions)
 
 
-class TaskInput:
+class TaskInput(Log):
     """Topic that one sub-topology reads: what was appended, read and committed, by partition."""
 
     def __init__(self, shares: Sequence[float]) -> None:
-        self.shares = shares
-        self.curve = AppendCurve()
+        super().__init__(shares)
         self.ends = [0.0] * len(shares)
         self.positions = [0.0] * len(shares)
-        self.committed = [0.0] * len(shares)
         self.committed_times: list[float | None] = [None] * len(shares)
         """Time of the newest record that was processed at the last commit. None: nothing is committed."""
 
@@ -186,14 +194,7 @@ class TaskInput:
 
     def lag_seconds(self, now: float) -> float:
         """Return the age of the oldest record that no task has processed."""
-        read, total = min(p / share for p, share in zip(self.positions, self.shares, strict=True)), self.curve.total
-        if total - read <= _EPSILON_RECORDS:
-            return 0.0
-        return max(0.0, now - self.curve.appended_at(read))
-
-    def forget_read(self) -> None:
-        """Drop the append times of records before the committed offsets."""
-        self.curve.forget_before(min(c / share for c, share in zip(self.committed, self.shares, strict=True)))
+        return self._age_seconds(now, self._read_by_all(self.positions))
 
 
 def water_level(amounts: Sequence[float], total: float) -> float:

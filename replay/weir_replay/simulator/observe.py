@@ -36,10 +36,9 @@ FIELDS = (*_COUNTS, *_TIMES, *_SHARES)
 
 @dataclass
 class _Counters:
-    """The engine's counters at their last refresh; `reported` includes noise."""
+    """The engine's counters at the last scrape; `reported` includes noise."""
 
     run_since: float
-    at: float
     values: list[dict[str, float]]
     positions: dict[str, list[float | None]]
     reported: list[dict[str, float]]
@@ -134,11 +133,12 @@ class Observer:
         sim = self._simulation
         if sim.state != "RUNNING":
             # The engine still reports the graph, without counters.
-            empty = [
-                OperatorReading(operator=n, parallelism=p, complete=False, **_none()) for n, p in sim.observed.items()
-            ]
-            return empty, {}
-        counters = self._refreshed()
+            unknown: dict[str, Any] = dict.fromkeys((*FIELDS, "pending_records"))
+            return [
+                OperatorReading(operator=name, parallelism=p, complete=False, **unknown)
+                for name, p in sim.observed.items()
+            ], {}
+        counters = self._counted()
         missing = [(fault.operator, fault.field) for fault in self._holding("missing")]
         readings = []
         for i, operator in enumerate(sim.application.operators):
@@ -149,8 +149,6 @@ class Observer:
             for faulty, field in missing:
                 if faulty in (None, operator.name):
                     reported |= dict.fromkeys(FIELDS if field is None else (field,))
-            if self._noise.missing_share and self._random.random() < self._noise.missing_share:
-                reported |= dict.fromkeys(_TIMES)
             readings.append(
                 OperatorReading(
                     operator=operator.name,
@@ -162,11 +160,11 @@ class Observer:
             )
         return readings, counters.positions
 
-    def _refreshed(self) -> _Counters:
-        """Return the counters as the engine reports them: as of its last refresh, with noise."""
+    def _counted(self) -> _Counters:
+        """Return the counters as the engine reports them, with noise."""
         sim, before = self._simulation, self._counters
         if before is not None and before.run_since == sim.running_since:
-            if self._holding("frozen") or sim.now - before.at < self._noise.refresh_seconds - 1e-9:
+            if self._holding("frozen"):
                 return before
         else:
             before = None
@@ -183,7 +181,7 @@ class Observer:
             ]
         positions = {name: topic.reported_positions() for name, topic in sim.topics.items()}
         gauges = [self._gauges(i) for i in range(len(values))]
-        self._counters = _Counters(sim.running_since, sim.now, values, positions, reported, gauges)
+        self._counters = _Counters(sim.running_since, values, positions, reported, gauges)
         return self._counters
 
     def _with_noise(self, old: dict[str, float], new: dict[str, float], reported: dict[str, float]) -> dict[str, float]:
@@ -226,7 +224,7 @@ class Observer:
             if operator.source is None:
                 continue
             topic = self._simulation.topics[operator.name]
-            read = positions.get(operator.name) or [None] * len(topic.weights)
+            read = positions.get(operator.name) or [None] * len(topic.shares)
             for j, (end, committed, position) in enumerate(zip(topic.ends(), topic.committed, read, strict=True)):
                 readings.append(
                     {
@@ -280,7 +278,3 @@ def deployment_of(simulation: Simulation, *, has_requested: bool = True) -> Depl
             max_trigger_delay_seconds=cluster.trigger_delay_seconds,
         ),
     )
-
-
-def _none() -> dict[str, None]:
-    return dict.fromkeys((*FIELDS, "pending_records"))

@@ -6,8 +6,10 @@ Times in seconds, rates in records/s, sizes in bytes. An error names the wrong f
 from collections.abc import Callable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from weir_contracts import Edge, InvalidDocument, Operator, Topology, read_document
@@ -29,23 +31,34 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class SourceSpec(Spec):
-    """Topic that a source reads."""
+class Partitioned(Spec):
+    """Topic with a load."""
 
-    topic: Annotated[str, Field(min_length=1, max_length=249)]
+    topic: str
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 12
     share: Annotated[float, Field(ge=0, le=1000)] = 1.0
     """Share of the load: 0.5 is half of the simulation's records/s."""
     weights: tuple[Positive, ...] | None = None
     """Weight of each partition in the producers' distribution; None: even."""
-    fetch_records: Positive = 5000.0
-    """Most records that a fetch returns of one partition: max.partition.fetch.bytes (1 MiB) over a record's size."""
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
         if self.weights is not None and len(self.weights) != self.partitions:
             raise ValueError(f"weights: {len(self.weights)} of them for {self.partitions} partitions")
         return self
+
+    def shares(self) -> list[float]:
+        """Return the share of the records that each partition gets."""
+        weights = self.weights or (1.0,) * self.partitions
+        return [weight / sum(weights) for weight in weights]
+
+
+class SourceSpec(Partitioned):
+    """Topic that a source reads."""
+
+    topic: Annotated[str, Field(min_length=1, max_length=249)]
+    fetch_records: Positive = 5000.0
+    """Most records that a fetch returns of one partition: max.partition.fetch.bytes (1 MiB) over a record's size."""
 
 
 class OperatorSpec(Spec):
@@ -266,77 +279,9 @@ def parse_as(kind: type[S], document: Any, place: str) -> S:
         raise InvalidApplication(f"{place}: {error}") from None
 
 
-# -- ready-made applications, by the names of `weir replay --topology` --------------------------------------------------
-
-SOURCE = "Source: orders"
-KEYS = 10_000.0
-_SINK = OperatorSpec(name="sink: Writer", service_seconds=100e-6)
-
-
-def _source(name: str = SOURCE, topic: str = "orders", share: float = 1.0, partitions: int = 12) -> OperatorSpec:
-    source = SourceSpec(topic=topic, share=share, partitions=partitions)
-    return OperatorSpec(name=name, service_seconds=20e-6, source=source)
-
-
-def _keyed(source: str, target: str) -> Link:
-    return Link(source=source, target=target, ship="hash")
-
-
-def chain(parallelism: int = 1, *, contention: float = 0.02) -> Application:
-    """As the sample job: five vertices, nothing chained, totals per key in windows of a second."""
-    operators = (
-        _source(),
-        OperatorSpec(name="parse", service_seconds=100e-6),
-        OperatorSpec(name="enrich", service_seconds=2000e-6, contention=contention, state_bytes=KEYS * 256),
-        OperatorSpec(
-            name="aggregate", service_seconds=200e-6, window_seconds=1.0, window_keys=KEYS, state_bytes=KEYS * 64
-        ),
-        _SINK,
-    )
-    links = (
-        Link(source=SOURCE, target="parse"),
-        _keyed("parse", "enrich"),
-        _keyed("enrich", "aggregate"),
-        Link(source="aggregate", target=_SINK.name),
-    )
-    return Application(operators=operators, links=links).started_with(parallelism)
-
-
-def diamond(parallelism: int = 1) -> Application:
-    """One source, two branches of different cost, joined again by key."""
-    operators = (
-        _source(),
-        OperatorSpec(name="price", service_seconds=1000e-6, contention=0.02),
-        OperatorSpec(name="fraud", service_seconds=3000e-6, contention=0.05, selectivity=0.4),
-        OperatorSpec(name="join", service_seconds=600e-6, state_bytes=50e6),
-        _SINK,
-    )
-    links = (
-        Link(source=SOURCE, target="price"),
-        Link(source=SOURCE, target="fraud", share=0.5),
-        _keyed("price", "join"),
-        _keyed("fraud", "join"),
-        Link(source="join", target=_SINK.name),
-    )
-    return Application(operators=operators, links=links).started_with(parallelism)
-
-
-def two_sources(parallelism: int = 1) -> Application:
-    """Orders joined with clicks, which are three times as many and cost less."""
-    operators = (
-        _source(share=0.25),
-        _source("Source: clicks", "clicks", share=0.75, partitions=8),
-        OperatorSpec(name="clean", service_seconds=300e-6, selectivity=0.3),
-        OperatorSpec(name="join", service_seconds=1500e-6, contention=0.02, state_bytes=100e6),
-        _SINK,
-    )
-    links = (
-        Link(source="Source: clicks", target="clean"),
-        _keyed(SOURCE, "join"),
-        _keyed("clean", "join"),
-        Link(source="join", target=_SINK.name),
-    )
-    return Application(operators=operators, links=links).started_with(parallelism)
-
-
-PRESETS: Mapping[str, Callable[[int], Application]] = {"chain": chain, "diamond": diamond, "two-sources": two_sources}
+PRESETS: Mapping[str, Callable[[int], Application]] = {
+    name: parse(document, name).started_with
+    for name, document in yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8")).items()
+}
+"""Ready-made applications by the names of `weir replay --topology`, for a parallelism."""
+chain, diamond, two_sources = (PRESETS[name] for name in ("chain", "diamond", "two-sources"))

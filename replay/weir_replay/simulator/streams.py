@@ -5,7 +5,6 @@ process has the same speed.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from .log import TaskInput, water_level
 from .streams_group import Group, Process
@@ -13,14 +12,6 @@ from .streams_spec import StreamsApplication, Task
 from .world import CALM_SECONDS, CALM_UTILIZATION, Conditions, World
 
 _NEGLIGIBLE_RECORDS = 1e-6
-
-
-@dataclass
-class StreamsConditions(Conditions):
-    """Condition of the application and its endpoint; mutable, healthy by default."""
-
-    stuck: set[str] = field(default_factory=set)
-    """Instances whose threads hang in the application's own code, which counts as busy, while their heartbeats go on."""
 
 
 class StreamsSimulation(World):
@@ -36,7 +27,7 @@ class StreamsSimulation(World):
     ) -> None:
         super().__init__(arrivals, step_seconds, calm_seconds)
         self.application = application
-        self.conditions = StreamsConditions(slots=application.max_instances * application.threads)
+        self.conditions = Conditions(slots=application.max_instances * application.threads)
         self.version = 1
         """Counts the changes of `replicas`."""
         self.accepted_at: list[float] = []

@@ -8,39 +8,24 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from .spec import Positive, Seconds, Spec, parse_as
+from .spec import Partitioned, Positive, Seconds, Spec, parse_as
 
 Task = tuple[int, int]
 """Sub-topology and partition."""
 
 
-class Subtopology(Spec):
+class Subtopology(Partitioned):
     """Part of the topology with an own task for each partition."""
 
     topic: Annotated[str, Field(max_length=200)] = ""
     """Input topic. Empty: the repartition topic that the sub-topology before it writes."""
     partitions: Annotated[int, Field(ge=1, le=1000)] = 12
-    share: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Share of the load that arrives at the input topic."""
-    weights: tuple[Positive, ...] | None = None
-    """Weight of each partition in the producers' distribution. None: even."""
     service_seconds: Annotated[float, Field(gt=0, le=3600)] = 2e-3
     """Seconds per record of one thread."""
     selectivity: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Records to the next sub-topology's repartition topic per record in."""
     state_bytes: Annotated[float, Field(ge=0)] = 0.0
     """State of one task. 0: stateless."""
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> Self:
-        if self.weights is not None and len(self.weights) != self.partitions:
-            raise ValueError(f"weights: {len(self.weights)} of them for {self.partitions} partitions")
-        return self
-
-    def shares(self) -> list[float]:
-        """Return the share of the records that each partition gets."""
-        weights = self.weights or (1.0,) * self.partitions
-        return [weight / sum(weights) for weight in weights]
 
 
 class StreamsApplication(Spec):
@@ -129,11 +114,7 @@ class StreamsApplication(Spec):
 
     def started_with(self, instances: int) -> "StreamsApplication":
         """Return the application with another initial number of instances."""
-        return self.changed(instances=instances)
-
-    def changed(self, **fields: Any) -> "StreamsApplication":
-        """Return the application with other fields."""
-        return parse_streams({**self.model_dump(), **fields})
+        return parse_streams({**self.model_dump(), "instances": instances})
 
 
 def parse_streams(document: Mapping[str, Any]) -> StreamsApplication:

@@ -5,7 +5,7 @@ application and its cluster, faults and noise of the observations.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -22,7 +22,7 @@ FaultKind = Literal["missing", "frozen", "lost", "delayed", "unreachable", "not-
 
 @dataclass
 class Conditions:
-    """Condition of the job and its cluster; mutable, healthy by default."""
+    """Condition of the application and its cluster or endpoint; mutable, healthy by default."""
 
     slots: int
     """Slots of the cluster."""
@@ -43,6 +43,9 @@ class Conditions:
     checkpoints_fail: bool = False
     capacity_factor: float = 1.0
     """Factor on every operator's capacity: a noisy neighbour, or a faster machine."""
+    stuck: set[str] = field(default_factory=set)
+    """Instances of a group whose threads hang in the application's own code, which counts as busy, while their heartbeats
+    go on."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +81,13 @@ class Noise:
     delayed_share: float = 0.0
     delay_seconds: float = 0.0
     """How late a delayed observation comes."""
-    missing_share: float = 0.0
-    """Share of the operators' readings without times (busy, backpressured, idle), drawn for each scrape."""
-    refresh_seconds: float = 0.0
-    """Interval in which the engine refreshes its counters; a scrape in between reads the same values again."""
 
     def __post_init__(self) -> None:
-        for name in ("relative", "lost_share", "delayed_share", "missing_share"):
+        for name in ("relative", "lost_share", "delayed_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: must lie between 0 and 1, is {getattr(self, name)}")
-        if self.delay_seconds < 0 or self.refresh_seconds < 0:
-            raise ValueError("delay_seconds, refresh_seconds: must not be negative")
+        if self.delay_seconds < 0:
+            raise ValueError("delay_seconds: must not be negative")
 
 
 CLEAR = Noise()

@@ -26,7 +26,7 @@ from weir_replay.loop import Loop
 from weir_replay.options import InvalidReplay, ReplayOptions, prepare
 from weir_replay.run import Meter, Point, Result, Score, replay_own, run
 from weir_replay.simulator import PRESETS, Noise, Simulation, chain
-from weir_replay.simulator.capacity import BoundedOptimum, OfflineOptimum
+from weir_replay.simulator.capacity import OfflineOptimum
 from weir_replay.simulator.world import START
 from weir_runtime.clock import FakeClock
 from weir_sdk.installed import built_in
@@ -379,7 +379,7 @@ def test_the_optimum_is_what_policy_and_cluster_allow(tmp_path: Path) -> None:
     ):
         policy = policy_file(tmp_path, f"bounds: {{{bounds}}}")
         prepared = prepare(ReplayOptions("step", topology=str(file), policy_file=policy, peak_rate=20_000.0))
-        found = BoundedOptimum(prepared.application, prepared.policy.spec.bounds)
+        found = OfflineOptimum(prepared.application, prepared.policy.spec.bounds)
         assert found.slots(20_000.0) == optimum, bounds
         assert run(replace(prepared, duration_seconds=60.0)).score.peak_slot_seconds == optimum * 60
 
@@ -472,7 +472,7 @@ def test_whether_the_optimum_carries_the_load(
     prepared = prepare(
         ReplayOptions("step", topology=str(file), policy_file=policy_file(tmp_path, f"bounds: {{{bounds}}}"))
     )
-    assert BoundedOptimum(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
+    assert OfflineOptimum(prepared.application, prepared.policy.spec.bounds).carries(rate) is carried
 
 
 @pytest.mark.thorough

@@ -17,10 +17,17 @@ from tests.unit.planner.build import REQUIRED_PARAMETERS
 from weir_contracts import Plan, PlannerChoice, parse_policy
 from weir_planner.core.decide import plan_offline
 from weir_planner.core.guards import GUARDS
-from weir_replay.differences import first_difference
 from weir_replay.loop import Loop
 from weir_replay.options import ReplayOptions, prepare
-from weir_replay.recorded import KINDS, Changed, Comparison, InvalidRecording, compare, last_request
+from weir_replay.recorded import (
+    KINDS,
+    Changed,
+    Comparison,
+    InvalidRecording,
+    compare,
+    first_difference,
+    last_request,
+)
 from weir_replay.simulator import Noise, Simulation
 from weir_runtime.http_client import Event
 from weir_sdk.installed import built_in

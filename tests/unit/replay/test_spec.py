@@ -119,7 +119,7 @@ def test_the_ready_made_ones_stand(name: str) -> None:
 
 def test_the_offline_optimum_is_the_smallest_parallelism_that_carries_a_load() -> None:
     """Enrich does 500/s alone and 500·p / (1 + 0.02·(p − 1)) on p: 900/s need 2, 1,000/s need 3; the rest needs 1."""
-    optimum = OfflineOptimum(chain(1), max_parallelism=16)
+    optimum = OfflineOptimum(chain(1), 16)
     assert optimum.parallelism(900)["enrich"] == 2
     assert optimum.parallelism(1000)["enrich"] == 3
     assert optimum.slots(1000) == 3

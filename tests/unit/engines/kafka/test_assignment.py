@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from tests.effort import some
-from tests.unit.engines.kafka import streams_bytes as written
 from weir_contracts import PartitionReading
 from weir_engines.kafka.assignment import MAX_BYTES, Task, Undecodable, assigned, process_of, subscribed, tasks_of
 from weir_engines.kafka.group import DescribedGroup, DescribedMember, Membership, membership
 from weir_engines.kafka.readings import STREAMS, GroupMeter, GroupReadings, scrape_of
+from weir_replay import streams as written
 
 RECORDED: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parent / "recorded" / "streams_user_data.json").read_text()

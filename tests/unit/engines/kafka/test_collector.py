@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.engines.kafka import streams_bytes as written
 from tests.unit.engines.kafka.collector_suite import PARTITIONS, GroupSuite
 from tests.unit.engines.memory_sources import MemoryBrokers
 from weir_contracts import Subject, parse_policy
 from weir_engines.kafka.collector import GroupCollector
 from weir_engines.kafka.group import DescribedGroup, DescribedMember
+from weir_replay import streams as written
 from weir_runtime.clock import FakeClock
 
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.engines.kafka import streams_bytes as written
 from tests.unit.engines.kafka.test_collector import subject
 from tests.unit.engines.kafka.test_metrics import PAGE
 from tests.unit.engines.memory_sources import MemoryBrokers
@@ -16,6 +15,7 @@ from weir_contracts import EndpointTarget
 from weir_contracts.application import InstanceMetrics as Endpoint
 from weir_engines.kafka.collector import GroupCollector, InstanceMetricsCollector
 from weir_engines.kafka.group import DescribedGroup, DescribedMember
+from weir_replay import streams as written
 from weir_runtime.clock import FakeClock
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
