@@ -70,23 +70,26 @@ class Machine:
     free_disk_megabytes: int | None
 
 
-def missing(machine: Machine, *, min_memory_megabytes: int, min_disk_megabytes: int) -> str | None:
-    """Return the first requirement that set-up or a trial lacks; None if all are met."""
-    tools = missing_python(machine) or missing_java(machine)
-    return tools or missing_space(machine, min_disk_megabytes) or missing_memory(machine, min_memory_megabytes)
-
-
-def missing_python(machine: Machine) -> str | None:
-    """Return what the virtual environment lacks; None if nothing."""
+def missing(machine: Machine, *, min_memory_megabytes: int | None, min_disk_megabytes: int) -> str | None:
+    """Return the first requirement that set-up or a trial lacks; None if all are met. Without a minimum of memory no real
+    part will run, and Java is not needed either."""
     if machine.python is None or machine.python_version not in SUPPORTED:
         return "Python 3.11 or 3.12 is needed and was not found on the PATH: install python3.11 or python3.12"
     if not machine.has_venv:
         version = ".".join(str(part) for part in machine.python_version)
         return f"{machine.python} has no venv module: install it (Debian: apt install python{version}-venv)"
-    return None
+    problem = _missing_java(machine) if min_memory_megabytes is not None else None
+    problem = problem or missing_space(machine, min_disk_megabytes)
+    memory_megabytes = machine.free_memory_megabytes
+    if problem or min_memory_megabytes is None or memory_megabytes is None or memory_megabytes >= min_memory_megabytes:
+        return problem
+    return (
+        f"{min_memory_megabytes} MB of free memory are needed and {memory_megabytes} MB are there: "
+        "close something, or set WEIR_MIN_MEMORY_MB to try with less"
+    )
 
 
-def missing_java(machine: Machine) -> str | None:
+def _missing_java(machine: Machine) -> str | None:
     """Return what fetching jars, building the sample job and running the real parts lack; None if nothing."""
     if machine.java_version is None:
         return f"Java 17 is needed and no java is on the PATH: {_INSTALL_JAVA}"
@@ -97,16 +100,6 @@ def missing_java(machine: Machine) -> str | None:
     if not machine.has_maven:
         return "Maven is needed and no mvn is on the PATH: install it (Debian: apt install maven)"
     return None
-
-
-def missing_memory(machine: Machine, min_megabytes: int) -> str | None:
-    """Return a sentence if the free memory is too small to run all parts at once, else None."""
-    if machine.free_memory_megabytes is None or machine.free_memory_megabytes >= min_megabytes:
-        return None
-    return (
-        f"{min_megabytes} MB of free memory are needed and {machine.free_memory_megabytes} MB are there: "
-        "close something, or set WEIR_MIN_MEMORY_MB to try with less"
-    )
 
 
 def missing_space(machine: Machine, min_megabytes: int) -> str | None:
@@ -163,11 +156,6 @@ def _python() -> tuple[str | None, tuple[int, int] | None]:
     return None, None
 
 
-def _has_compiler(java: str) -> bool:
-    homes = [Path(java).resolve().parent, Path(os.environ.get("JAVA_HOME") or "/nonexistent") / "bin"]
-    return shutil.which("javac") is not None or any((home / "javac").exists() for home in homes)
-
-
 def _free_memory_megabytes() -> int | None:
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -176,24 +164,22 @@ def _free_memory_megabytes() -> int | None:
     return int(found.group(1)) // 1024 if found else None
 
 
-def _free_disk_megabytes() -> int | None:
-    existing = next(folder for folder in (CACHE, *CACHE.parents) if folder.exists())
-    return shutil.disk_usage(existing).free // 1_000_000
-
-
 def inspect_machine(*, with_java: bool = True) -> Machine:
     """Inspect this machine; without Java and Maven where they are not needed, as starting Java takes long."""
     python, version = _python()
     java = shutil.which("java") if with_java else None
+    homes = [Path(java).resolve().parent] if java else []
+    homes += [Path(os.environ.get("JAVA_HOME") or "/nonexistent") / "bin"]
+    existing = next(folder for folder in (CACHE, *CACHE.parents) if folder.exists())
     return Machine(
         python=python,
         python_version=version,
         has_venv=python is not None and output_of([python, "-c", "import venv, ensurepip"]) is not None,
         java_version=java_major(output_of([java, "-version"]) or "") if java else None,
-        has_compiler=_has_compiler(java) if java else False,
+        has_compiler=shutil.which("javac") is not None or any((home / "javac").exists() for home in homes),
         has_maven=shutil.which("mvn") is not None,
         free_memory_megabytes=_free_memory_megabytes(),
-        free_disk_megabytes=_free_disk_megabytes(),
+        free_disk_megabytes=shutil.disk_usage(existing).free // 1_000_000,
     )
 
 
@@ -283,32 +269,21 @@ def _make_environment(python: str, step: Step) -> None:
         step.run([python, "-m", "venv", "--clear", str(VENV)])
     if output_of([str(interpreter), "-m", "pip", "--version"]) is None:
         step.run([str(interpreter), "-m", "ensurepip"])
-    lock = PROJECT / "requirements.lock"
-    uv = _make_uv(python, lock, step)
+    lock, uv = PROJECT / "requirements.lock", VENV / "bin" / "uv"
+    # pip, which every Python with venv has, installs the locked uv alone.
+    (locked,) = re.findall(r"^uv==(?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
+    only_uv = step.log.with_name("setup-uv.txt")
+    only_uv.write_text(locked)
+    pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-cache-dir"]
+    hashed = ["--require-hashes", "-r"]
+    step.run([*pip, *hashed, str(only_uv)], {"PIP_NO_INPUT": "1", "PIP_USER": "0"})
     settings = uv_settings(str(interpreter))
     install = [str(uv), "pip", "install", "--quiet", "--python", str(interpreter)]
-    step.run([*install, "--compile-bytecode", "--require-hashes", "-r", str(lock)], settings)
+    step.run([*install, "--compile-bytecode", *hashed, str(lock)], settings)
     step.run([*install, "--no-deps", "--no-build-isolation", "-e", str(PROJECT)], settings)
     if "UV_CACHE_DIR" in settings:  # a cache of the user's own stays as it is
         # The environment has links to what was downloaded and unpacked; the sources of what was built take more than the rest.
         step.run([str(uv), "cache", "prune", "--ci", "--quiet"], settings)
-
-
-def _make_uv(python: str, lock: Path, step: Step) -> Path:
-    """Install the locked uv into the project's cache by pip, which every Python with venv has; return its path."""
-    folder = CACHE / "uv"
-    uv = folder / "bin" / "uv"
-    (locked,) = re.findall(r"^uv==(?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
-    wanted = folder / "requirements.lock"
-    if uv.exists() and wanted.exists() and wanted.read_text() == locked:
-        return uv
-    step.run([python, "-m", "venv", "--clear", str(folder)])
-    wanted.with_suffix(".new").write_text(locked)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    settings = {"PIP_NO_INPUT": "1", "PIP_USER": "0"}
-    step.run([*pip, "--require-hashes", "--no-cache-dir", "-r", str(wanted.with_suffix(".new"))], settings)
-    wanted.with_suffix(".new").rename(wanted)
-    return uv
 
 
 def uv_settings(python: str) -> dict[str, str]:
@@ -409,17 +384,17 @@ def _alone() -> Iterator[None]:
 
 def set_up(*, with_java: bool) -> None:
     """Check the machine, then run the pending steps; raises `SetupError` with one line for the user."""
-    found = inspect_machine(with_java=with_java)
-    problem = missing_python(found) or (missing_java(found) if with_java else None)
-    if problem or found.python is None:
-        raise SetupError(problem or "no Python")
-    pending = any(not step.done for step, _ in steps(found.python, with_java=with_java))
-    problem = missing_space(found, MIN_DISK_MEGABYTES if pending else RUN_DISK_MEGABYTES)
-    problem = problem or (missing_memory(found, min_memory_megabytes()) if with_java else None)
+    found, listed = inspect_machine(with_java=with_java), partial(steps, with_java=with_java)
+    pending = any(not step.done for step, _ in listed(found.python or ""))
+    problem = missing(
+        found,
+        min_memory_megabytes=min_memory_megabytes() if with_java else None,
+        min_disk_megabytes=MIN_DISK_MEGABYTES if pending else RUN_DISK_MEGABYTES,
+    )
     if problem:
         raise SetupError(problem)
     if pending:
-        perform(lambda: steps(found.python or "", with_java=with_java))
+        perform(partial(listed, found.python or ""))
 
 
 def report(set_up: Callable[[], None]) -> int:

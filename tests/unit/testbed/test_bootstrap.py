@@ -200,32 +200,33 @@ def test_only_the_projects_own_cache_is_pruned(
     monkeypatch.setattr(bootstrap, "VENV", tmp_path)
     monkeypatch.setattr(bootstrap, "_version", lambda _: bootstrap.SUPPORTED[0])
     monkeypatch.setattr(bootstrap, "output_of", lambda _: "")
-    monkeypatch.setattr(bootstrap, "_make_uv", lambda *_: Path("uv"))
     monkeypatch.delenv("UV_CACHE_DIR", raising=False)
     if cache:
         monkeypatch.setenv("UV_CACHE_DIR", cache)
     commands: list[list[str]] = []
     step = Step("environment", [], tmp_path / "bin" / "weir", cache=tmp_path)
+    step.begin()
     monkeypatch.setattr(step, "run", lambda command, settings=None: commands.append(command))
     bootstrap._make_environment(sys.executable, step)
-    assert [command[1] for command in commands] == ["pip", "pip", *(["cache"] if is_pruned else [])]
-    assert all("--require-hashes" in command or "--no-deps" in command for command in commands[:2])
+    first, *by_uv = commands
+    assert first[1:3] == ["-m", "pip"] and "--require-hashes" in first
+    assert [command[1] for command in by_uv] == ["pip", "pip", *(["cache"] if is_pruned else [])]
+    assert all("--require-hashes" in command or "--no-deps" in command for command in by_uv[:2])
 
 
 def test_uv_is_the_locked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set-up fetches it with its hashes, and once: the second time all commands are the installation's own."""
-    monkeypatch.setattr(bootstrap, "CACHE", tmp_path)
+    """Set-up fetches it with its hashes, before anything else."""
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "_version", lambda _: bootstrap.SUPPORTED[0])
+    monkeypatch.setattr(bootstrap, "output_of", lambda _: "")
     commands: list[list[str]] = []
     step = Step("environment", [], tmp_path / "bin" / "weir", cache=tmp_path)
+    step.begin()
     monkeypatch.setattr(step, "run", lambda command, settings=None: commands.append(command))
-    (tmp_path / "uv" / "bin").mkdir(parents=True)
-    lock = bootstrap.PROJECT / "requirements.lock"
-    uv = bootstrap._make_uv(sys.executable, lock, step)
-    text = (tmp_path / "uv" / "requirements.lock").read_text()
+    bootstrap._make_environment(sys.executable, step)
+    text = Path(commands[0][-1]).read_text()
     assert text.startswith("uv==") and text.count("--hash=sha256:") > 10 and text.count("==") == 1
-    assert [command[2] for command in commands] == ["venv", "pip"] and "--require-hashes" in commands[1]
-    uv.touch()
-    assert bootstrap._make_uv(sys.executable, lock, step) == uv and len(commands) == 2
+    assert commands[1][0] == str(tmp_path / "bin" / "uv")
 
 
 @pytest.mark.parametrize(
