@@ -9,25 +9,25 @@ MODULES: Mapping[str, tuple[str, str]] = {
     "loop": ("bench.loop", "the loop around a real job on this machine (about 45 minutes)"),
     "fleet": ("bench.fleet", "how many applications one loop carries (about 12 minutes)"),
     "compare": (
-        "bench.compare.__main__",
+        "bench.compare",
         "Weir next to static parallelism, a reactive rule and other planners on a real job (about 42 minutes)",
     ),
     "chaos": ("bench.chaos.__main__", "faults at fail points of actions, judged from outside (an hour)"),
-    "quality": ("bench.quality", "Weir and a reactive rule on the simulator (about 15 minutes)"),
+    "quality": ("bench.scenarios quality", "Weir and a reactive rule on the simulator (about 15 minutes)"),
     "planners": (
-        "bench.planners.__main__",
+        "bench.scenarios planners",
         "every built-in planner on the simulator (about 25 minutes of one core)",
     ),
     "ahead": (
-        "bench.ahead",
+        "bench.scenarios ahead",
         "a week of each recording with slow capacity, with and without the forecast (about 50 minutes of one core)",
     ),
     "forecast": ("bench.forecast", "the analyzer's forecast on entire recordings (about 5 minutes of one core)"),
     "capacity": ("bench.capacity", "the predictor's capacity curves against published ones (some seconds)"),
-    "advance": ("bench.advance", "the analyzer's core (some seconds)"),
+    "advance": ("bench.cost", "the analyzer's core (some seconds)"),
     "decisions": ("bench.decisions", "no times: records decisions, or compares them with a record"),
 }
-"""Module and subject of each benchmark. `main()` of the module measures."""
+"""Module with its own arguments, and subject of each benchmark. `main()` of the module measures."""
 
 
 def main() -> int:
@@ -37,8 +37,9 @@ def main() -> int:
         listed = "\n".join(f"  {each:10} {subject}" for each, (_, subject) in MODULES.items())
         print(f"python -m bench NAME [options]; NAME is one of\n{listed}")
         return 0 if name in ("-h", "--help") else 2
-    sys.argv = [f"python -m bench {name}", *options]
-    code: int = importlib.import_module(MODULES[name][0]).main()
+    module, *own = MODULES[name][0].split()
+    sys.argv = [f"python -m bench {name}", *own, *options]
+    code: int = importlib.import_module(module).main()
     return code
 
 

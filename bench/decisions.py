@@ -4,7 +4,7 @@
     analyses and plans python -m bench.decisions compare FILE     the same inputs through the present cores; prints each
     difference, exits 1 if there is one
 
-The replays cover every built-in planner, topology and load of `bench.planners` with fixed seeds. Analyses,
+The replays cover every built-in planner, topology and load of `python -m bench planners` with fixed seeds. Analyses,
 parallelisms, codes and amendments are compared; sentences may differ.
 """
 
@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.planners.contest import Situation, prepared, situations
+from bench.simulated import SCENARIOS, Situation, prepared
 from weir_analyzer.core import AnalysisSettings, advance
 from weir_contracts import Analysis, Observation, Plan, PlanRequest, PlanState
 from weir_engines.flink.topology import health_of
@@ -75,7 +75,7 @@ RENAMED = {"least_processing_rate": "min_processing_rate", "utilisation": "utili
 
 def replays() -> Iterator[tuple[int, Situation, str]]:
     """Seeds, situations and planners, so mixed that a part of them covers all of each."""
-    for seed, situation in enumerate(situations()):
+    for seed, situation in enumerate(SCENARIOS["planners"].situations()):
         for planner in built_in():
             yield seed, situation, planner
 
@@ -86,7 +86,7 @@ def record(path: Path) -> int:
     each = RECORDS // len(runs) + 1
     with gzip.open(path, "wt", compresslevel=4) as out:
         for number, (seed, situation, planner) in enumerate(runs):
-            replay = prepared(situation, planner, SECONDS)
+            replay = prepared(SCENARIOS["planners"], situation, planner, SECONDS)
             simulation = Simulation(replay.job, replay.trace.rate_at, step_seconds=replay.step_seconds)
             recorder = Recorder(int(SECONDS / replay.policy.spec.interval.total_seconds()) // each)
             with closing(recorder.loop) as loop:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from pydantic import SecretStr
 
-from bench.advance import OPERATORS, observation
+from bench.cost import OPERATORS, observation
 from bench.results_file import distribution, write
 from bench.running import PlanLatencies, usage_over
 from testbed.kafka import KafkaBroker

@@ -31,7 +31,7 @@ from pydantic_core import from_json, to_json
 from rich.console import Console
 from rich.table import Table
 
-from bench.advance import observation
+from bench.cost import observation
 from bench.results_file import log, write
 from weir_analyzer.core import offsets
 from weir_analyzer.core.forecast.application import ForecastState, advanced, forecast_of, forecasts_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.compare.__main__ import excerpt
+from bench.compare import excerpt
 from testbed.trial.options import short_behavior
 from tests.loop.streams_world import Score, StreamsWorld, lag_rule, no_guards, scored
 from tests.loop.world import Load

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.compare.__main__ import optimum_slot_seconds
-from bench.compare.rules import Busy, Reactive, min_parallelism_for
+from bench.compare import optimum_slot_seconds
 from bench.contest import Contestant, Sample
+from bench.strategies import Busy, Reactive, min_parallelism_for
 
 
 def test_utilization_is_unknown_while_counters_are() -> None:

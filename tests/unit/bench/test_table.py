@@ -4,6 +4,7 @@ import re
 
 from bench.__main__ import MODULES
 from bench.results_file import PROJECT, RESULTS
+from bench.simulated import SCENARIOS
 from bench.table import ARCHIVED, FIGURES, PAGE, page
 
 BENCH = RESULTS.parent
@@ -24,9 +25,11 @@ def test_every_result_is_on_the_page() -> None:
 
 def test_every_benchmark_is_listed_by_its_runner() -> None:
     """A module that measures and is not listed could not be run by `make bench-NAME`."""
-    measures = {path.stem for path in BENCH.glob("*.py") if "\ndef main() -> int:" in path.read_text()}
-    measures |= {path.parent.name for path in BENCH.glob("*/__main__.py")}
-    assert measures - {"__main__"} == MODULES.keys()
+    measures = {f"bench.{path.stem}" for path in BENCH.glob("*.py") if "\ndef main() -> int:" in path.read_text()}
+    measures |= {f"bench.{path.parent.name}.__main__" for path in BENCH.glob("*/__main__.py")}
+    listed = [module.split() for module, _ in MODULES.values()]
+    assert measures - {"bench.__main__"} == {module for module, *_ in listed}
+    assert {name for _, *own in listed for name in own} == SCENARIOS.keys()
 
 
 def test_the_readme_s_figures_are_on_the_page() -> None:

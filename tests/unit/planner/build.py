@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid5
 
-from bench.planners import contest
 from weir_contracts import (
     ActionState,
     Analysis,
@@ -41,7 +40,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 REQUIRED_PARAMETERS: dict[str, dict[str, Any]] = {
     "schedule": {"entries": [{"cron": "* * * * *", "parallelism": 2}]},
     "static": {"parallelism": 2},
-    "threshold": dict(contest.PARAMETERS["threshold"]),
+    "threshold": {"measure": "utilization", "up_above": 0.8, "down_below": 0.4},
 }
 """Parameters of the planners that have no defaults."""
 SPACE = UUID("11111111-2222-5333-8444-555555555555")

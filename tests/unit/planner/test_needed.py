@@ -1,6 +1,6 @@
 """The parts of a request that are sent to another process."""
 
-from bench.advance import observation
+from bench.cost import observation
 from tests.unit.planner.build import REQUIRED_PARAMETERS, policy, request
 from weir_contracts import PlanState
 from weir_sdk.installed import LARGE, ask, installed, needed

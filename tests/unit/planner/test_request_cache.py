@@ -3,7 +3,7 @@
 import pickle
 from datetime import timedelta
 
-from bench.advance import observation
+from bench.cost import observation
 from tests.unit.planner.build import NOON, analysis
 from weir_planner.request_cache import RequestCache, Samples
 

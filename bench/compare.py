@@ -4,8 +4,8 @@ under Weir, at a parallelism for the peak and at one for the mean, and under a r
 Then again, Weir next to the planners `keda-kafka` and `flink-autoscaler`, and next to itself with longer stabilization.
 
 Those of one round run at the same time, a job each, on the same records, so that whatever else the machine does is the
-same for all. The times of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization)
-, of Weir's policy (its defaults: 2 min of stabilization, 1 min of cooldown) and of both planners are shortened by the
+same for all. The times of the reactive rule (those of autoscaling/v2: 15 s, target 0.7, tolerance 0.1, 5 min of stabilization),
+of Weir's policy (its defaults: 2 min of stabilization, 1 min of cooldown) and of both planners are shortened by the
 replay's speed-up, except in `weir-30s` (30 s of stabilization) and `weir-default` (the policy's defaults as they are).
 The optimum knows the load and rescales for free; for each of Weir's policies there is also the one that keeps its stabilization.
 Before the ten minutes the two hours that came before them are played as a lead-in, in which every strategy settles.
@@ -27,17 +27,15 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from bench.contest import Contestant, Sample, sample_all
+from bench.contest import Contest, Contestant, Sample, sample_all
 from bench.results_file import RESULTS, earlier, log, write
+from bench.strategies import STATIC_UTILIZATION, Decide, Reactive, min_parallelism_for
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import TrialStack
 from weir_contracts import parse_policy
 from weir_replay.figure import Curve, Panel, nice_top, write_svg
 from weir_replay.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
-
-from .contest import Contest, Decide
-from .rules import STATIC_UTILIZATION, Reactive, min_parallelism_for
 
 TRACE = BUNDLED / "worldcup98_minutes.csv"
 LEAD_IN, FROM, UNTIL = "1998-06-15 11:10:00", "1998-06-15 13:10:00", "1998-06-15 21:10:00"
@@ -264,13 +262,11 @@ def main() -> int:
             write_svg(RESULTS / "compare.svg", "Ten minutes with two match surges", panels)
             figures |= found
         else:
-            figures[name] = {**found, "strategies": [_without_series(each) for each in found["strategies"]]}
+            for strategy in found["strategies"]:
+                del strategy["series"]
+            figures[name] = found
         log(f"written: {write('compare', 'make bench-compare', figures)}")
     return 0
-
-
-def _without_series(strategy: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in strategy.items() if name != "series"}
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Weir and common alternatives, on the same real job under the same recorded load."""
