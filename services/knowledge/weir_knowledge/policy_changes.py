@@ -39,7 +39,8 @@ class PlannerAway(Exception):
 class PlannerCatalogue:
     """`POST /v1/planners/validate` of the planner service. Without a `url` nothing is checked."""
 
-    def __init__(self, url: str | None, token: SecretStr | None = None, timeout_seconds: float = 3.0) -> None:
+    def __init__(self, url: str | None, token: SecretStr | None = None, timeout_seconds: float = 6.0) -> None:
+        """`timeout_seconds`: more than the 5 s that the planner service takes to check parameters."""
         self._url = url
         self._token = token
         self._timeout_seconds = timeout_seconds

@@ -12,11 +12,11 @@ from weir_runtime.settings import load
 from .adapters.http import Credentials, PlannerClient
 from .api import planner_router
 from .calls import Planners
-from .pool import Workers
 from .remote import Registrations, Remote
 from .request_cache import RequestCache
 from .service import Planner
 from .settings import PlannerSettings
+from .workers import Workers
 
 
 async def run(settings: PlannerSettings) -> int:

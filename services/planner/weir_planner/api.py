@@ -1,6 +1,6 @@
 """The planner's HTTP API: list, register and check planners, and plan without acting."""
 
-import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -16,15 +16,16 @@ from weir_contracts import (
     PlanRequest,
     bounded,
 )
-from weir_predictor import InvalidQuestion, NotYet, judged
+from weir_predictor import InvalidQuestion, NotYet
 from weir_runtime.access import Caller, Problem, invalid, requires
 from weir_runtime.bus import BusError, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.documents import Unreadable, read_json
 from weir_sdk.installed import Problem as InstallationProblem
 from weir_sdk.installed import installed, problems
+from weir_sdk.schemas import Problems
 
-from .calls import Planners, plan_for
+from .calls import Choice, Planners, plan_for
 from .documents import (
     ERRORS,
     NOT_JUDGED,
@@ -53,7 +54,7 @@ TRIAL_SECONDS = 5.0
 def planner_router(planners: Planners, clock: Clock) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["planners"], responses=ERRORS)
     _register(routes, planners)
-    _judge(routes)
+    _judge(routes, planners)
 
     @routes.get("/planners", summary="The planners and their parameters")
     async def list_planners(_caller: Reader) -> PlannerViews:
@@ -80,9 +81,7 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
     )
     async def validate(body: Choices, _caller: Reader) -> ChoiceProblems:
         _ready(planners)
-        found = await asyncio.to_thread(
-            lambda: [each for c in body.choices for each in planners.problems(c.name, c.parameters, c.field)]
-        )
+        found = await _problems(planners, [(each.field, each.name, each.parameters) for each in body.choices])
         return ChoiceProblems(problems=[ChoiceProblem(field=field, message=message) for field, message in found])
 
     # A trial must neither open the loop's circuits nor count as its failure.
@@ -95,16 +94,13 @@ def planner_router(planners: Planners, clock: Clock) -> APIRouter:
     )
     async def plan(request: PlanRequest, _caller: Reader) -> Plan:
         choice = request.policy.spec.planner
-        named = [("policy.spec.planner", choice.name, choice.parameters)]
+        named: list[Choice] = [("policy.spec.planner", choice.name, choice.parameters)]
         if choice.fallback is not None:
             named.append(("policy.spec.planner.fallback", choice.fallback.name, choice.fallback.parameters))
         for field in ("candidates", "shadows"):
             for i, each in enumerate(getattr(request.policy.spec, field)):
                 named.append((f"policy.spec.{field}.{i}", each.name, each.parameters))
-        wrong = await asyncio.to_thread(
-            lambda: [each for field, name, values in named for each in planners.problems(name, values, field)]
-        )
-        if wrong:
+        if wrong := await _problems(planners, named):
             raise invalid(InvalidDocument(wrong))
         return await plan_for(tried, request, clock, created_at=request.now)
 
@@ -170,7 +166,7 @@ def _register(routes: APIRouter, planners: Planners) -> None:
         return _answered(reply)
 
 
-def _judge(routes: APIRouter) -> None:
+def _judge(routes: APIRouter, planners: Planners) -> None:
     """Add the route that judges a proposal."""
 
     @routes.post(
@@ -185,15 +181,17 @@ def _judge(routes: APIRouter) -> None:
     )
     async def judge(body: Proposal, _caller: Reader) -> Judgement:
         try:
-            # A large graph takes a while; other requests are answered meanwhile.
-            return await asyncio.to_thread(
-                judged, body.analysis, body.parallelism, body.outcomes, horizon_seconds=body.horizon_seconds
+            return await planners.workers.judge(
+                body.analysis, body.parallelism, body.outcomes, horizon_seconds=body.horizon_seconds
             )
         except InvalidQuestion as wrong:
             raise Problem(422, str(wrong), errors=[(f"body.{wrong.field}", str(wrong))]) from None
         except NotYet as missing:
             sentence = f"{body.analysis.application} cannot be judged yet: {missing}"
             raise Problem(409, bounded(sentence, MAX_SENTENCE)) from None
+        except PlannerFailed as failure:
+            sentence = f"{body.analysis.application} was not judged: {failure.sentence}"
+            raise Problem(503, bounded(sentence, MAX_SENTENCE)) from None
 
 
 async def _has_unique_keys(request: Request) -> None:
@@ -202,6 +200,14 @@ async def _has_unique_keys(request: Request) -> None:
         read_json((await request.body()).decode())
     except Unreadable as error:
         raise Problem(422, f"the body {error}", errors=[("body", str(error))]) from None
+
+
+async def _problems(planners: Planners, choices: Sequence[Choice]) -> Problems:
+    """Return what is wrong with the planners of a policy; 503 if they were not checked."""
+    try:
+        return await planners.problems(choices)
+    except PlannerFailed as failure:
+        raise Problem(503, bounded(f"the planners were not checked: {failure.sentence}", MAX_SENTENCE)) from None
 
 
 def _ready(planners: Planners) -> None:

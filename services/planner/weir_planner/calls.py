@@ -9,16 +9,18 @@ import structlog
 
 from weir_contracts import NO_REPLY, Plan, PlanReply, PlanRequest, ScalingPolicy, bounded, fitted, one_line
 from weir_runtime.clock import Clock
-from weir_sdk import InvalidParameters
-from weir_sdk.installed import LARGE, installed, parse_parameters, problems
-from weir_sdk.schemas import Problems, parameter_problems
+from weir_sdk.installed import LARGE, installed, problems
+from weir_sdk.schemas import Problems
 
 from .core.candidates import ContenderRequest, best_of, for_planner, other_requests, own_request, planned
 from .core.decide import INVALID, precheck
 from .core.restarts import with_restart
-from .pool import Workers
 from .remote import Registrations, Remote
-from .telemetry import no_reply
+from .telemetry import PlannerFailed, no_reply
+from .workers import Workers
+
+Choice = tuple[str, str, Mapping[str, Any]]
+"""A planner as a policy names it: field of the policy, name, parameters."""
 
 SHADOWS_SHARE = 0.1
 """Of the interval: the time in which shadows have to reply, so that they delay a plan by no more."""
@@ -102,19 +104,27 @@ class Planners:
         broken = "".join(f"; {each}" for each in problems() if each.name == name)
         return f"there is no planner {name!r}; there are: {', '.join(self.names)}{broken}"
 
-    def problems(self, name: str, parameters: Mapping[str, Any], field: str) -> Problems:
-        """Return what is wrong with a policy's planner at `field`, as field and sentence."""
-        place = f"{field}.parameters"
+    async def problems(self, choices: Sequence[Choice]) -> Problems:
+        """Return what is wrong with the planners of a policy, as field and sentence; also that one does not check
+        its parameters in time. Raises `PlannerFailed` if no process was free."""
+        found = await asyncio.gather(*(self._problems(*choice) for choice in choices), return_exceptions=True)
+        wrong = [problem for each in found if not isinstance(each, BaseException) for problem in each]
+        if not wrong and (failures := [each for each in found if isinstance(each, BaseException)]):
+            raise failures[0]
+        return wrong
+
+    async def _problems(self, field: str, name: str, parameters: Mapping[str, Any]) -> Problems:
         registration = self.registrations.latest.get(name)
         if registration is None and name not in installed():
             return [(f"{field}.name", self._unknown(name))]
-        if registration is None:
-            try:
-                parse_parameters(name, parameters)
-            except InvalidParameters as error:
-                return [(f"{place}.{at}" if at else place, what) for at, what in error.problems]
-            return []
-        return parameter_problems(name, registration.description.parameters, parameters, place)
+        schema = None if registration is None else registration.description.parameters
+        place = f"{field}.parameters"
+        try:
+            return await self.workers.parameter_problems(name, schema, parameters, place)
+        except PlannerFailed as failure:
+            if failure.counts:
+                return [(place, failure.sentence)]
+            raise
 
 
 def reads_observations(planners: CallsPlanners, policy: ScalingPolicy) -> bool:

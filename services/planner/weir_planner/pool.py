@@ -1,15 +1,13 @@
-"""Call installed planners in processes, with a deadline per call: one that hangs, exhausts memory or ends its process
-costs its reply, never the loop.
+"""Call functions in processes, with a deadline per call: one that hangs, exhausts memory or ends its process costs its
+answer, never the loop.
 
-A planner that decides is called in a process that is spawned and kept. A candidate or shadow has a process for one call,
-forked from one without threads that has imported this module, and with it every planner; what it leaves there (threads,
-children, memory) ends with the call. No two processes share a socket, so a killed one blocks no other.
+A pool keeps processes that it has spawned, or forks one for each call from one without threads that has imported every
+planner; what such a call leaves there (threads, children, memory) ends with it. No two processes share a socket, so a
+killed one blocks no other.
 """
 
 import asyncio
 import gc
-import json
-import math
 import multiprocessing
 import os
 import pickle
@@ -17,46 +15,32 @@ import signal
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.process import BaseProcess
-from weakref import WeakValueDictionary
+from typing import Any
 
-import structlog
-from cachetools import LRUCache
-
-from weir_contracts import MAX_REPLY_BYTES, PlanReply, PlanRequest, one_line
-from weir_contracts.plan_state import parameters_id
+from weir_contracts import MAX_REPLY_BYTES
 from weir_runtime.loop import collect_seldom
-from weir_sdk import InvalidParameters
-from weir_sdk.installed import UnknownPlanner, ask, installed, needed, reads
+from weir_sdk.installed import installed
 
-from .core.breaker import Breaker
-from .core.candidates import ContenderRequest, for_planner
-from .core.decide import FAILED, INVALID, TIMEOUT
-from .telemetry import PlannerFailed, no_reply
-
+FORKED_FROM = f"{__package__}.workers"
+"""Module that has imported every planner, in the process that all others are forked from."""
 START_SECONDS = 60.0
-CALLS_WAITING = 4
-"""Encoded calls for each process that decides: the next one is sent before the last reply is read."""
-CANDIDATES, SHADOWS = 15, 8
-"""Processes for candidates and for shadows. One application may hold fewer, so that its planners that hang leave some to the
-others."""
-CANDIDATES_EACH, SHADOWS_EACH = 10, 5
-"""Maximum for one application: as many as a policy may have, so that none of them waits for another."""
-ALONGSIDE_PRIORITY = 5
+FORK_SECONDS = 5.0
+"""Time for a fork, some hundredths of a second, after which the process that it is forked from is replaced: it stands
+still."""
 ORPHAN_SECONDS = 1.0
 """Time after its deadline at which the kernel ends a call whose service was killed, also in code that never returns to
 Python."""
-CIRCUITS_KEPT = 10_000
 _LENGTH = struct.Struct("!I")
 """Before each call and each answer on the socket: its bytes."""
-STARTING = "the process that runs the candidates is still starting"
 
 Answer = tuple[str | None, str]
-"""A reply as JSON (code None), or code and sentence of why there is none."""
+"""What a call returns (code None), or code and sentence of why there is nothing."""
 
 
 class Ended(Exception):
@@ -87,7 +71,7 @@ class _Process:
             missing -= len(part)
         return b"".join(parts)
 
-    async def run(self, work: Callable[..., Answer], arguments: Sequence[str], timeout_seconds: float) -> Answer:
+    async def run(self, work: Callable[..., Answer], arguments: Sequence[Any], timeout_seconds: float) -> Answer:
         """Return the answer of `work`. Raises `Ended`, and `OSError` if what comes back is longer than an answer may be."""
         call = pickle.dumps((work, arguments, timeout_seconds))
         try:
@@ -119,17 +103,58 @@ class _Process:
             self._process.kill()
 
 
+class _Places:
+    """The processes of a pool as places, for which calls wait in the order in which they came.
+
+    Beyond its first place a holder has at most two for each that stays free: alone ten of fifteen, and while it has them
+    another three of the five that are left. So holders whose calls hang leave places to the others.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._held = Counter[str]()
+        self._line: dict[asyncio.Future[None], str | None] = {}
+
+    @asynccontextmanager
+    async def taken(self, holder: str | None) -> AsyncIterator[None]:
+        """Wait for a place and take it; without a holder any that is free."""
+        place = asyncio.get_running_loop().create_future()
+        self._line[place] = holder
+        self._hand_out()
+        try:
+            await place
+            yield
+        finally:
+            if place in self._line:  # cancelled before it had one
+                del self._line[place]
+            else:
+                self._free += 1
+                if holder is not None:
+                    self._held[holder] -= 1
+                    self._held += Counter()
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        for place, holder in list(self._line.items()):
+            if self._free == 0:
+                return
+            if place.done() or self._free <= (0 if holder is None else (self._held[holder] + 1) // 2):
+                continue
+            del self._line[place]
+            self._free -= 1
+            if holder is not None:
+                self._held[holder] += 1
+            place.set_result(None)
+
+
 class Pool:
     """Processes that run calls, one at a time each. A call that exceeds its deadline, is cancelled or ends its process
     costs this process; calls that wait keep their places."""
 
-    def __init__(self, processes: int, *, is_kept: bool = True, each: int | None = None, niceness: int = 0) -> None:
-        """`is_kept`: spawn processes and keep them; else fork one for each call. `each`: maximum for one holder at
-        a time."""
+    def __init__(self, processes: int, *, is_kept: bool = True, niceness: int = 0) -> None:
+        """`is_kept`: spawn processes and keep them; else fork one for each call."""
         self._count, self._is_kept, self._niceness = processes, is_kept, niceness
-        self._each = each or processes
-        self._free = asyncio.Semaphore(processes)
-        self._free_of = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._places = _Places(processes)
         self._running = set[_Process]()
         self._idle = list[_Process]()
         self._starting: asyncio.Task[None] | None = None
@@ -160,7 +185,7 @@ class Pool:
             )
         else:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload([__name__])
+            context.set_forkserver_preload([FORKED_FROM])
             made = context.Process(target=_serve, args=(theirs, self._niceness, 1), daemon=True)
         process = _Process(made, ours)
         self._running.add(process)
@@ -184,21 +209,20 @@ class Pool:
     async def run(
         self,
         work: Callable[..., Answer],
-        *arguments: str,
+        *arguments: Any,
         timeout_seconds: float,
         until: float | None = None,
-        holder: str = "",
+        holder: str | None = None,
     ) -> Answer:
         """Run `work(*arguments)`, which must not raise; the time starts when a process takes the call, and ends at `until`
-        at the latest, a time of the event loop.
+        at the latest, a time of the event loop. `holder`: on whose behalf, so that others get their share of the processes.
 
         Raises `TimeoutError`, `NoProcess` if the call did not begin, `Ended` if it ended its process, `OSError` if no
         process can be started.
         """
         process = None
-        free_of_holder = self._free_of.setdefault(holder, asyncio.Semaphore(self._each))
         try:
-            async with asyncio.timeout_at(until), free_of_holder, self._free:
+            async with asyncio.timeout_at(until), self._places.taken(holder):
                 process = await self._taken()
                 async with asyncio.timeout(timeout_seconds):
                     answer = await process.run(work, arguments, timeout_seconds)
@@ -232,11 +256,24 @@ class Pool:
 
 
 def _launch(process: BaseProcess, calls: socket.socket) -> None:
+    parent: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    watch = threading.Timer(FORK_SECONDS, _end_parent, [parent])
+    watch.daemon = True
+    if isinstance(process, ForkServerProcess) and parent is not None:
+        watch.start()
     with calls:
         try:
             process.start()
         except (OSError, EOFError):
             process.start()  # the process that it is forked from had just died: this makes another
+        finally:
+            watch.cancel()
+
+
+def _end_parent(pid: int) -> None:
+    """Kill the process that others are forked from, if it is still this one."""
+    if forkserver._forkserver._forkserver_pid == pid:  # type: ignore[attr-defined]
+        os.kill(pid, signal.SIGKILL)
 
 
 def _serve(calls: socket.socket, niceness: int, count: int = 0) -> None:
@@ -275,152 +312,3 @@ def _serve(calls: socket.socket, niceness: int, count: int = 0) -> None:
 def _exit_after(service: BaseProcess) -> None:
     service.join()
     os._exit(1)
-
-
-def _answer(planner: str, request: str, own: str = "") -> Answer:
-    """Call the planner in the process; `own`: the parameters and the memory of a candidate or shadow, as JSON."""
-    try:
-        question = PlanRequest.model_validate_json(request)
-        if own:
-            question = for_planner(question, planner, **json.loads(own))
-        reply = ask(question, planner).model_dump_json()
-    except (UnknownPlanner, InvalidParameters) as error:
-        return INVALID, str(error)
-    except BaseException as error:  # noqa: BLE001 - whatever a planner raises costs only its own reply
-        return FAILED, f"planner {planner} failed: {one_line(error)}"
-    if len(reply.encode()) > MAX_REPLY_BYTES:
-        return FAILED, f"planner {planner} failed: its reply has more than {MAX_REPLY_BYTES:,} bytes"
-    return None, reply
-
-
-class Workers:
-    """Processes for installed planners: those that decide, candidates and shadows. None of these can take the others'
-    processes."""
-
-    def __init__(self, count: int = 1) -> None:
-        """`count`: processes for planners that decide."""
-        self._deciding = Pool(count)
-        self._room = asyncio.Semaphore(count * CALLS_WAITING)
-        self._candidates = Pool(CANDIDATES, is_kept=False, each=CANDIDATES_EACH, niceness=ALONGSIDE_PRIORITY)
-        self._shadows = Pool(SHADOWS, is_kept=False, each=SHADOWS_EACH, niceness=ALONGSIDE_PRIORITY)
-        self._circuits: LRUCache[tuple[str, str, str], Breaker] = LRUCache(CIRCUITS_KEPT)
-        self._log = structlog.get_logger("planner")
-
-    async def start(self) -> None:
-        """Start the processes that decide; those of candidates and shadows start with the first of these."""
-        await self._deciding.start()
-
-    def looks_at(self, planner: str) -> frozenset[str]:
-        """Return which of a request's `LARGE` fields the planner may read."""
-        return reads(planner)
-
-    async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:
-        """Return the planner's reply, or a hold with the reason."""
-        try:
-            async with self._room:
-                question = _encoded(request, planner)
-                return await _reply(self._deciding, planner, question, timeout_seconds=timeout_seconds)
-        except PlannerFailed as failure:
-            if failure.code == FAILED:
-                self._log.warning("planner-failed", planner=planner, reason=failure.sentence)
-            return no_reply(planner, failure.code, failure.sentence)
-
-    async def ask_alongside(self, requests: Sequence[ContenderRequest], timeout_seconds: float) -> list[PlanReply]:
-        """Return the reply of each candidate, or of each shadow, or a hold with the reason; the time starts now."""
-        if not requests:
-            return []
-        pool = self._shadows if any(each.is_shadow for each in requests) else self._candidates
-        until = asyncio.get_running_loop().time() + timeout_seconds
-        try:
-            async with asyncio.timeout_at(until):
-                await pool.start()
-            # They differ in their parameters and memories: the request is encoded once.
-            widest = max((each.planner for each in requests), key=lambda name: len(reads(name)))
-            question = _encoded(requests[0].request, widest)
-        except OSError:
-            return [no_reply(each.planner, FAILED, STARTING, "starting", of_shadow=each.is_shadow) for each in requests]
-        except PlannerFailed as failure:
-            return [no_reply(each.planner, FAILED, failure.sentence, of_shadow=each.is_shadow) for each in requests]
-        calls = [self._ask_contender(pool, each, question, until, timeout_seconds) for each in requests]
-        return list(await asyncio.gather(*calls))
-
-    async def _ask_contender(
-        self, pool: Pool, call: ContenderRequest, question: str, until: float, timeout_seconds: float
-    ) -> PlanReply:
-        """Return a candidate's or a shadow's reply, or a hold with the reason. One that gives no reply five times in a
-        row about an application is not called about it for a while."""
-        name, parameters = call.planner, call.request.policy.spec.planner.parameters
-        application = call.request.application
-        key = application, call.label, parameters_id(parameters)
-        circuit, now = self._circuits.get(key, Breaker()), time.monotonic()
-        if (waits := circuit.waits_seconds(now, timeout_seconds)) > 0:
-            sentence = (
-                f"planner {name} is not called for another {waits:.0f} s after {circuit.failures} failures in a row, "
-                f"the last: {circuit.last_failure}"
-            )
-            return no_reply(name, FAILED, sentence, "circuit-open", of_shadow=call.is_shadow)
-        self._circuits[key] = circuit.called(now, timeout_seconds)
-        own = json.dumps({"parameters": parameters, "memory": call.request.memory})
-        try:
-            reply = await _reply(
-                pool, name, question, own, timeout_seconds=timeout_seconds, until=until, holder=application
-            )
-        except PlannerFailed as failure:
-            if failure.counts:
-                given = timeout_seconds if failure.code == TIMEOUT else math.inf
-                circuit = self._circuits.get(key, Breaker())
-                self._circuits[key] = circuit.failed(time.monotonic(), failure.sentence, given)
-            event = "shadow-failed" if call.is_shadow else "candidate-failed"
-            self._log.warning(event, planner=name, application=application, reason=failure.sentence)
-            return no_reply(name, failure.code, failure.sentence, of_shadow=call.is_shadow)
-        self._circuits[key] = Breaker()
-        return reply
-
-    def close(self) -> None:
-        """Kill the processes."""
-        for pool in (self._deciding, self._candidates, self._shadows):
-            pool.close()
-
-
-def _encoded(request: PlanRequest, planner: str) -> str:
-    """Return as JSON what the planner may read. Raises `PlannerFailed`."""
-    try:
-        return needed(request, planner).model_dump_json()
-    except ValueError as error:
-        raise PlannerFailed(
-            f"planner {planner} was not called: its request cannot be encoded: {one_line(error)}"
-        ) from None
-
-
-async def _reply(
-    pool: Pool,
-    planner: str,
-    *arguments: str,
-    timeout_seconds: float,
-    until: float | None = None,
-    holder: str = "",
-) -> PlanReply:
-    """Return the planner's reply. Raises `PlannerFailed`, also at `until`, a time of the event loop."""
-    try:
-        code, text = await pool.run(
-            _answer, planner, *arguments, timeout_seconds=timeout_seconds, until=until, holder=holder
-        )
-    except TimeoutError:
-        sentence = f"planner {planner} did not reply within {timeout_seconds:g} s"
-        raise PlannerFailed(sentence, code=TIMEOUT) from None
-    except NoProcess:
-        sentence = f"planner {planner} was not called: no process was free for {timeout_seconds:g} s"
-        raise PlannerFailed(sentence, counts=False) from None
-    except Ended:
-        raise PlannerFailed(f"planner {planner} ended its process") from None
-    except OSError as error:
-        raise PlannerFailed(f"planner {planner} failed: {one_line(error)}") from None
-    if code is not None:
-        raise PlannerFailed(text, code=code)
-    try:
-        return PlanReply.model_validate_json(text)
-    except ValueError:
-        raise PlannerFailed(f"planner {planner} failed: its reply cannot be read") from None
-
-
-installed()  # for the process that all others are forked from

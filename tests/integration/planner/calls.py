@@ -1,5 +1,6 @@
 """Calls for a pool, in a module that a new process imports at once."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,8 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+from weir_contracts import Analysis, Parallelism
+from weir_planner import workers
 from weir_planner.pool import Answer
+
+_answer, _judged = workers._answer, workers._judged
 
 
 def noted(path: str, what: str, seconds: str = "0") -> Answer:
@@ -51,3 +57,17 @@ def leaves_a_child(path: str, what: str) -> Answer:
 def ends_well(path: str, what: str) -> Answer:
     noted(path, what)
     os._exit(0)
+
+
+def hangs_by_memory(planner: str, question: str, own: str) -> Answer:
+    """As a candidate whose memory makes it hang."""
+    if json.loads(own)["memory"].get("hangs"):
+        time.sleep(600)
+    return _answer(planner, question, own)
+
+
+def hangs_while_judging(analysis: Analysis, parallelism: Parallelism, *rest: Any) -> Answer:
+    """As the work of a judgement, but hangs at a parallelism of 99."""
+    if 99 in parallelism.values():
+        time.sleep(600)
+    return _judged(analysis, parallelism, *rest)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.unit.planner.build import analysis, policy, request
 from weir_planner.calls import plan_for
-from weir_planner.pool import Workers
+from weir_planner.workers import Workers
 from weir_runtime.clock import SystemClock
 
 

@@ -14,6 +14,7 @@ from testbed.process import wait_until
 from tests.integration.planner.calls import (
     ends_well,
     exits,
+    hangs_by_memory,
     ignores_termination,
     is_killed,
     leaves_a_child,
@@ -23,7 +24,8 @@ from tests.integration.planner.calls import (
 from tests.unit.planner.build import analysis, policy, request
 from weir_contracts import PlanReply, PlanRequest
 from weir_planner.core.candidates import ContenderRequest
-from weir_planner.pool import Answer, Ended, NoProcess, Pool, Workers
+from weir_planner.pool import Answer, Ended, NoProcess, Pool
+from weir_planner.workers import Workers
 from weir_sdk.installed import ask
 
 
@@ -193,6 +195,32 @@ def test_the_process_that_all_are_forked_from_may_die(forking: Pool, tmp_path: P
     assert again == (None, "again")
 
 
+def test_the_process_that_all_are_forked_from_may_stand_still(
+    forking: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stopped from outside: the next call cannot begin. Soon another process is started, and a call is answered."""
+    monkeypatch.setattr("weir_planner.pool.FORK_SECONDS", 1.0)
+    notes = str(tmp_path / "notes")
+
+    async def calls() -> Answer:
+        worker = asyncio.create_task(forking.run(noted, notes, "first", "600", timeout_seconds=600.0))
+        await asyncio.to_thread(wait_until, Path(notes).exists, timeout_seconds=60, what="the call began")
+        parent = psutil.Process(notes_of(notes)["first"]).parent()
+        assert parent is not None and parent.pid != os.getpid()
+        worker.cancel()
+        parent.suspend()
+        until = asyncio.get_running_loop().time() + 0.3
+        with pytest.raises(NoProcess):
+            await forking.run(noted, notes, "never", timeout_seconds=0.3, until=until)
+        async with asyncio.timeout(60):
+            answer = await forking.run(noted, notes, "next", timeout_seconds=20.0)
+        assert not runs(parent.pid)
+        return answer
+
+    assert asyncio.run(calls()) == (None, "next")
+    assert list(notes_of(notes)) == ["first", "next"]
+
+
 # -- processes for one call -------------------------------------------------------------------------------------------
 
 
@@ -240,26 +268,65 @@ def test_a_call_that_found_no_free_process_is_told_from_one_that_was_late(forkin
     assert set(notes_of(notes)) == {"one", "two", "next"}
 
 
-def test_one_application_cannot_hold_every_process(tmp_path: Path) -> None:
-    """One application may hold one of two processes: its second call waits while the first hangs, another's is answered."""
-    notes, pool = str(tmp_path / "notes"), Pool(2, is_kept=False, each=1)
+def test_applications_whose_calls_hang_leave_processes_to_the_others(tmp_path: Path) -> None:
+    """Ten calls of one application hang, then ten of another, on fifteen processes: the ten calls of a third are answered
+    meanwhile. The first had ten processes: none of its calls waited for another."""
+    notes, pool = str(tmp_path / "notes"), Pool(15, is_kept=False)
 
-    async def calls() -> Answer:
+    def hanging(name: str) -> list[asyncio.Task[Answer]]:
+        calls = (pool.run(noted, notes, f"{name}{i}", "600", timeout_seconds=600.0, holder=name) for i in range(10))
+        return [asyncio.create_task(each) for each in calls]
+
+    async def calls() -> list[Answer]:
         await pool.start()
-        hanging = [
-            asyncio.create_task(pool.run(noted, notes, f"{i}", "600", timeout_seconds=600.0, holder="bad"))
-            for i in range(3)
-        ]
-        answer = await pool.run(noted, notes, "good", timeout_seconds=20.0, holder="good")
-        for each in hanging:
+        first = hanging("first")
+        await asyncio.to_thread(
+            wait_until, lambda: len(begun("first")) == 10, timeout_seconds=60, what="ten calls began"
+        )
+        second = hanging("second")
+        await asyncio.to_thread(wait_until, lambda: begun("second"), timeout_seconds=60, what="another one's began")
+        third = (pool.run(noted, notes, f"third{i}", timeout_seconds=20.0, holder="third") for i in range(10))
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(*third)
+        for each in [*first, *second]:
             each.cancel()
-        return answer
+        return answers
+
+    def begun(name: str) -> list[str]:
+        return [what for what in notes_of(notes) if what.startswith(name)] if Path(notes).exists() else []
 
     try:
-        assert asyncio.run(calls()) == (None, "good")
-        assert set(notes_of(notes)) <= {"0", "good"}
+        assert asyncio.run(calls()) == [(None, f"third{i}") for i in range(10)]
     finally:
         pool.close()
+
+
+def test_candidates_that_hung_leave_processes_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidates of four applications hang and hold all four processes. In the next cycle they hang again, but share
+    what one application may have: a fifth application's candidate replies."""
+    monkeypatch.setattr("weir_planner.workers.CANDIDATES", 4)
+    monkeypatch.setattr("weir_planner.workers._answer", hangs_by_memory)
+    workers = Workers(1)
+
+    def candidate(application: str, **memory: str) -> list[ContenderRequest]:
+        question = request(of={"arrivals": 2400, "the_policy": policy(f"shop/{application}")}, memory=memory)
+        return [ContenderRequest("rate", "rate", question)]
+
+    async def cycle(*others: list[ContenderRequest]) -> list[str]:
+        hanging = [candidate(f"hangs-{i}", hangs="yes") for i in range(4)]
+        replies = await asyncio.gather(*(workers.ask_alongside(each, 2.0) for each in [*hanging, *others]))
+        return [each.code for (each,) in replies]
+
+    async def cycles() -> tuple[list[str], list[str]]:
+        await workers._candidates.start()
+        return await cycle(), await cycle(candidate("sound"))
+
+    try:
+        first, second = asyncio.run(cycles())
+    finally:
+        workers.close()
+    assert first == ["planner-timeout"] * 4
+    assert second[-1] == "overloaded"
 
 
 def test_a_candidate_that_was_never_called_does_not_count_as_failing(
@@ -267,7 +334,7 @@ def test_a_candidate_that_was_never_called_does_not_count_as_failing(
 ) -> None:
     """Another application's candidate holds the only process. In six cycles the candidate is not called, with that as the
     sentence; in the seventh it replies: its circuit did not open."""
-    monkeypatch.setattr("weir_planner.pool.CANDIDATES", 1)
+    monkeypatch.setattr("weir_planner.workers.CANDIDATES", 1)
     workers, notes = Workers(1), str(tmp_path / "notes")
     candidate = ContenderRequest("rate", "rate", request(of={"arrivals": 2400}))
 

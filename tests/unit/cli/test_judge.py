@@ -12,12 +12,11 @@ import yaml
 from tests.unit.cli.test_command import PROJECT, weir
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
-from tests.unit.planner.shelf import FixedRegistrations
+from tests.unit.planner.shelf import FixedRegistrations, RequestsHere
 from weir_cli.client import Client
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.calls import Planners
-from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
@@ -36,7 +35,7 @@ class Servers:
         clock = FakeClock(NOON)
         remote = Remote(PlannerClient(LOOPBACK, reply_bytes=20_000), clock)
         app = application("Weir planner", "Of a test.")
-        app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock), remote), clock))
+        app.include_router(planner_router(Planners(RequestsHere(), FixedRegistrations(clock), remote), clock))
         self._planner = httpx.ASGITransport(app)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, outcome, plan, policy
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import analysis as known_well
-from tests.unit.planner.shelf import FixedRegistrations
+from tests.unit.planner.shelf import FixedRegistrations, RequestsHere
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, example
 from weir_knowledge.__main__ import api
 from weir_knowledge.applications_api import applications_router
@@ -19,7 +19,6 @@ from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.calls import Planners
-from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
@@ -62,7 +61,7 @@ async def inside(_host: str, _port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
-class Desk(Workers):
+class Desk(RequestsHere):
     """Planners called in this process."""
 
     async def ask(self, request: PlanRequest, planner: str, timeout_seconds: float) -> PlanReply:

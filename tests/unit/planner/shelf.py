@@ -1,7 +1,12 @@
-"""Registered planners without a bus."""
+"""Registered planners without a bus, and requests to the API without processes."""
+
+from collections.abc import Callable
+from typing import Any
 
 from weir_contracts import PlannerRegistration
+from weir_planner.pool import Answer, Pool
 from weir_planner.remote import Registrations
+from weir_planner.workers import Workers
 from weir_runtime.clock import FakeClock
 from weir_runtime.memory_bus import MemoryBus
 
@@ -23,3 +28,16 @@ class FixedRegistrations(Registrations):
 
     async def remove(self, name: str) -> None:
         self._kept = {other: kept for other, kept in self._kept.items() if other != name}
+
+
+class _Here(Pool):
+    async def run(self, work: Callable[..., Answer], *arguments: Any, **limits: Any) -> Answer:
+        return work(*arguments)
+
+
+class RequestsHere(Workers):
+    """Checks parameters and judges in this process."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self._requests = _Here(1)

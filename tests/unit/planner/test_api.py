@@ -7,12 +7,11 @@ import pytest
 
 from tests.unit.planner.build import NOON, analysis, policy, request
 from tests.unit.planner.plugin import LOOPBACK, Plugin, good, json_answer
-from tests.unit.planner.shelf import FixedRegistrations
+from tests.unit.planner.shelf import FixedRegistrations, RequestsHere
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.calls import Planners
 from weir_planner.core.breaker import FAILURES_TO_OPEN
-from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
@@ -26,7 +25,9 @@ async def test_trial_requests_do_not_open_the_loops_circuit() -> None:
     question = request(analysis(the_policy=policy(planner={"name": "mine"})))
     async with Plugin(lambda _: json_answer({"detail": "ill"}, 503)) as plugin:
         registration = plugin.registered("mine")
-        app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock, registration), remote), clock))
+        app.include_router(
+            planner_router(Planners(RequestsHere(), FixedRegistrations(clock, registration), remote), clock)
+        )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
             for _ in range(FAILURES_TO_OPEN):
                 answer = await http.post("/v1/plan", json=question.model_dump(mode="json"))
@@ -46,7 +47,7 @@ async def test_a_broken_package_is_listed_and_named_in_readiness(monkeypatch: py
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app, planners = (
         application("Weir planner", "Of a test."),
-        Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock)),
+        Planners(RequestsHere(), FixedRegistrations(clock), Remote(client, clock)),
     )
     app.include_router(planner_router(planners, clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as http:
@@ -74,7 +75,7 @@ async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app = application("Weir planner", "Of a test.")
     remote = Remote(client, clock)
-    app.include_router(planner_router(Planners(Workers(1), FixedRegistrations(clock), remote), clock))
+    app.include_router(planner_router(Planners(RequestsHere(), FixedRegistrations(clock), remote), clock))
     question = request(analysis()).model_dump(mode="json")
     inner = question["analysis"]
     for each in place[:-1]:
@@ -92,7 +93,7 @@ async def test_a_number_out_of_bounds_is_refused_with_its_field(place: tuple[str
 async def test_a_rate_next_to_nothing_is_answered() -> None:
     """1e-310 records/s is no rate: the planner holds as it does for an unknown rate, with that reason."""
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
-    app, workers = application("Weir planner", "Of a test."), Workers(1)
+    app, workers = application("Weir planner", "Of a test."), RequestsHere()
     app.include_router(planner_router(Planners(workers, FixedRegistrations(clock), Remote(client, clock)), clock))
     question = request(analysis()).model_dump(mode="json")
     question["analysis"]["operators"][1]["true_processing_rate"]["value"] = 1e-310

@@ -8,12 +8,11 @@ import pytest
 
 from tests.unit.planner.build import NOON, WORK, action, after, analysis, outcome
 from tests.unit.planner.plugin import LOOPBACK
-from tests.unit.planner.shelf import FixedRegistrations
+from tests.unit.planner.shelf import FixedRegistrations, RequestsHere
 from weir_contracts import Judgement
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.calls import Planners
-from weir_planner.pool import Workers
 from weir_planner.remote import Remote
 from weir_predictor import judged
 from weir_runtime.clock import FakeClock
@@ -26,7 +25,7 @@ PATH = "/v1/judge"
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     clock, client = FakeClock(NOON), PlannerClient(LOOPBACK, reply_bytes=20_000)
     app = application("Weir planner", "Of a test.", body_bytes=100_000)
-    planners = Planners(Workers(1), FixedRegistrations(clock), Remote(client, clock))
+    planners = Planners(RequestsHere(), FixedRegistrations(clock), Remote(client, clock))
     app.include_router(planner_router(planners, clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://planner") as found:
         yield found

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from structlog.testing import capture_logs
 
 from tests.unit.planner.build import APP, NOON, SOURCE, SPACE, WORK, action, after, analysis, outcome, policy, scale
+from tests.unit.planner.shelf import RequestsHere
 from weir_contracts import Analysis, DeadLetter, Observation, Plan, PlanReply, PlanRequest, derive_id
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANNERS, PLANS, Topic
 from weir_planner import service
-from weir_planner.pool import Workers
 from weir_planner.request_cache import RequestCache
 from weir_planner.service import GROUP, Planner
 from weir_runtime import messages
@@ -28,11 +28,11 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PARTITIONS = 4
 
 
-class InProcess(Workers):
+class InProcess(RequestsHere):
     """Replies at once and records its requests; `answer` may be another planner, or one that never returns."""
 
     def __init__(self) -> None:
-        super().__init__(1)
+        super().__init__()
         self.requests: list[PlanRequest] = []
         self.answer: Callable[[PlanRequest], PlanReply] = lambda request: ask(request, "rate")
 
@@ -47,7 +47,7 @@ class InProcess(Workers):
 class Replica:
     """A planner process."""
 
-    def __init__(self, cluster: "Cluster", workers: Workers) -> None:
+    def __init__(self, cluster: "Cluster", workers: InProcess) -> None:
         self.workers = workers
         self.stop = Stop()
         self.applications = RequestCache(30, 20)
@@ -68,7 +68,7 @@ class Cluster:
         self.workers = InProcess()
         self.replicas: list[Replica] = []
 
-    def replica(self, workers: Workers | None = None) -> Replica:
+    def replica(self, workers: InProcess | None = None) -> Replica:
         made = Replica(self, workers or self.workers)
         self.replicas.append(made)
         return made
