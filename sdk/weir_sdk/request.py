@@ -134,9 +134,14 @@ class Request(PlanRequest):
         except ValidationError:
             return memory()
 
+    @cached_property
+    def analyses(self) -> Mapping[str, OperatorAnalysis]:
+        """The analyses of the operators, by name."""
+        return {found.operator: found for found in self.analysis.operators}
+
     def analysed(self, name: str) -> OperatorAnalysis:
         """Return the analysis of an operator. Raises `MetricMissing` if there is none."""
-        found = self.analysis.operator(name)
+        found = self.analyses.get(name)
         if found is None:
             raise MetricMissing(f"nothing was analysed of {name}")
         return found
@@ -164,8 +169,13 @@ class Request(PlanRequest):
 
     def demand(self, name: str) -> float | None:
         """Records/s that would arrive at `name` if everything before it kept up; None: unknown."""
-        found = self.analysis.operator(name)
+        found = self.analyses.get(name)
         return None if found is None else found.target_input_rate.value
+
+    def busy(self, name: str) -> float | None:
+        """Share of the time in which the subtasks of `name` are busy; None: unknown."""
+        found = self.analyses.get(name)
+        return None if found is None else found.utilization.value
 
     def needed(self, value: float | Estimate | None, what: str, *, or_more: bool = False) -> float:
         """The value, if it is known; `or_more`: or its lower bound, which is enough to grow, and no plan shrinks on it. Raises

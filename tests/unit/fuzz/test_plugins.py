@@ -77,7 +77,7 @@ def planned(body: bytes) -> Plan:
     remote = Remote(Elsewhere(body), FakeClock(NOON))
     registration = Plugin().registered(url="http://planner.example.org")
     reply = asyncio.run(remote.ask(QUESTION, registration, 5.0))
-    plan = make_plan(QUESTION, reply, QUESTION.state, planner="mine", created_at=NOON)
+    plan = make_plan(QUESTION, reply, planner="mine", created_at=NOON)
     # As the bus carries it: nothing in it may keep a reader from reading.
     return Plan.model_validate_json(plan.model_dump_json())
 

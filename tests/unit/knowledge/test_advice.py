@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.knowledge.builders import at
 from tests.unit.planner.build import analysis, point, policy, request
-from weir_contracts import Analysis, Plan, PlanReply, PlanState
+from weir_contracts import Analysis, Plan, PlanReply
 from weir_knowledge.spend import Advice, advice_view, advised
 from weir_planner.core.decide import make_plan
 
@@ -24,7 +24,7 @@ def seen(cycle: int, work: int = 4, *, arrivals: float = 800.0, mode: str = "adv
 def planned(of: Analysis, wanted: int | None, proposed: int | None = None, **reply: Any) -> Plan:
     """The plan of an analysis: `work` at `wanted`, after guards have limited what was `proposed`; None: a hold."""
     told = PlanReply(kind="hold", **{**KEPT, **reply})
-    plan = make_plan(request(of, now=of.observed_at), told, PlanState(), planner="rate", created_at=of.observed_at)
+    plan = make_plan(request(of, now=of.observed_at), told, planner="rate", created_at=of.observed_at)
     if wanted is None:
         return plan
     vector = {**plan.current, "work": wanted}

@@ -21,6 +21,7 @@ from weir_contracts import (
     Parallelism,
     PlanReply,
     PlanRequest,
+    PlanState,
     Recommendation,
     RestartTimes,
     ScalingPolicy,
@@ -33,7 +34,6 @@ from weir_contracts import (
     within,
 )
 from weir_engines.flink.topology import health_of
-from weir_planner.core.guards import Context
 from weir_sdk.request import Request
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -292,14 +292,15 @@ def outcome(the_action: ActionState | None, *, at: datetime = NOON, **changes: A
     )
 
 
-def context(current: Mapping[str, int], **changes: Any) -> Context:
-    """Return the guards' context at noon; `spec` holds arguments of `policy()`."""
+def request_at(current: Mapping[str, int], **changes: Any) -> Request:
+    """Return a request at noon as the guards read it; `spec` holds arguments of `policy()`, other changes are of its
+    state."""
     the_policy = policy(**changes.pop("spec", {}))
     graph = changes.pop("graph", topology(tuple(current)))
     slots = changes.pop("slots", Slots(total=32, available=20))
     found = changes.pop("found", None) or analysis(work=current.get(WORK, 1), the_policy=the_policy, graph=graph)
     last_action = changes.pop("last_action", None)
-    plan_request = Request.model_construct(
+    return Request.model_construct(
         id=derive_id(found.id, "request"),
         application=found.application,
         now=changes.pop("now", NOON),
@@ -309,5 +310,5 @@ def context(current: Mapping[str, int], **changes: Any) -> Context:
         deployment=deployment(current, graph, slots=slots, **changes.pop("deployed", {})),
         outcomes=[] if last_action is None else [outcome(last_action)],
         quarantine=changes.pop("quarantine", []),
+        state=PlanState(**changes),
     )
-    return Context(plan_request, **changes)

@@ -7,14 +7,13 @@ import pytest
 
 from tests.unit.planner.build import (
     SOURCE,
-    Context,
     analysis,
-    context,
     deployment,
     operator,
     point,
     policy,
     request,
+    request_at,
     scale,
 )
 from weir_contracts import Edge, Operator, Parallelism, PlanReply, PlanRequest, Slots, Topology
@@ -111,9 +110,7 @@ def guarded(wanted: Parallelism, **spec: Any) -> Proposal:
     of = late(graph(), **spec)
     slots = of["deployment"].slots
     found = analysis(**of)
-    made: Context = context(
-        NOW, found=found, graph=graph(), slots=slots, spec={"bounds": {"min": 1, "max": 64}, **spec}
-    )
+    made = request_at(NOW, found=found, graph=graph(), slots=slots, spec={"bounds": {"min": 1, "max": 64}, **spec})
     return amend(scale(wanted), made)
 
 

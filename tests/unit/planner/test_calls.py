@@ -63,7 +63,7 @@ async def test_the_fallback_decides_and_the_plan_names_it(code: str) -> None:
     assert first is plan_request
     assert (name, second.memory, seconds, more_seconds) == ("rate", {}, 1.5, 1.5)
     assert second.policy.spec.planner.parameters == {"drain_seconds": 90}
-    plan = make_plan(plan_request, reply, plan_request.state, planner="mine", created_at=NOON)
+    plan = make_plan(plan_request, reply, planner="mine", created_at=NOON)
     assert (plan.kind, plan.planner, plan.state.memory) == ("scale", "mine", {"turn": 7})
     assert plan.evidence["answered_by"] == "rate"
 

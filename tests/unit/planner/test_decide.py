@@ -15,7 +15,6 @@ from tests.unit.planner.build import (
     action,
     after,
     analysis,
-    context,
     deployment,
     known,
     operator,
@@ -24,6 +23,7 @@ from tests.unit.planner.build import (
     policy,
     recommendation,
     request,
+    request_at,
     scale,
 )
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
@@ -39,7 +39,8 @@ def plan_of(plan_request: PlanRequest) -> PlanReply:
 
 
 def made(reply: PlanReply, plan_request: PlanRequest, state: PlanState | None = None) -> Plan:
-    return make_plan(plan_request, reply, state or PlanState(), planner="rate", created_at=plan_request.now)
+    plan_request = plan_request.model_copy(update={"state": state or PlanState()})
+    return make_plan(plan_request, reply, planner="rate", created_at=plan_request.now)
 
 
 def test_a_plan_records_its_inputs() -> None:
@@ -169,7 +170,7 @@ def test_a_window_longer_than_the_stored_recommendations_is_still_covered() -> N
     spec: dict[str, Any] = {"behavior": {"scaleDown": {"stabilization": "30m"}, "cooldown": "0s"}}
     found = analysis(work=4, arrivals=300, per_subtask=1000, seen=[point(1, 900)])
     proposal = amend(
-        scale({SOURCE: 1, WORK: 1}), context({SOURCE: 1, WORK: 4}, spec=spec, recommendations=kept, found=found)
+        scale({SOURCE: 1, WORK: 1}), request_at({SOURCE: 1, WORK: 4}, spec=spec, recommendations=kept, found=found)
     )
     assert proposal.vector == {SOURCE: 1, WORK: 2}
 

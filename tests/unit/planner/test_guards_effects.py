@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.planner.build import SOURCE, WORK, after, analysis, context, known, operator, point, topology
+from tests.unit.planner.build import SOURCE, WORK, after, analysis, known, operator, point, request_at, topology
 from tests.unit.planner.test_guards import NOW, behavior, guards, passed, seen_busy
 from weir_contracts import Analysis, OperatorAnalysis, Parallelism, Run, Symptom
 from weir_planner.core.guards import Proposal, effects
@@ -32,7 +32,7 @@ def symptom(code: Any, name: str | None = None, **numbers: float) -> Symptom:
 )
 def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str, Any], reason: str) -> None:
     """A recovering application keeps its parallelism; it may still grow."""
-    given_ = context(NOW, found=seen_busy().model_copy(update=changes))
+    given_ = request_at(NOW, found=seen_busy().model_copy(update=changes))
     proposal = passed({SOURCE: 1, WORK: 2}, given_)
     assert (proposal.vector, proposal.code) == (None, "scale-down-gate")
     assert reason in proposal.sentence
@@ -50,17 +50,17 @@ def test_nothing_goes_down_in_a_restore_a_warm_up_or_a_backlog(changes: dict[str
 )
 def test_what_is_well_may_go_down(changes: dict[str, Any]) -> None:
     """A few seconds of lag are measurement delay; the planner judges an unknown lag."""
-    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=seen_busy().model_copy(update=changes)))
+    proposal = passed({SOURCE: 1, WORK: 2}, request_at(NOW, found=seen_busy().model_copy(update=changes)))
     assert proposal.vector == {SOURCE: 1, WORK: 2}
 
 
 def test_going_down_ends_where_the_target_would_be_passed() -> None:
     """4 subtasks of 1,000/s get 2,400/s: 2 would be 120 % busy, 3 are 80 %; a target of 0.7 keeps all 4."""
     found = analysis(work=4, arrivals=2400.0, per_subtask=1000.0, seen=[point(4, 4000)])
-    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, found=found))
+    proposal = passed({SOURCE: 1, WORK: 2}, request_at(NOW, found=found))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
     assert "work at 2 would be above 100% of its capacity" in [a.because for a in proposal.amendments]
-    narrow = context(NOW, found=found, spec={"objective": {"utilization": 0.7}})
+    narrow = request_at(NOW, found=found, spec={"objective": {"utilization": 0.7}})
     assert (passed({SOURCE: 1, WORK: 3}, narrow).vector, passed({SOURCE: 1, WORK: 3}, narrow).code) == (
         None,
         "scale-down-gate",
@@ -86,22 +86,22 @@ def measured_at_eight() -> OperatorAnalysis:
 
 
 def wanting(work: int, found: Analysis) -> Proposal:
-    return Proposal(context(NOW, found=found), {SOURCE: 1, WORK: work}, "wanted", "the planner wants it")
+    return Proposal(request_at(NOW, found=found), {SOURCE: 1, WORK: work}, "wanted", "the planner wants it")
 
 
 def test_measured_contention_counts_for_fewer_subtasks() -> None:
     """4 do 2,000/s and 2 did 1,500/s, so 1,200/s fit on 2; in proportion to 4 they would not."""
     found = analysis(work=4, arrivals=1200.0, per_subtask=500.0, seen=[point(4, 2000), point(2, 1500)])
-    assert passed({SOURCE: 1, WORK: 2}, context(NOW, found=found)).vector == {SOURCE: 1, WORK: 2}
+    assert passed({SOURCE: 1, WORK: 2}, request_at(NOW, found=found)).vector == {SOURCE: 1, WORK: 2}
 
 
 def test_cooldown_follows_a_restart_of_any_cause() -> None:
     """The run is 20 of 60 s old without an action: a rebalance or a crash."""
     found = seen_busy().model_copy(update={"run": Run(attempt=2, running_since=after(-20))})
-    proposal = passed({SOURCE: 1, WORK: 2}, context(NOW, spec=behavior(cooldown="60s"), found=found))
+    proposal = passed({SOURCE: 1, WORK: 2}, request_at(NOW, spec=behavior(cooldown="60s"), found=found))
     assert (proposal.vector, proposal.code) == (None, "cooldown")
     assert "another 40 s after a restart" in proposal.sentence
-    later = context(NOW, spec=behavior(cooldown="60s"), found=found, now=after(40))
+    later = request_at(NOW, spec=behavior(cooldown="60s"), found=found, now=after(40))
     assert passed({SOURCE: 1, WORK: 2}, later).vector == {SOURCE: 1, WORK: 2}
 
 
@@ -117,7 +117,7 @@ def uneven(skew: float, busy: float, target: float = 1500.0) -> Analysis:
 
 def test_a_hot_key_is_reported_and_not_scaled() -> None:
     """One subtask does 2.5 times the mean of 40 %: evenly spread, 4 would do 2,000/s, so more do not help."""
-    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(2.5, 0.4)))
+    proposal = passed({SOURCE: 1, WORK: 8}, request_at(NOW, found=uneven(2.5, 0.4)))
     assert (proposal.vector, proposal.code) == (None, "hot-key")
     assert [(i.operator, i.code, i.wanted, i.limit) for i in proposal.infeasible] == [(WORK, "hot-key", 8.0, 4.0)]
     assert "more than 4 subtasks do not relieve a hot key" in proposal.infeasible[0].because
@@ -125,8 +125,8 @@ def test_a_hot_key_is_reported_and_not_scaled() -> None:
 
 def test_an_uneven_operator_grows_as_far_as_an_even_load_needs() -> None:
     """With 2,400/s an even load needs 6 at 80 %. Skew explained by key groups does not limit growth."""
-    assert passed({SOURCE: 1, WORK: 12}, context(NOW, found=uneven(2.5, 0.4, 2400.0))).vector == {SOURCE: 1, WORK: 6}
-    assert passed({SOURCE: 1, WORK: 8}, context(NOW, found=uneven(1.6, 0.6))).vector == {SOURCE: 1, WORK: 8}
+    assert passed({SOURCE: 1, WORK: 12}, request_at(NOW, found=uneven(2.5, 0.4, 2400.0))).vector == {SOURCE: 1, WORK: 6}
+    assert passed({SOURCE: 1, WORK: 8}, request_at(NOW, found=uneven(1.6, 0.6))).vector == {SOURCE: 1, WORK: 8}
 
 
 def test_a_hot_key_that_does_not_fill_its_subtask_leaves_room_to_grow() -> None:
@@ -141,15 +141,15 @@ def test_a_hot_key_that_does_not_fill_its_subtask_leaves_room_to_grow() -> None:
         return analysis(work=14, operators=[operator(SOURCE, 1, 1e5, 2380.0), hot], symptoms=seen)
 
     spec = {"bounds": {"max": 64}}
-    proposal = passed({SOURCE: 1, WORK: 40}, context({SOURCE: 1, WORK: 14}, found=found(2400.0), spec=spec))
+    proposal = passed({SOURCE: 1, WORK: 40}, request_at({SOURCE: 1, WORK: 14}, found=found(2400.0), spec=spec))
     assert proposal.vector == {SOURCE: 1, WORK: 15}
     assert "more than 15 subtasks do not relieve a hot key" in proposal.infeasible[0].because
-    hopeless = passed({SOURCE: 1, WORK: 40}, context({SOURCE: 1, WORK: 14}, found=found(4100.0), spec=spec))
+    hopeless = passed({SOURCE: 1, WORK: 40}, request_at({SOURCE: 1, WORK: 14}, found=found(4100.0), spec=spec))
     assert (hopeless.vector, hopeless.code, hopeless.infeasible[0].limit) == (None, "hot-key", 14)
 
 
 def bound(sink_busy: float, held_back: float) -> dict[str, Any]:
-    """Return a context in which `work` waits for the sink for a share of its time."""
+    """Return a request in which `work` waits for the sink for a share of its time."""
     current = {SOURCE: 1, WORK: 2, SINK: 2}
     graph = topology(CHAIN)
     operators = [
@@ -163,7 +163,7 @@ def bound(sink_busy: float, held_back: float) -> dict[str, Any]:
 def test_what_waits_for_a_full_operator_behind_it_is_not_scaled() -> None:
     """The sink is full and may not grow: work would only wait with more subtasks."""
     spec = {"bounds": {"max": 12, "operators": {SINK: {"max": 2}}}}
-    proposal = passed({SOURCE: 1, WORK: 4, SINK: 6}, context(**bound(1.0, 0.4), spec=spec))
+    proposal = passed({SOURCE: 1, WORK: 4, SINK: 6}, request_at(**bound(1.0, 0.4), spec=spec))
     assert (proposal.vector, proposal.code) == (None, "downstream-bound")
     assert "work waits for sink, which is saturated and does not grow" in proposal.sentence
     assert [(i.operator, i.code) for i in proposal.infeasible] == [(WORK, "downstream-bound")]
@@ -181,7 +181,7 @@ def test_what_waits_for_a_full_operator_behind_it_is_not_scaled() -> None:
 )
 def test_growth_that_helps_passes(sink: dict[str, Any], wanted: Parallelism) -> None:
     """Only an operator that certainly waits is held."""
-    assert passed(wanted, context(**sink)).vector == wanted
+    assert passed(wanted, request_at(**sink)).vector == wanted
 
 
 # -- small changes -----------------------------------------------------------------------------------------------------
@@ -197,10 +197,10 @@ def loaded(arrivals: float) -> Analysis:
 def test_a_small_change_is_not_worth_a_restart() -> None:
     """From 11 to 10 or 12 is less than 10 %; to 9 is more."""
     for p in (10, 12):
-        proposal = passed({SOURCE: 1, WORK: p}, context(MANY, found=loaded(700.0)))
+        proposal = passed({SOURCE: 1, WORK: p}, request_at(MANY, found=loaded(700.0)))
         assert (proposal.vector, proposal.code) == (None, "dead-band")
     assert "work would change by 9%, within the tolerance of 10%" in proposal.sentence
-    assert passed({SOURCE: 1, WORK: 9}, context(MANY, found=loaded(700.0))).vector == {SOURCE: 1, WORK: 9}
+    assert passed({SOURCE: 1, WORK: 9}, request_at(MANY, found=loaded(700.0))).vector == {SOURCE: 1, WORK: 9}
 
 
 def test_needed_growth_is_no_small_change() -> None:
@@ -208,7 +208,7 @@ def test_needed_growth_is_no_small_change() -> None:
     backlogged = loaded(700.0).model_copy(update={"lag_seconds": known(20.0)})
     unknown_demand = analysis(work=11, operators=[operator(SOURCE, 1, 1e5, 700.0), operator(WORK, 11, None, None)])
     for found in (loaded(1060.0), backlogged, unknown_demand):
-        assert passed({SOURCE: 1, WORK: 12}, context(MANY, found=found)).vector == {SOURCE: 1, WORK: 12}
+        assert passed({SOURCE: 1, WORK: 12}, request_at(MANY, found=found)).vector == {SOURCE: 1, WORK: 12}
 
 
 def test_from_one_to_two_is_no_small_change() -> None:
@@ -216,14 +216,14 @@ def test_from_one_to_two_is_no_small_change() -> None:
     spec = {"behavior": {"tolerance": 0.5, "scaleDown": {"stabilization": "0s"}, "cooldown": "0s"}}
     one = {SOURCE: 1, WORK: 1}
     quiet = analysis(work=1, arrivals=100.0, per_subtask=500.0)
-    assert passed({SOURCE: 1, WORK: 2}, context(one, spec=spec, found=quiet)).vector == {SOURCE: 1, WORK: 2}
+    assert passed({SOURCE: 1, WORK: 2}, request_at(one, spec=spec, found=quiet)).vector == {SOURCE: 1, WORK: 2}
 
 
 def test_small_changes_ride_along_with_a_large_one() -> None:
     """The restart happens anyway; likewise with a change that the bounds require."""
     large = {SOURCE: 3, WORK: 12}
-    assert passed(large, context(MANY, found=loaded(700.0))).vector == large
+    assert passed(large, request_at(MANY, found=loaded(700.0))).vector == large
     spec = {"bounds": {"min": 1, "max": 12, "operators": {SOURCE: {"min": 2}}}}
-    proposal = passed({SOURCE: 1, WORK: 12}, context(MANY, found=loaded(700.0), spec=spec))
+    proposal = passed({SOURCE: 1, WORK: 12}, request_at(MANY, found=loaded(700.0), spec=spec))
     assert proposal.vector == {SOURCE: 2, WORK: 12}
     assert "dead-band" not in guards(proposal)

@@ -14,14 +14,14 @@ from tests.unit.planner.build import (
     action,
     after,
     analysis,
-    context,
     outcome,
     point,
     request,
+    request_at,
     scale,
 )
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
-from weir_contracts import CapacityPoint, Parallelism, PastAction, PlanState
+from weir_contracts import CapacityPoint, Parallelism, PastAction
 from weir_planner.core.decide import make_plan
 from weir_planner.core.guards.times import MAX_ACTIONS, MAX_ENTRIES, past_actions
 
@@ -44,27 +44,27 @@ THREE = [past_action(-3000, 1, 2), past_action(-2000, 2, 3), past_action(-1000, 
 def test_no_more_actions_than_the_policy_allows_in_an_hour() -> None:
     """Three were taken: with 3 allowed the next waits until the first is an hour old, in 600 s; with 5 it passes."""
     wanted = {SOURCE: 1, WORK: 6}
-    proposal = passed(wanted, context(NOW, spec=limited(3), actions=THREE))
+    proposal = passed(wanted, request_at(NOW, spec=limited(3), actions=THREE))
     assert (proposal.vector, proposal.code) == (None, "action-budget")
     assert "the next one in 600 s" in proposal.sentence
-    assert passed(wanted, context(NOW, spec=limited(5), actions=THREE)).vector == wanted
-    later = context(NOW, spec=limited(3), actions=THREE, now=after(600))
+    assert passed(wanted, request_at(NOW, spec=limited(5), actions=THREE)).vector == wanted
+    later = request_at(NOW, spec=limited(3), actions=THREE, now=after(600))
     assert passed(wanted, later).vector == wanted
 
 
 def test_the_last_action_of_the_hour_is_kept_for_growth() -> None:
     """3 of 4 actions were taken: shrinking waits, growing does not. A limit of one allows both."""
-    given_ = context(NOW, spec=limited(4), actions=THREE, found=seen_busy())
+    given_ = request_at(NOW, spec=limited(4), actions=THREE, found=seen_busy())
     assert passed({SOURCE: 1, WORK: 3}, given_).code == "action-budget"
     assert passed({SOURCE: 1, WORK: 6}, given_).vector == {SOURCE: 1, WORK: 6}
-    single = context(NOW, spec=limited(1), found=seen_busy())
+    single = request_at(NOW, spec=limited(1), found=seen_busy())
     assert passed({SOURCE: 1, WORK: 3}, single).vector == {SOURCE: 1, WORK: 3}
 
 
 def test_what_is_out_of_bounds_needs_no_action_left() -> None:
     """12 run and 8 are allowed."""
     spec = {**limited(3), "bounds": {"max": 8}}
-    proposal = passed({SOURCE: 1, WORK: 12}, context({SOURCE: 1, WORK: 12}, spec=spec, actions=THREE))
+    proposal = passed({SOURCE: 1, WORK: 12}, request_at({SOURCE: 1, WORK: 12}, spec=spec, actions=THREE))
     assert proposal.vector == {SOURCE: 1, WORK: 8}
 
 
@@ -73,7 +73,7 @@ SWING = [past_action(-1500, 2, 4), past_action(-900, 4, 2), past_action(-100, 2,
 
 def test_what_swings_is_held_longer() -> None:
     """Up, down and up again within half an hour: no scale-down for ten minutes after the last. Growth goes on."""
-    given_ = context(NOW, actions=SWING, found=seen_busy())
+    given_ = request_at(NOW, actions=SWING, found=seen_busy())
     proposal = passed({SOURCE: 1, WORK: 2}, given_)
     assert (proposal.vector, proposal.code) == (None, "reversal")
     assert "another 500 s" in proposal.sentence
@@ -101,7 +101,7 @@ def test_what_swings_is_held_longer() -> None:
 )
 def test_what_does_not_swing_is_not(actions: Sequence[PastAction], now: float) -> None:
     """Following a load is no reversal."""
-    proposal = passed({SOURCE: 1, WORK: 3}, context(NOW, actions=actions, found=seen_busy(), now=after(now)))
+    proposal = passed({SOURCE: 1, WORK: 3}, request_at(NOW, actions=actions, found=seen_busy(), now=after(now)))
     assert proposal.vector == {SOURCE: 1, WORK: 3}
 
 
@@ -120,11 +120,11 @@ def full(*measurements: CapacityPoint) -> Any:
 def test_growth_without_effect_is_not_repeated_for_ten_minutes() -> None:
     """2 subtasks did 1,000 records/s and 4 do 1,050, both saturated: no growth for ten minutes, then once more."""
     found = full(measured(2, 1000, -300), measured(4, 1050, -20))
-    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=found))
+    proposal = passed({SOURCE: 1, WORK: 8}, request_at(NOW, actions=GREW, found=found))
     assert (proposal.vector, proposal.code) == (None, "ineffective-growth")
     assert "work does 1,050 records/s with 4 and did 1,000 with 2: no growth for another 400 s" in proposal.sentence
     assert [(i.operator, i.code, i.limit) for i in proposal.infeasible] == [(WORK, "ineffective-growth", 4.0)]
-    again = context(NOW, actions=GREW, found=found, now=after(400))
+    again = request_at(NOW, actions=GREW, found=found, now=after(400))
     assert passed({SOURCE: 1, WORK: 8}, again).vector == {SOURCE: 1, WORK: 8}
 
 
@@ -142,7 +142,7 @@ def test_growth_without_effect_is_not_repeated_for_ten_minutes() -> None:
 )
 def test_growth_that_may_have_helped_is_not_held_against_it(measurements: Sequence[CapacityPoint]) -> None:
     """Only measurements before and after the growth, both under overload, count."""
-    proposal = passed({SOURCE: 1, WORK: 8}, context(NOW, actions=GREW, found=full(*measurements)))
+    proposal = passed({SOURCE: 1, WORK: 8}, request_at(NOW, actions=GREW, found=full(*measurements)))
     assert proposal.vector == {SOURCE: 1, WORK: 8}
 
 
@@ -176,9 +176,9 @@ def test_a_plan_passes_actions_to_the_next() -> None:
     """A replica that takes over continues with them; a hold passes them on too."""
     done = action(before={SOURCE: 1, WORK: 2}, wanted=NOW, requested_at=after(-50))
     plan_request = request(analysis(work=4), outcomes=[outcome(done)])
-    plan = make_plan(plan_request, scale({SOURCE: 1, WORK: 6}), PlanState(), planner="rate", created_at=NOON)
+    plan = make_plan(plan_request, scale({SOURCE: 1, WORK: 6}), planner="rate", created_at=NOON)
     assert [a.after for a in plan.state.actions] == [{WORK: 4}]
-    later = make_plan(request(analysis(work=4)), scale(NOW), plan.state, planner="rate", created_at=NOON)
+    later = make_plan(request(analysis(work=4), state=plan.state), scale(NOW), planner="rate", created_at=NOON)
     assert later.kind == "hold"
     assert later.state.actions == plan.state.actions
-    assert "reversal" not in guards(passed({SOURCE: 1, WORK: 3}, context(NOW, actions=plan.state.actions)))
+    assert "reversal" not in guards(passed({SOURCE: 1, WORK: 3}, request_at(NOW, actions=plan.state.actions)))

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.planner.build import SOURCE, WORK, analysis, context, point, policy, scale
+from tests.unit.planner.build import SOURCE, WORK, analysis, point, policy, request_at, scale
 from tests.unit.planner.forecasts import forecast, rising
 from tests.unit.planner.test_guards import behavior
-from weir_planner.core.guards import Context, Proposal
+from weir_planner.core.guards import Proposal
 from weir_planner.core.guards.effects import will_be_needed
+from weir_sdk.request import Request
 
 NOW = {SOURCE: 1, WORK: 4}
 LESS = {SOURCE: 1, WORK: 2}
@@ -16,7 +17,7 @@ LESS = {SOURCE: 1, WORK: 2}
 
 def given_(
     course: Any = None, *, restart_seconds: float = 10.0, spec: dict[str, Any] | None = None, **of: Any
-) -> Context:
+) -> Request:
     """800 records/s at 4 subtasks of 500/s, and the forecast."""
     forecasts = [] if course is None else [course]
     the_policy = policy(**(spec or {}))
@@ -29,13 +30,13 @@ def given_(
         forecasts=forecasts,
         **of,
     )
-    return context(NOW, found=found, spec=spec or {})
+    return request_at(NOW, found=found, spec=spec or {})
 
 
-def guarded(wanted: dict[str, int], the_context: Context) -> Proposal:
+def guarded(wanted: dict[str, int], the_request: Request) -> Proposal:
     """Only this guard: another would hold for another reason."""
     reply = scale(wanted)
-    return will_be_needed(Proposal(the_context, reply.parallelism, reply.code, reply.sentence))
+    return will_be_needed(Proposal(the_request, reply.parallelism, reply.code, reply.sentence))
 
 
 def test_what_a_peak_needs_again_soon_is_kept() -> None:
@@ -57,7 +58,7 @@ def test_as_much_is_given_back_as_the_peak_does_not_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "the_context"),
+    ("what", "the_request"),
     [
         ("there is no forecast", given_()),
         ("the upper bound fits in two subtasks", given_(forecast(rising(800, 60), above=1.1))),
@@ -72,9 +73,9 @@ def test_as_much_is_given_back_as_the_peak_does_not_need() -> None:
         ),
     ],
 )
-def test_it_goes_where(what: str, the_context: Context) -> None:
+def test_it_goes_where(what: str, the_request: Request) -> None:
     """A shrink is only refused for a peak that is believed, is too high, and comes before the shrink has paid."""
-    assert guarded(LESS, the_context).vector == LESS, what
+    assert guarded(LESS, the_request).vector == LESS, what
 
 
 def test_the_dearer_a_restart_the_longer_it_waits() -> None:

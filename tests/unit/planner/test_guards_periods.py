@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.unit.planner.build import SOURCE, WORK, context
+from tests.unit.planner.build import SOURCE, WORK, request_at
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
 from weir_contracts import ExcludedPeriod
 from weir_planner.core.guards.times import ends_at
@@ -35,20 +35,20 @@ def quiet(**fields: object) -> dict[str, object]:
 def test_nothing_moves_in_an_excluded_period_and_everything_after_it() -> None:
     """It is noon in UTC and in the period; in Tokyo it is nine hours later and out of it."""
     for wanted in ({SOURCE: 1, WORK: 6}, {SOURCE: 1, WORK: 3}):
-        proposal = passed(wanted, context(NOW, spec=quiet(), found=seen_busy()))
+        proposal = passed(wanted, request_at(NOW, spec=quiet(), found=seen_busy()))
         assert (proposal.vector, proposal.code) == (None, "excluded-period")
         assert "until 2026-01-01 13:00 UTC" in proposal.sentence
-        assert passed(wanted, context(NOW, spec=quiet(timeZone="Asia/Tokyo"), found=seen_busy())).vector == wanted
+        assert passed(wanted, request_at(NOW, spec=quiet(timeZone="Asia/Tokyo"), found=seen_busy())).vector == wanted
 
 
 def test_only_the_directions_it_names_are_excluded() -> None:
     """Down is: the source keeps its 3, work still grows."""
-    given_ = context({SOURCE: 3, WORK: 4}, spec=quiet(directions=["down"]))
+    given_ = request_at({SOURCE: 3, WORK: 4}, spec=quiet(directions=["down"]))
     proposal = passed({SOURCE: 1, WORK: 6}, given_)
     assert proposal.vector == {SOURCE: 3, WORK: 6}
     assert guards(proposal) == ["excluded-period"]
     assert (
-        passed({SOURCE: 3, WORK: 2}, context({SOURCE: 3, WORK: 4}, spec=quiet(directions=["up"]))).code
+        passed({SOURCE: 3, WORK: 2}, request_at({SOURCE: 3, WORK: 4}, spec=quiet(directions=["up"]))).code
         != "excluded-period"
     )
 
@@ -56,7 +56,7 @@ def test_only_the_directions_it_names_are_excluded() -> None:
 def test_what_is_out_of_bounds_is_brought_in_all_the_same() -> None:
     """12 run and 8 are allowed."""
     spec = {**quiet(), "bounds": {"max": 8}}
-    assert passed({SOURCE: 1, WORK: 12}, context({SOURCE: 1, WORK: 12}, spec=spec)).vector == {SOURCE: 1, WORK: 8}
+    assert passed({SOURCE: 1, WORK: 12}, request_at({SOURCE: 1, WORK: 12}, spec=spec)).vector == {SOURCE: 1, WORK: 8}
 
 
 def test_a_night_lasts_past_midnight() -> None:

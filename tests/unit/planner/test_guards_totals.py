@@ -6,9 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from tests.unit.planner.build import NOON, SOURCE, WORK, analysis, context, deployment, policy, request, scale, topology
+from tests.unit.planner.build import (
+    NOON,
+    SOURCE,
+    WORK,
+    analysis,
+    deployment,
+    policy,
+    request,
+    request_at,
+    scale,
+    topology,
+)
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
-from weir_contracts import Parallelism, PlanReply, PlanState, Slots
+from weir_contracts import Parallelism, PlanReply, Slots
 from weir_planner.core.decide import make_plan
 from weir_planner.core.guards import Proposal, amend
 from weir_planner.core.guards.proposal import cut, raised, subtasks
@@ -20,21 +31,21 @@ PER_SLOT = {"cpu": 0.5, "memory": "2Gi"}
 def test_the_total_leaves_as_much_growth_as_fits() -> None:
     """10 subtasks in total: 1 and 12 become 1 and 9, reported as infeasible; what fits is not changed."""
     spec = {"bounds": {"max": 12, "total": {"max": 10}}}
-    proposal = passed({SOURCE: 1, WORK: 12}, context(NOW, spec=spec))
+    proposal = passed({SOURCE: 1, WORK: 12}, request_at(NOW, spec=spec))
     assert proposal.vector == {SOURCE: 1, WORK: 9}
     assert guards(proposal) == ["total-bounds"]
     assert proposal.amendments[0].because == "13 subtasks exceed the policy's total of 10"
     assert [(i.code, i.wanted, i.limit) for i in proposal.infeasible] == [("total-bounds", 13.0, 10.0)]
-    assert passed({SOURCE: 1, WORK: 9}, context(NOW, spec=spec)).amendments == ()
+    assert passed({SOURCE: 1, WORK: 9}, request_at(NOW, spec=spec)).amendments == ()
 
 
 def test_growth_is_cut_evenly_and_what_runs_is_kept() -> None:
     """4 and 4 run, 6 and 12 are proposed, 12 are allowed: both get 2 more. With all 12 in use neither grows."""
     spec = {"bounds": {"max": 12, "total": {"max": 12}}}
     current = {SOURCE: 4, WORK: 4}
-    proposal = Proposal(context(current, spec=spec), {SOURCE: 6, WORK: 12}, "overloaded", "more arrives")
+    proposal = Proposal(request_at(current, spec=spec), {SOURCE: 6, WORK: 12}, "overloaded", "more arrives")
     assert total_bounds(proposal).vector == {SOURCE: 6, WORK: 6}
-    full = passed({SOURCE: 4, WORK: 9}, context({SOURCE: 4, WORK: 8}, spec=spec))
+    full = passed({SOURCE: 4, WORK: 9}, request_at({SOURCE: 4, WORK: 8}, spec=spec))
     assert (full.vector, full.code) == (None, "total-bounds")
 
 
@@ -42,14 +53,14 @@ def test_what_another_guard_keeps_counts_for_the_total() -> None:
     """The source should give 4 subtasks to `work`; while it may not go down, `work` cannot grow either."""
     spec: dict[str, Any] = {"bounds": {"max": 12, "total": {"max": 10}}}
     spec["behavior"] = {"scaleDown": {"stabilization": "60s"}, "cooldown": "0s"}
-    proposal = passed({SOURCE: 2, WORK: 8}, context({SOURCE: 6, WORK: 4}, spec=spec))
+    proposal = passed({SOURCE: 2, WORK: 8}, request_at({SOURCE: 6, WORK: 4}, spec=spec))
     assert (proposal.vector, guards(proposal)) == (None, ["stabilisation", "total-bounds", "no-change"])
 
 
 def test_the_total_has_a_minimum() -> None:
     """At least 4 in total: 1 and 1 become 1 and 3, the busiest operator keeps more; 1 and 3 pass."""
     spec = {"bounds": {"max": 12, "total": {"min": 4}}}
-    given_ = context(NOW, spec=spec, found=seen_busy())
+    given_ = request_at(NOW, spec=spec, found=seen_busy())
     proposal = passed({SOURCE: 1, WORK: 1}, given_)
     assert proposal.vector == {SOURCE: 1, WORK: 3}
     assert "total-bounds" in guards(proposal)
@@ -59,7 +70,7 @@ def test_the_total_has_a_minimum() -> None:
 def test_what_the_totals_maximum_cuts_stays_above_its_minimum() -> None:
     """Exactly 4 in total: cut from 4 and 1, the source of one partition falls to 1, so `work` grows."""
     spec = {"bounds": {"max": 12, "total": {"min": 4, "max": 4}}}
-    given_ = context({SOURCE: 2, WORK: 2}, spec=spec, graph=topology(partitions=1), found=seen_busy())
+    given_ = request_at({SOURCE: 2, WORK: 2}, spec=spec, graph=topology(partitions=1), found=seen_busy())
     proposal = passed({SOURCE: 4, WORK: 1}, given_)
     assert proposal.vector is None or subtasks(proposal.vector) == 4
 
@@ -67,12 +78,12 @@ def test_what_the_totals_maximum_cuts_stays_above_its_minimum() -> None:
 def test_the_budget_counts_slots_cpu_and_memory() -> None:
     """6 slots, or what 3 cores or 12 GiB pay for at half a core and 2 GiB each; 7 are within 4 cores and 14 GiB."""
     for parts in ({"slots": 6}, {"cpu": 3.4, "perSlot": PER_SLOT}, {"memory": "13Gi", "perSlot": PER_SLOT}):
-        proposal = passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": parts}))
+        proposal = passed({SOURCE: 1, WORK: 7}, request_at(NOW, spec={"budget": parts}))
         assert proposal.vector == {SOURCE: 1, WORK: 6}
         assert guards(proposal) == ["budget"]
     assert "exceed the 6 of the budget's memory" in proposal.amendments[0].because
     plenty = {"cpu": 4, "memory": "14Gi", "perSlot": PER_SLOT}
-    assert passed({SOURCE: 1, WORK: 7}, context(NOW, spec={"budget": plenty})).amendments == ()
+    assert passed({SOURCE: 1, WORK: 7}, request_at(NOW, spec={"budget": plenty})).amendments == ()
 
 
 def plan(current: Parallelism, reply: PlanReply, **spec: Any) -> Any:
@@ -82,7 +93,7 @@ def plan(current: Parallelism, reply: PlanReply, **spec: Any) -> Any:
     found = analysis(
         work=current[WORK], the_policy=the_policy, graph=graph, deployment=deployment(current, graph), arrivals=700.0
     )
-    return make_plan(request(found), reply, PlanState(), planner="rate", created_at=NOON)
+    return make_plan(request(found), reply, planner="rate", created_at=NOON)
 
 
 HOLD = PlanReply(kind="hold", code="objective-held", sentence="all is well")
@@ -115,7 +126,7 @@ def test_fewer_than_the_total_demands_are_brought_up() -> None:
 def test_a_budget_that_cannot_be_met_takes_what_it_can() -> None:
     """The bounds require 3 of `work`, the budget pays for 2 slots: bounds win, the budget is infeasible."""
     spec = {"bounds": {"operators": {WORK: {"min": 3}}}, "budget": {"slots": 2}}
-    proposal = amend(scale({SOURCE: 3, WORK: 9}), context(NOW, spec=spec, slots=Slots(total=9, available=9)))
+    proposal = amend(scale({SOURCE: 3, WORK: 9}), request_at(NOW, spec=spec, slots=Slots(total=9, available=9)))
     assert proposal.vector is not None and proposal.vector[WORK] == 3
     assert [i.code for i in proposal.infeasible] == ["budget"]
 

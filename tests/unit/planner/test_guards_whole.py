@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from tests.unit.planner.build import SOURCE, WORK, context, scale, topology
+from tests.unit.planner.build import SOURCE, WORK, request_at, scale, topology
 from weir_contracts import Parallelism, Slots
 from weir_planner.core.guards import Proposal, amend
 
@@ -22,7 +22,7 @@ def spec(slots: int = 1, **changes: Any) -> dict[str, Any]:
 
 def passed(wanted: Parallelism, current: Parallelism | None = None, **given_: Any) -> Proposal:
     now = current or NOW
-    return amend(scale(wanted), context(now, slots=Slots(total=4, available=0), **given_))
+    return amend(scale(wanted), request_at(now, slots=Slots(total=4, available=0), **given_))
 
 
 def test_all_operators_get_one_parallelism() -> None:
@@ -68,7 +68,7 @@ def test_key_groups_bound_it() -> None:
 def test_another_drivers_vectors_are_not_changed() -> None:
     """Only scaling by pods gives every operator one parallelism."""
     assert passed({SOURCE: 4, WORK: 6}, current={SOURCE: 4, WORK: 4}).vector is None  # no slot is free
-    assert amend(scale({SOURCE: 1, WORK: 6}), context({SOURCE: 1, WORK: 4})).vector == {SOURCE: 1, WORK: 6}
+    assert amend(scale({SOURCE: 1, WORK: 6}), request_at({SOURCE: 1, WORK: 4})).vector == {SOURCE: 1, WORK: 6}
 
 
 @examples(20)

@@ -80,7 +80,8 @@ def asked(**changes: Any) -> PlanRequest:
 
 def planned(asked_for: PlanRequest, reply: PlanReply | None = None, **state: Any) -> Plan:
     hold = PlanReply(kind="hold", code="objective-held", sentence="all is well")
-    made = make_plan(asked_for, reply or hold, PlanState(**state), planner="rate", created_at=NOON)
+    asked_for = asked_for.model_copy(update={"state": PlanState(**state)})
+    made = make_plan(asked_for, reply or hold, planner="rate", created_at=NOON)
     return with_restart(made, asked_for)
 
 

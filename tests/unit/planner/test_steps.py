@@ -10,20 +10,21 @@ from tests.unit.planner.build import (
     WORK,
     after,
     analysis,
-    context,
     deployment,
     known,
     operator,
     point,
     policy,
     request,
+    request_at,
     scale,
     topology,
 )
 from weir_contracts import PastAction, PlanRequest, Symptom
 from weir_planner.core.decide import plan_offline
-from weir_planner.core.guards import Context, Proposal, amend
+from weir_planner.core.guards import Proposal, amend
 from weir_sdk.installed import ask
+from weir_sdk.request import Request
 
 REQUESTS = Path(__file__).parents[2] / "golden" / "plans"
 
@@ -39,7 +40,7 @@ def test_a_source_grows_over_the_next_step_and_does_not_shrink_below_its_load(na
     assert "useful-parallelism" not in [amendment.guard for amendment in plan.amendments]
 
 
-def at(subtasks: int, arriving: float, *, rate: float | None = 600.0, **of: Any) -> Context:
+def at(subtasks: int, arriving: float, *, rate: float | None = 600.0, **of: Any) -> Request:
     """Return a source of 12 partitions with `subtasks` of them, at which `rate` records/s are possible."""
     spec = of.pop("spec", {})
     busy = None if rate is None else min(1.0, arriving / rate)
@@ -61,10 +62,10 @@ def at(subtasks: int, arriving: float, *, rate: float | None = 600.0, **of: Any)
         the_policy=policy(**spec),
         symptoms=of.pop("symptoms", []),
     )
-    return context(now, found=found, spec=spec, **of)
+    return request_at(now, found=found, spec=spec, **of)
 
 
-def passed(source: int, given_: Context) -> Proposal:
+def passed(source: int, given_: Request) -> Proposal:
     """Return a proposed size of the source after all guards."""
     return amend(scale({SOURCE: source, WORK: 1}), given_)
 
@@ -115,7 +116,7 @@ def test_a_shrink_by_busy_time_counts_the_step() -> None:
     source = operator(SOURCE, 12, None, 660.0, utilization=known(0.55), capacities=seen)
     now = {SOURCE: 12, WORK: 1}
     found = analysis(arrivals=660.0, operators=[source, operator(WORK, 1, 1e5, 660.0)], deployment=deployment(now))
-    assert size(passed(8, context(now, found=found))) is None
+    assert size(passed(8, request_at(now, found=found))) is None
 
 
 def test_a_policys_short_step_gets_over_the_step_in_several() -> None:
@@ -130,7 +131,8 @@ def test_a_step_that_adds_nothing_is_no_external_limit() -> None:
     grown = PastAction(id=request().id, at=after(-60), before={SOURCE: 6}, after={SOURCE: 8})
     points = [point(6, 600.0).model_copy(update={"measured_at": after(-120)}), point(8, 590.0)]
     given_ = at(8, 640, source={}, actions=[grown])
-    given_.operators[SOURCE] = given_.operators[SOURCE].model_copy(update={"capacities": points})
+    operators = [given_.analyses[SOURCE].model_copy(update={"capacities": points})]
+    given_ = given_.model_copy(update={"analysis": given_.analysis.model_copy(update={"operators": operators})})
     proposal = passed(12, given_)
     assert (size(proposal), proposal.infeasible) == (12, ())
 

@@ -105,9 +105,9 @@ def planned(
     call: ContenderRequest, reply: PlanReply, *, created_at: datetime, planning_seconds: float | None = None
 ) -> Plan:
     """Return the plan of one contender after the guards."""
-    request, planner = call.request, call.planner
-    state = request.state.model_copy(update={"memory": request.memory, "planner": planner})
-    return make_plan(request, reply, state, planner=planner, created_at=created_at, planning_seconds=planning_seconds)
+    return make_plan(
+        call.request, reply, planner=call.planner, created_at=created_at, planning_seconds=planning_seconds
+    )
 
 
 def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]) -> Plan:

@@ -1,7 +1,6 @@
 """Turn a request and a planner's reply into a plan. Pure: the same request gives the same plan, down to its id."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,8 +28,8 @@ from weir_predictor import Assumptions, Compared, compare
 from weir_sdk.installed import ask, planner_of
 from weir_sdk.request import Request
 
-from .guards import Context, Proposal, amend
-from .guards.proposal import MAX_UTILIZATION, allowed
+from .guards import Proposal, amend
+from .guards.proposal import MAX_UTILIZATION, allowed, known_in_part
 from .guards.times import past_actions
 from .input_outage import prevents_scale_down, usual_arrivals
 from .recommendations import condensed, gathered, max_kept
@@ -76,8 +75,7 @@ def plan_offline(request: PlanRequest, planner: str | None = None) -> Plan:
     if reply is None:
         request = Request.of(request)  # planner and guards read it once
         reply = ask(request, name)
-    state = request.state.model_copy(update={"memory": request.memory, "planner": name})
-    return make_plan(request, reply, state, planner=name, created_at=request.now)
+    return make_plan(request, reply, planner=name, created_at=request.now)
 
 
 def coverage_problem(reply: PlanReply, request: PlanRequest) -> str | None:
@@ -96,7 +94,6 @@ def coverage_problem(reply: PlanReply, request: PlanRequest) -> str | None:
 def make_plan(
     request: PlanRequest,
     reply: PlanReply,
-    state: PlanState,
     *,
     planner: str,
     created_at: datetime,
@@ -106,13 +103,11 @@ def make_plan(
     if (problem := coverage_problem(reply, request)) is not None:
         reply = _hold(INVALID_REPLY, f"the planner's reply {problem}")
     reply = _into_limits(reply, request)
-    arrivals = usual_arrivals(state.arrivals, request.analysis, request.now)
-    recommendations = _recommendations(request, reply, state, arrivals)
-    actions = past_actions(state.actions, request.outcomes, request.now)
+    state = _state(request, reply, planner)
     if reply.parallelism is None or request.topology is None or request.deployment is None:
         proposal, predicted = None, None
     else:
-        proposal = amend(reply, Context(Request.of(request), recommendations, arrivals, actions))
+        proposal = amend(reply, Request.of(request).model_copy(update={"state": state}))
         predicted = _predicted(reply, proposal, planner)
         proposal = _worth_it(reply, proposal, predicted)
     spec, deployment, approved = request.policy.spec, request.deployment, proposal.vector if proposal else None
@@ -142,18 +137,27 @@ def make_plan(
         alternatives=reply.alternatives,
         amendments=list(proposal.amendments) if proposal else [],
         planning_seconds=planning_seconds,
-        # All of it was validated.
-        state=state.model_copy(
-            update={
-                "recommendations": recommendations,
-                "memory": _memory(reply, state, planner),
-                "planner": planner,
-                "arrivals": arrivals,
-                "actions": actions,
-                "contenders": [],
-                "courses": [],
-            }
-        ),
+        state=state,
+    )
+
+
+def _state(request: PlanRequest, reply: PlanReply, planner: str) -> PlanState:
+    """Return the state for the next plan, by which this cycle's guards decide, too."""
+    before = request.state
+    arrivals = usual_arrivals(before.arrivals, request.analysis, request.now)
+    # A memory is kept over cycles in which its planner was not called or failed.
+    keeps = not reply.memory and reply.code in NO_OPINION
+    # All of it was validated.
+    return before.model_copy(
+        update={
+            "recommendations": _recommendations(request, reply, arrivals),
+            "memory": request.memory if keeps else reply.memory,
+            "planner": planner,
+            "arrivals": arrivals,
+            "actions": past_actions(before.actions, request.outcomes, request.now),
+            "contenders": [],
+            "courses": [],
+        }
     )
 
 
@@ -170,7 +174,7 @@ def _predicted(reply: PlanReply, proposal: Proposal, planner: str) -> Compared |
     """Predict holding and a vector that the guards have changed; None if they have not."""
     if proposal.vector is None or proposal.vector == reply.parallelism:
         return None
-    request = proposal.context.request
+    request = proposal.request
     try:
         assumptions = _given_assumptions(request, planner)
     except ValidationError:
@@ -195,10 +199,10 @@ def assumptions_of(request: PlanRequest, planner: str) -> Assumptions:
 
 def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) -> Proposal:
     """Hold if the guards have left so little growth that its restart gains nothing."""
-    current = proposal.context.current
+    current = proposal.current
     if predicted is None or proposal.vector is None or reply.code in ("out-of-bounds", "saturated", "before-the-peak"):
         return proposal
-    if len(proposal.context.movable) < len(current):
+    if len(proposal.movable) < len(current):
         return proposal  # the policy requires another vector, whatever that gains
     grows = all(p >= current[name] for name, p in proposal.vector.items())
     # The busiest operator gains something, and needs it.
@@ -213,10 +217,9 @@ def _worth_it(reply: PlanReply, proposal: Proposal, predicted: Compared | None) 
 def _sentence(reply: PlanReply, proposal: Proposal | None, predicted: Compared | None) -> str:
     if proposal is None:
         return reply.sentence
-    context, bound = proposal.context, None
-    if any(p > context.current.get(name, p) for name, p in proposal.wanted.items()):
-        bound = context.known_in_part
-    text = _reason(reply, proposal, predicted)
+    text, current = _reason(reply, proposal, predicted), proposal.current
+    grows = any(p > current.get(name, p) for name, p in proposal.wanted.items())
+    bound = known_in_part(proposal.request) if grows else None
     return text if bound is None else f"{text}; {bound}"
 
 
@@ -227,7 +230,7 @@ def _reason(reply: PlanReply, proposal: Proposal, predicted: Compared | None) ->
     """
     if proposal.vector is None or proposal.vector == reply.parallelism or reply.parallelism is None:
         return proposal.sentence
-    current, approved, proposed = proposal.context.current, proposal.vector, reply.parallelism
+    current, approved, proposed = proposal.current, proposal.vector, reply.parallelism
     differ = {name: p for name, p in proposed.items() if approved.get(name) != p}
     other = str(*differ.values()) if len(differ) == 1 else sizes(differ, 30)
     cause = proposal.sentence.removeprefix(f"{changes(current, proposed)}: ").partition("; ")[0]
@@ -265,9 +268,7 @@ def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
     )
 
 
-def _recommendations(
-    request: PlanRequest, reply: PlanReply, state: PlanState, arrivals: UsualArrivals | None
-) -> list[Recommendation]:
+def _recommendations(request: PlanRequest, reply: PlanReply, arrivals: UsualArrivals | None) -> list[Recommendation]:
     """Return the recommendations in the longer stabilisation window and the last one before it, which shows coverage."""
     behavior, deployment = request.policy.spec.behavior, request.deployment
     recommended: Parallelism | None = reply.parallelism
@@ -282,15 +283,8 @@ def _recommendations(
         return []
     since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
     latest = Recommendation(at=request.now, parallelism=recommended)
-    kept = gathered(latest, state.recommendations, since)
+    kept = gathered(latest, request.state.recommendations, since)
     return condensed(kept, max_kept(recommended, MAX_RECOMMENDATIONS))
-
-
-def _memory(reply: PlanReply, state: PlanState, planner: str) -> dict[str, Any]:
-    """Return the planner's memory, kept over cycles in which it was not called or failed."""
-    if not reply.memory and reply.code in NO_OPINION and state.planner == planner:
-        return state.memory
-    return reply.memory
 
 
 def _hold(code: str, sentence: str) -> PlanReply:

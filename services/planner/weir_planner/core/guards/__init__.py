@@ -4,6 +4,7 @@ amendment has a reason."""
 from collections.abc import Callable, Mapping
 
 from weir_contracts import PlanReply
+from weir_sdk.request import Request
 
 from .effects import (
     dead_band,
@@ -14,7 +15,7 @@ from .effects import (
     upstream_bound,
     will_be_needed,
 )
-from .proposal import Context, Proposal
+from .proposal import Proposal
 from .sizes import bounds, saturated_stays, step_limits, sustained_rate, useful_parallelism
 from .times import (
     action_budget,
@@ -30,7 +31,7 @@ from .times import (
 )
 from .totals import budget, one_parallelism, slots_available, total_bounds
 
-__all__ = ["GUARDS", "Context", "Proposal", "amend"]
+__all__ = ["GUARDS", "Proposal", "amend"]
 
 GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "one-in-flight": one_in_flight,
@@ -63,9 +64,9 @@ GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
 """By name, in the order in which they are applied."""
 
 
-def amend(reply: PlanReply, context: Context) -> Proposal:
-    """Return the planner's reply after all guards. A hold passes: guards never turn one into an action."""
-    proposal = Proposal(context, reply.parallelism, reply.code, reply.sentence, (), tuple(reply.infeasible))
+def amend(reply: PlanReply, request: Request) -> Proposal:
+    """Return the planner's reply to a request after all guards. A hold passes: guards never turn one into an action."""
+    proposal = Proposal(request, reply.parallelism, reply.code, reply.sentence, (), tuple(reply.infeasible))
     for guard in GUARDS.values():
         if proposal.vector is None:
             break

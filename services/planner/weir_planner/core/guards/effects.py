@@ -15,8 +15,21 @@ from weir_contracts import (
     short_name,
 )
 from weir_predictor import coming, has_believed, loads_of, restart_of, seconds_until_capacity
+from weir_sdk.request import Request
 
-from .proposal import MAX_UTILIZATION, REMEMBERED, SATURATED, Context, Proposal, above_capacity
+from .proposal import (
+    MAX_UTILIZATION,
+    REMEMBERED,
+    SATURATED,
+    Proposal,
+    above_capacity,
+    backlogged_seconds,
+    has_backlog,
+    known_in_part,
+    lag_seconds,
+    last_growth,
+    load,
+)
 from .sizes import TARGET_UTILIZATION
 
 HOT = 2.0
@@ -39,11 +52,11 @@ LOOKS = 60
 def scale_down_gate(proposal: Proposal) -> Proposal:
     """Prevent scale-down during a restore, a warm-up or a backlog, where lag is unknown, and below what the target
     utilization needs."""
-    context, down = proposal.context, proposal.moves[1]
-    reason = _not_now(context) if down else None
+    request, down = proposal.request, proposal.moves[1]
+    reason = _not_now(request) if down else None
     if reason is not None:
         return proposal.kept("scale-down-gate", f"no scale-down of {names(down)} while {reason}", down)
-    objective = context.spec.objective
+    objective = request.policy.spec.objective
     # Lag grows slowly beyond capacity; a latency needs room for the queues themselves.
     limit = objective.utilization or (MAX_UTILIZATION if objective.max_lag is None else 1.0)
     vector, reasons = dict(proposal.wanted), []
@@ -51,13 +64,13 @@ def scale_down_gate(proposal: Proposal) -> Proposal:
         needed = _needed(name, limit, proposal)
         if needed is not None and vector[name] < needed:
             reasons.append(above_capacity(name, vector[name], limit))
-            vector[name] = min(needed, context.current[name])
+            vector[name] = min(needed, proposal.current[name])
     return proposal.changed("scale-down-gate", listed(reasons, MAX_SENTENCE, "; "), vector)
 
 
-def _not_now(context: Context) -> str | None:
+def _not_now(request: Request) -> str | None:
     """Return why the application needs everything it has now."""
-    found = context.analysis
+    found = request.analysis
     if found.status != "running" or found.has("restarting"):
         return "it restarts"
     # Without `warm_up_seconds` the symptom means a window that never fills: an idle application would never shrink.
@@ -65,31 +78,41 @@ def _not_now(context: Context) -> str | None:
         return "it warms up"
     if found.has("catching-up") or found.has("stalled"):
         return "it has a backlog"
-    waiting, part = context.waiting_seconds, context.known_in_part
-    if waiting is not None and waiting > context.backlogged_seconds:
+    waiting, part = _waiting_seconds(request), known_in_part(request)
+    if waiting is not None and waiting > backlogged_seconds(request):
         return f"its backlog is {waiting:.0f} s old"
     if part is not None or waiting is not None:
         return part
     # A service whose CPU alone is known counts no records: nothing could ever show that none wait.
-    counts = any(context.counts_records(name) for name in context.topology.sources)
+    counts = any(request.policy.counts_records(name, request.topology.sources) for name in request.topology.sources)
     return "its lag is unknown" if counts else None
+
+
+def _waiting_seconds(request: Request) -> float | None:
+    """Return the lag or latency that is known, or its lower bound, that of the objective first; 0 if nothing waits. None:
+    unknown."""
+    found = request.analysis
+    for seconds in (lag_seconds(request), found.lag_seconds.proven, found.expected_latency_seconds.proven):
+        if seconds is not None:
+            return seconds
+    return 0.0 if found.lag_records.value == 0 else None
 
 
 def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
     """Return the smallest parallelism with a utilization of at most `limit`; None if the proposal suffices or that is
     unknown."""
-    context = proposal.context
-    load, wanted = context.load(name), proposal.wanted[name]
-    even, shares = context.topology.even_subtasks, context.topology.work_shares(name)
-    if load is not None and load * even(name, context.current[name]) / even(name, wanted) <= limit:
+    request = proposal.request
+    used, wanted = load(request, name), proposal.wanted[name]
+    even, shares = request.topology.even_subtasks, request.topology.work_shares(name)
+    if used is not None and used * even(name, proposal.current[name]) / even(name, wanted) <= limit:
         return None  # fewer subtasks do at least as much each: no curve is needed
-    curve, demand = context.curve(name), context.demand(name)
+    curve, demand = request.model[0].curves.get(name), request.demand(name)
     if curve is not None and demand is not None:
-        return curve.needed(demand / limit) or context.current[name]
-    busy, found = context.busy.get(name), context.operators.get(name)
+        return curve.needed(demand / limit) or proposal.current[name]
+    busy, found = request.busy(name), request.analyses.get(name)
     if busy is None or found is None:
         return None
-    return parallelism_for(max(1.0, busy * found.parallelism / limit), shares) or context.current[name]
+    return parallelism_for(max(1.0, busy * found.parallelism / limit), shares) or proposal.current[name]
 
 
 class _Peak(NamedTuple):
@@ -103,11 +126,11 @@ class _Peak(NamedTuple):
 def will_be_needed(proposal: Proposal) -> Proposal:
     """Prevent scale-down below what a forecast peak may need, if growing back would come before the shrink has paid for its
     restarts."""
-    context, down = proposal.context, proposal.moves[1]
-    hold_seconds = context.spec.behavior.scale_down.forecast_hold.total_seconds()
-    if not down or hold_seconds <= 0 or not has_believed(context.analysis):
+    request, down = proposal.request, proposal.moves[1]
+    hold_seconds = request.policy.spec.behavior.scale_down.forecast_hold.total_seconds()
+    if not down or hold_seconds <= 0 or not has_believed(request.analysis):
         return proposal
-    pays, takes = _pays_after(context, proposal.wanted)
+    pays, takes = _pays_after(request, proposal.wanted)
     if pays is None:
         return proposal
     within = min(pays, hold_seconds)
@@ -121,8 +144,8 @@ def will_be_needed(proposal: Proposal) -> Proposal:
             f"{short_name(name)} will be needed: up to {peak.records_per_second:,.0f} records/s are forecast, too many for "
             f"{counted(vector[name], 'subtask')} {begins}; shrinking pays after {_time(pays)}"
         )
-        curve, now = context.curve(name), context.current[name]
-        needed = None if curve is None else curve.needed(peak.records_per_second / _limit(context))
+        curve, now = request.model[0].curves.get(name), proposal.current[name]
+        needed = None if curve is None else curve.needed(peak.records_per_second / _limit(request))
         vector[name] = now if needed is None else max(vector[name], min(needed, now))
     return proposal.changed("will-be-needed", listed(reasons, MAX_SENTENCE, "; "), vector)
 
@@ -131,18 +154,18 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 300 else f"{seconds / 60:,.0f} min"
 
 
-def _limit(context: Context) -> float:
-    return context.spec.objective.utilization or MAX_UTILIZATION
+def _limit(request: Request) -> float:
+    return request.policy.spec.objective.utilization or MAX_UTILIZATION
 
 
-def _pays_after(context: Context, wanted: Parallelism) -> tuple[float | None, float]:
+def _pays_after(request: Request, wanted: Parallelism) -> tuple[float | None, float]:
     """Return the seconds after which the slots that a shrink saves are as many as its restart, growing back and the
     wait for that cost (None: it saves none), and the seconds from a look until grown capacity counts."""
-    request, slots = context.request, context.topology.slots
-    restart = restart_of(context.analysis, request.deployment, request.outcomes)
-    capacity = seconds_until_capacity(request.outcomes, context.topology, restart)
-    takes = capacity + context.spec.interval.total_seconds()
-    held = slots(context.current)
+    slots = request.topology.slots
+    restart = restart_of(request.analysis, request.deployment, request.outcomes)
+    capacity = seconds_until_capacity(request.outcomes, request.topology, restart)
+    takes = capacity + request.policy.spec.interval.total_seconds()
+    held = slots(request.deployment.observed)
     saved = held - slots(wanted)
     if saved <= 0:
         return None, takes
@@ -152,15 +175,15 @@ def _pays_after(context: Context, wanted: Parallelism) -> tuple[float | None, fl
 def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Peak]:
     """Return the operators that a forecast peak may overload at their smaller parallelism. A load that stays level has
     none: its upper bound lies above it at any time."""
-    context = proposal.context
-    model, _ = context.request.model
-    found = coming(context.analysis, model.arrivals, seconds)
+    request = proposal.request
+    model, _ = request.model
+    found = coming(request.analysis, model.arrivals, seconds)
     if found is None:
         return {}
     times = [found.horizon_seconds * i / LOOKS for i in range(LOOKS + 1)]
     if max(sum(found.expected(at).values()) for at in times) <= (1 + MIN_RISE) * sum(model.arrivals.values()):
         return {}
-    capacities, limit, peaks = model.capacities(proposal.wanted), _limit(context), dict[str, _Peak]()
+    capacities, limit, peaks = model.capacities(proposal.wanted), _limit(request), dict[str, _Peak]()
     for at in times:
         loads = loads_of(model.flow, found.upper(at))
         for name in down:
@@ -175,18 +198,18 @@ def _peaks(proposal: Proposal, down: list[str], seconds: float) -> dict[str, _Pe
 def hot_key(proposal: Proposal) -> Proposal:
     """Limit an operator with one overloaded subtask to the parallelism that an even load needs, or that carries the load
     in spite of the hot key."""
-    context = proposal.context
-    skewed = {symptom.operator for symptom in context.analysis.symptoms if symptom.code == "skewed"}
+    request = proposal.request
+    skewed = {symptom.operator for symptom in request.analysis.symptoms if symptom.code == "skewed"}
     for name in proposal.moves[0] if skewed else []:
-        found = context.operators.get(name)
+        found = request.analyses.get(name)
         skew = found.skew.value if found else None
         if name not in skewed or skew is None or found is None:
             continue
-        if skew * context.topology.even_subtasks(name, found.parallelism) < HOT * found.parallelism:
+        if skew * request.topology.even_subtasks(name, found.parallelism) < HOT * found.parallelism:
             continue
-        wanted, useful = proposal.wanted[name], max(_even_need(name, context), _hot_need(name, context))
+        wanted, useful = proposal.wanted[name], max(_even_need(name, request), _hot_need(name, request))
         if wanted > useful:
-            what = "partition" if name in context.topology.sources else "key"
+            what = "partition" if name in request.topology.sources else "key"
             reason = (
                 f"one subtask of {short_name(name)} is {skew:.1f} times as busy as the mean: "
                 f"more than {counted(useful, 'subtask')} do not relieve a hot {what}"
@@ -196,24 +219,24 @@ def hot_key(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def _hot_need(name: str, context: Context) -> int:
+def _hot_need(name: str, request: Request) -> int:
     """Return the parallelism at which the subtask with the hot key keeps up; 0 if none is known. Fewer other records reach
     it with each further subtask, as long as the key alone does not fill it."""
-    curve, demand = context.curve(name), context.demand(name)
+    curve, demand = request.model[0].curves.get(name), request.demand(name)
     if curve is None or demand is None or curve.hot_share == 0:
         return 0
     return curve.needed(demand / MAX_UTILIZATION) or curve.needed(demand) or 0
 
 
-def _even_need(name: str, context: Context) -> int:
+def _even_need(name: str, request: Request) -> int:
     """Return the parallelism that a perfectly even load needs; at least the current one."""
-    now, found = context.current[name], context.operators[name]
+    now, found = request.deployment.observed[name], request.analyses[name]
     taken, busy, demand = found.input_rate.value, found.utilization.value, found.target_input_rate.proven
     if not taken or not busy or demand is None:
         return now
-    limit = context.spec.objective.utilization or TARGET_UTILIZATION
-    subtasks, shares = found.parallelism * demand * busy / taken / limit, context.topology.work_shares(name)
-    return max(now, parallelism_for(subtasks, shares) or context.request.limits[name].max)
+    limit = request.policy.spec.objective.utilization or TARGET_UTILIZATION
+    subtasks, shares = found.parallelism * demand * busy / taken / limit, request.topology.work_shares(name)
+    return max(now, parallelism_for(subtasks, shares) or request.limits[name].max)
 
 
 def ineffective_growth(proposal: Proposal) -> Proposal:
@@ -221,21 +244,21 @@ def ineffective_growth(proposal: Proposal) -> Proposal:
 
     Judged only if both capacities were measured under saturation, the second one since the growth.
     """
-    context = proposal.context
-    hold = context.spec.behavior.scale_up.ineffective_hold
-    for name in proposal.moves[0] if context.actions else []:
-        grown = context.last_growth(name)
-        if grown is None or context.now >= grown.at + hold:
+    request = proposal.request
+    hold = request.policy.spec.behavior.scale_up.ineffective_hold
+    for name in proposal.moves[0] if request.state.actions else []:
+        grown = last_growth(request, name)
+        if grown is None or request.now >= grown.at + hold:
             continue
         before, after = grown.before[name], grown.after[name]
-        then, here = _measured(name, before, context), _measured(name, after, context)
+        then, here = _measured(name, before, request), _measured(name, after, request)
         if then is None or here is None or here.measured_at <= grown.at or then.measured_at < grown.at - REMEMBERED:
             continue
-        even = context.topology.even_subtasks
+        even = request.topology.even_subtasks
         expected = then.records_per_second * (even(name, after) / even(name, before) - 1)
         if expected <= 0 or here.records_per_second - then.records_per_second >= MIN_GAIN * expected:
             continue
-        left = (grown.at + hold - context.now).total_seconds()
+        left = (grown.at + hold - request.now).total_seconds()
         reason = (
             f"{short_name(name)} does {here.records_per_second:,.0f} records/s with {after} and did "
             f"{then.records_per_second:,.0f} with {before}: no growth for another {left:.0f} s"
@@ -246,17 +269,17 @@ def ineffective_growth(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def _measured(name: str, parallelism: int, context: Context) -> CapacityPoint | None:
-    found = context.operators.get(name)
+def _measured(name: str, parallelism: int, request: Request) -> CapacityPoint | None:
+    found = request.analyses.get(name)
     points = found.capacities if found else []
     return next((p for p in points if p.parallelism == parallelism and p.saturated and p.confidence >= TRUSTED), None)
 
 
 def downstream_bound(proposal: Proposal) -> Proposal:
     """Prevent growth of an operator that waits for a saturated downstream one that does not grow."""
-    context, waiting = proposal.context, []
+    request, waiting = proposal.request, []
     for name in proposal.moves[0]:
-        found = context.operators.get(name)
+        found = request.analyses.get(name)
         backpressure = found.backpressure.value if found else None
         if backpressure is not None and backpressure >= HELD_BACK:
             waiting.append(name)
@@ -264,9 +287,9 @@ def downstream_bound(proposal: Proposal) -> Proposal:
         return proposal
     wanted, stuck = proposal.wanted, _stuck(proposal)
     for name in waiting:
-        downstream = next((n for n in _downstream(name, context) if n in stuck), None)
+        downstream = next((n for n in _downstream(name, request) if n in stuck), None)
         if downstream is not None:
-            limit = context.current[name]
+            limit = proposal.current[name]
             reason = f"{short_name(name)} waits for {short_name(downstream)}, which is saturated and does not grow"
             proposal = proposal.noting(
                 "downstream-bound", reason, wanted=wanted[name], limit=limit, operator=name
@@ -276,37 +299,37 @@ def downstream_bound(proposal: Proposal) -> Proposal:
 
 def _stuck(proposal: Proposal) -> set[str]:
     """Return the operators that are saturated or limited by an external system, and are not raised."""
-    context, wanted = proposal.context, proposal.wanted
-    outside = {s.operator for s in context.analysis.symptoms if s.code == "downstream-bound"}
+    request, wanted = proposal.request, proposal.wanted
+    outside = {s.operator for s in request.analysis.symptoms if s.code == "downstream-bound"}
     return {
         name
-        for name, p in context.current.items()
-        if wanted.get(name, p) <= p and ((context.busy.get(name) or 0.0) >= SATURATED or name in outside)
+        for name, p in proposal.current.items()
+        if wanted.get(name, p) <= p and ((request.busy(name) or 0.0) >= SATURATED or name in outside)
     }
 
 
-def _downstream(name: str, context: Context) -> list[str]:
+def _downstream(name: str, request: Request) -> list[str]:
     """Return all operators downstream of one, the nearest first."""
     found: list[str] = []
-    waiting = context.topology.outputs(name)
+    waiting = request.topology.outputs(name)
     while waiting:
         nearest = waiting.pop(0)
         if nearest not in found:
             found.append(nearest)
-            waiting += context.topology.outputs(nearest)
+            waiting += request.topology.outputs(nearest)
     return found
 
 
 def upstream_bound(proposal: Proposal) -> Proposal:
     """Limit growth to what can reach an operator where guards have limited another one that slows the same sources."""
-    context, model, wanted = proposal.context, proposal.context.request.model[0], proposal.wanted
+    request, model, wanted = proposal.request, proposal.request.model[0], proposal.wanted
     proposed = {**wanted, **next((amendment.before for amendment in proposal.amendments if amendment.before), {})}
     known = [name for name in wanted if name in model.curves and name in model.fed]
     rates = {name: (model.curves[name].rate(wanted[name]), model.curves[name].rate(proposed[name])) for name in known}
     ceilings = {name: rate for name, (rate, before) in rates.items() if rate < before and wanted[name] < proposed[name]}
     if not ceilings:
         return proposal
-    limit = context.spec.objective.utilization or TARGET_UTILIZATION
+    limit = request.policy.spec.objective.utilization or TARGET_UTILIZATION
     plenty = {source: PLENTY * (1 + rate + model.backlogs[source].records) for source, rate in model.arrivals.items()}
     for name in [name for name in proposal.moves[0] if name in known]:
         reaching = {each: model.reaching(plenty, {each: ceilings[each]})[name] for each in ceilings if each != name}
@@ -314,7 +337,7 @@ def upstream_bound(proposal: Proposal) -> Proposal:
         if slowest is None:
             continue
         needed = model.curves[name].needed(reaching[slowest] / limit)
-        follows = max(context.current[name], wanted[name] if needed is None else needed)
+        follows = max(proposal.current[name], wanted[name] if needed is None else needed)
         if follows >= wanted[name]:
             continue
         reason = (
@@ -330,14 +353,20 @@ def upstream_bound(proposal: Proposal) -> Proposal:
 def dead_band(proposal: Proposal) -> Proposal:
     """Drop a change that is small for every operator, unless one of them needs it. It is counted in subtasks: 1 → 2 is
     not small."""
-    context, wanted = proposal.context, proposal.wanted
+    request, wanted = proposal.request, proposal.wanted
     up, down = proposal.moves
-    changed = [name for name, p in wanted.items() if p != context.current[name]]
+    changed = [name for name, p in wanted.items() if p != proposal.current[name]]
     if not changed or len(changed) > len(up) + len(down):  # moving into the policy's limits costs the restart anyway
         return proposal
-    change = max(abs(wanted[name] / context.current[name] - 1) for name in changed)
-    tolerance = context.spec.behavior.tolerance
-    if change > tolerance + 1e-9 or any(context.needs_more(name) for name in up):
+    change = max(abs(wanted[name] / proposal.current[name] - 1) for name in changed)
+    tolerance = request.policy.spec.behavior.tolerance
+    if change > tolerance + 1e-9 or any(_needs_more(request, name) for name in up):
         return proposal
     reason = f"{names(changed)} would change by {change:.0%}, within the tolerance of {tolerance:.0%}"
     return proposal.kept("dead-band", reason, changed)
+
+
+def _needs_more(request: Request, name: str) -> bool:
+    """Return whether an operator is close to its limit, or whether that is unknown."""
+    busy, used = request.busy(name), load(request, name)
+    return busy is None or used is None or busy >= SATURATED or used > MAX_UTILIZATION or has_backlog(request)

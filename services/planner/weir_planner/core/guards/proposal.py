@@ -1,6 +1,6 @@
-"""The proposal that passes through the guards, what guards decide by, and the policy's limits on a vector."""
+"""The proposal that passes through the guards, what they read in its request, and the policy's limits on a vector."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -14,14 +14,12 @@ from weir_contracts import (
     Parallelism,
     PastAction,
     PolicySpec,
-    Recommendation,
     Topology,
-    UsualArrivals,
     bounded,
     counted,
     short_name,
 )
-from weir_predictor.capacity import MIN_CONFIDENCE, CapacityCurve
+from weir_predictor.capacity import MIN_CONFIDENCE
 from weir_sdk.request import Request
 
 SATURATED = 0.95
@@ -34,119 +32,66 @@ REMEMBERED = timedelta(hours=1)
 """How far back past actions reach."""
 
 
-class Context:
-    """The planner's request as guards read it, with what the planner service remembers of earlier cycles; independent
-    of the proposal."""
-
-    def __init__(
-        self,
-        request: Request,
-        recommendations: Sequence[Recommendation] = (),
-        arrivals: UsualArrivals | None = None,
-        actions: Sequence[PastAction] = (),
-    ) -> None:
-        """`recommendations` are the planner's in the stabilisation windows, this cycle's included, and `actions` those
-        of the last hour, both oldest first; `arrivals` are the usual ones, and since when they are missing."""
-        self.request, self.recommendations, self.arrivals, self.actions = request, recommendations, arrivals, actions
-        self.now, self.analysis, self.topology, self.spec = (
-            request.now,
-            request.analysis,
-            request.topology,
-            request.policy.spec,
-        )
-        self.current: Parallelism = request.deployment.observed
-        self.operators = {found.operator: found for found in self.analysis.operators}
-        self.busy = {name: found.utilization.value for name, found in self.operators.items()}
-        """Busy share of each operator."""
-        nearest = allowed(self.current, self.spec, self.topology, self.analysis)[0]
-        self.movable = frozenset([name for name, p in self.current.items() if nearest[name] == p])
-        """Operators that run within what the policy allows. The others are on their way there, and no guard holds them
-        back."""
-
-    def counts_records(self, name: str) -> bool:
-        """Return whether the policy says how to count an operator's records: a service may have CPU alone."""
-        return self.request.policy.counts_records(name, self.topology.sources)
-
-    def load(self, name: str) -> float | None:
-        """Return an operator's demand over its capacity as it runs; None if either is unknown."""
-        capacity, demand = self._capacity(name), self.demand(name)
-        return None if capacity is None or demand is None else demand / capacity
-
-    def _capacity(self, name: str) -> float | None:
-        """Return an operator's measured capacity as it runs in records/s, without the fit of a curve."""
-        found, now = self.operators.get(name), self.current[name]
-        if found is None:
-            return None
-        for point in found.capacities:
-            if point.parallelism == now and point.confidence >= MIN_CONFIDENCE:
-                return point.records_per_second
-        rate = found.true_processing_rate
-        return (rate.value or None) if found.parallelism == now and rate.confidence >= MIN_CONFIDENCE else None
-
-    def curve(self, name: str) -> CapacityCurve | None:
-        """Return an operator's capacity at each parallelism."""
-        return self.request.model[0].curves.get(name)
-
-    def demand(self, name: str) -> float | None:
-        """Return the records/s that would arrive at an operator without backpressure."""
-        found = self.operators.get(name)
-        return None if found is None else found.target_input_rate.value
-
-    @property
-    def lag_seconds(self) -> float | None:
-        """The lag or latency that the objective bounds, or its lower bound: that much waits in any case."""
-        is_latency = self.spec.objective.max_latency is not None
-        return (self.analysis.expected_latency_seconds if is_latency else self.analysis.lag_seconds).proven
-
-    @property
-    def backlogged_seconds(self) -> float:
-        """The lag above which a backlog waits: a quarter of the objective, at least three intervals."""
-        return max((self.spec.objective.bound_seconds or 60.0) / 4, 3 * self.spec.interval.total_seconds())
-
-    @property
-    def has_backlog(self) -> bool:
-        return self.lag_seconds is not None and self.lag_seconds > self.backlogged_seconds
-
-    @property
-    def waiting_seconds(self) -> float | None:
-        """The lag or latency that is known, or its lower bound, that of the objective first; 0 if nothing waits. None:
-        unknown."""
-        found = self.analysis
-        for seconds in (self.lag_seconds, found.lag_seconds.proven, found.expected_latency_seconds.proven):
-            if seconds is not None:
-                return seconds
-        return 0.0 if found.lag_records.value == 0 else None
-
-    @property
-    def known_in_part(self) -> str | None:
-        """Say which of arrivals and lag only a lower bound is known of; None: neither."""
-        for what, unit, found in (
-            ("arrival rate", "records/s", self.analysis.arrival_rate),
-            ("lag", "s", self.analysis.lag_seconds),
-            ("lag", "records", self.analysis.lag_records),
-        ):
-            if found.lower_bound is not None:
-                return f"its {what} is known in part: at least {found.lower_bound:,.0f} {unit}"
+def load(request: Request, name: str) -> float | None:
+    """Return an operator's demand over its capacity as it runs, measured without the fit of a curve; None if either is
+    unknown."""
+    found, now, demand = request.analyses.get(name), request.deployment.observed[name], request.demand(name)
+    if found is None or demand is None:
         return None
+    for point in found.capacities:
+        if point.parallelism == now and point.confidence >= MIN_CONFIDENCE:
+            return demand / point.records_per_second
+    rate = found.true_processing_rate
+    if not rate.value or found.parallelism != now or rate.confidence < MIN_CONFIDENCE:
+        return None
+    return demand / rate.value
 
-    def last_growth(self, name: str) -> PastAction | None:
-        """Return the newest change of an operator if it was a growth to the current parallelism."""
-        newest = next((a for a in reversed(self.actions) if name in a.after and not a.undone), None)
-        if newest is None or not newest.before[name] < newest.after[name] == self.current[name]:
-            return None
-        return newest
 
-    def needs_more(self, name: str) -> bool:
-        """Return whether an operator is close to its limit, or whether that is unknown."""
-        busy, load = self.busy.get(name), self.load(name)
-        return busy is None or load is None or busy >= SATURATED or load > MAX_UTILIZATION or self.has_backlog
+def lag_seconds(request: Request) -> float | None:
+    """Return the lag or latency that the objective bounds, or its lower bound: that much waits in any case."""
+    found, is_latency = request.analysis, request.policy.spec.objective.max_latency is not None
+    return (found.expected_latency_seconds if is_latency else found.lag_seconds).proven
+
+
+def backlogged_seconds(request: Request) -> float:
+    """Return the lag above which a backlog waits: a quarter of the objective, at least three intervals."""
+    spec = request.policy.spec
+    return max((spec.objective.bound_seconds or 60.0) / 4, 3 * spec.interval.total_seconds())
+
+
+def has_backlog(request: Request) -> bool:
+    """Return whether the lag or latency that the objective bounds is known to be a backlog."""
+    seconds = lag_seconds(request)
+    return seconds is not None and seconds > backlogged_seconds(request)
+
+
+def known_in_part(request: Request) -> str | None:
+    """Say which of arrivals and lag only a lower bound is known of; None: neither."""
+    analysis = request.analysis
+    for what, unit, found in (
+        ("arrival rate", "records/s", analysis.arrival_rate),
+        ("lag", "s", analysis.lag_seconds),
+        ("lag", "records", analysis.lag_records),
+    ):
+        if found.lower_bound is not None:
+            return f"its {what} is known in part: at least {found.lower_bound:,.0f} {unit}"
+    return None
+
+
+def last_growth(request: Request, name: str) -> PastAction | None:
+    """Return the newest change of an operator if it was a growth to the current parallelism."""
+    newest = next((a for a in reversed(request.state.actions) if name in a.after and not a.undone), None)
+    if newest is None or not newest.before[name] < newest.after[name] == request.deployment.observed[name]:
+        return None
+    return newest
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A decision in the making. `vector is None`: a hold, with its code and sentence."""
+    """A decision in the making on a request, whose state has this cycle's recommendations, arrivals and actions.
+    `vector is None`: a hold, with its code and sentence."""
 
-    context: Context
+    request: Request
     vector: Parallelism | None
     code: str
     sentence: str
@@ -158,16 +103,28 @@ class Proposal:
         """The vector; empty for a hold."""
         return self.vector or {}
 
+    @property
+    def current(self) -> Parallelism:
+        """The vector that runs."""
+        return self.request.deployment.observed
+
+    @cached_property
+    def movable(self) -> frozenset[str]:
+        """Operators that run within what the policy allows. The others are on their way there, and no guard holds them
+        back."""
+        request, current = self.request, self.current
+        nearest = allowed(current, request.policy.spec, request.topology, request.analysis)[0]
+        return frozenset([name for name, p in current.items() if nearest[name] == p])
+
     @cached_property
     def moves(self) -> tuple[list[str], list[str]]:
         """The operators that the vector raises and those that it lowers, without those on their way into the policy's
         limits."""
         up: list[str] = []
         down: list[str] = []
-        current, movable = self.context.current, self.context.movable
         for name, p in self.wanted.items():
-            now = current.get(name, p)
-            if p != now and name in movable:
+            now = self.current.get(name, p)
+            if p != now and name in self.movable:
                 (up if p > now else down).append(name)
         return up, down
 
@@ -178,8 +135,7 @@ class Proposal:
         after = dict(vector)
         reason = bounded(reason, MAX_SENTENCE)
         amendment = Amendment(guard=guard, code=code or guard, because=reason, before=self.vector, after=after)
-        amendments = (*self.amendments, amendment)
-        return Proposal(self.context, after, self.code, self.sentence, amendments, self.infeasible)
+        return replace(self, vector=after, amendments=(*self.amendments, amendment))
 
     def held(self, guard: str, code: str, reason: str) -> "Proposal":
         """Return the proposal as a hold."""
@@ -187,11 +143,11 @@ class Proposal:
             guard=guard, code=code, because=bounded(reason, MAX_SENTENCE), before=self.vector, after=None
         )
         amendments = (*self.amendments, amendment)
-        return Proposal(self.context, None, code, amendment.because, amendments, self.infeasible)
+        return replace(self, vector=None, code=code, sentence=amendment.because, amendments=amendments)
 
     def kept(self, guard: str, reason: str, names: Iterable[str]) -> "Proposal":
         """Return the proposal with some operators at their current parallelism."""
-        return self.changed(guard, reason, {**self.wanted, **{name: self.context.current[name] for name in names}})
+        return self.changed(guard, reason, {**self.wanted, **{name: self.current[name] for name in names}})
 
     def noting(self, code: str, reason: str, *, wanted: int, limit: int, operator: str | None = None) -> "Proposal":
         """Return the proposal with a note that `wanted` is infeasible."""

@@ -3,8 +3,9 @@
 import math
 
 from weir_contracts import MAX_SENTENCE, changes, even_subtasks, listed, parallelism_for, short_name
+from weir_sdk.request import Request
 
-from .proposal import SATURATED, Context, Proposal, above_capacity, clamped, subtasks
+from .proposal import SATURATED, Proposal, above_capacity, clamped, has_backlog, subtasks
 
 TARGET_UTILIZATION = 0.8
 """Utilization that planners size for where the policy's objective is a time."""
@@ -15,7 +16,7 @@ MAX_SUSTAINED_RATIO = 1.3
 
 def bounds(proposal: Proposal) -> Proposal:
     """Keep every operator between the policy's bounds."""
-    vector = clamped(proposal.wanted, proposal.context.spec.bounds)
+    vector = clamped(proposal.wanted, proposal.request.policy.spec.bounds)
     if vector == proposal.wanted:
         return proposal
     return proposal.changed("bounds", f"{changes(proposal.wanted, vector)}: the policy's bounds", vector)
@@ -27,20 +28,20 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
     A growth that would so do nothing is refused, or raised to the next parallelism that does more where the load needs
     it; a policy whose largest step is shorter gets there in several.
     """
-    context, vector = proposal.context, dict(proposal.wanted)
-    if migrates(context):
+    request, vector = proposal.request, dict(proposal.wanted)
+    if migrates(request):
         return proposal  # an instance more moves tasks sooner
-    total = context.spec.bounds.total
+    total = request.policy.spec.bounds.total
     minimum = min((total.min if total else None) or 0, subtasks(vector))
     reasons = []
     for name, p in proposal.wanted.items():
-        now = context.current.get(name, p)
+        now = proposal.current.get(name, p)
         if p == now:
             continue  # the planner left it alone, even if it is unbalanced
         # The smallest allowed counts, useful or not.
-        useful = max(context.topology.smallest_useful(name, p), min(context.request.limits[name].min, p))
+        useful = max(request.topology.smallest_useful(name, p), min(request.limits[name].min, p))
         if useful <= now < p:
-            useful, reason = _next_gain(name, p, context)
+            useful, reason = _next_gain(name, p, request)
             if useful != p:
                 vector[name] = useful
                 reasons.append(reason)
@@ -50,64 +51,64 @@ def useful_parallelism(proposal: Proposal) -> Proposal:
     return proposal.changed("useful-parallelism", listed(reasons, MAX_SENTENCE, "; "), vector)
 
 
-def _next_gain(name: str, p: int, context: Context) -> tuple[int, str]:
+def _next_gain(name: str, p: int, request: Request) -> tuple[int, str]:
     """Return what becomes of a growth to `p` that does no more than the present parallelism, and why."""
-    now = context.current[name]
-    following = context.topology.next_useful(name, p)
+    now = request.deployment.observed[name]
+    following = request.topology.next_useful(name, p)
     reason = f"{short_name(name)} gains nothing from {p} over {now}"
-    if following > context.request.limits[name].max or not _lacks(name, context):
+    if following > request.limits[name].max or not _lacks(name, request):
         return now, reason
-    if following > _max_step_up(now, context):
+    if following > _max_step_up(now, request):
         return p, reason
     return following, f"{reason}; {following} is the next that does more"
 
 
-def _lacks(name: str, context: Context) -> bool:
+def _lacks(name: str, request: Request) -> bool:
     """Return whether an operator's load is known to need more than it has, or its busiest subtask is saturated; if the busy
     share is unknown, too, whether a backlog waits."""
-    curve, demand, busy = context.curve(name), context.demand(name), context.busy.get(name)
-    if curve is None or demand is None:
-        now = context.current[name]
-        return (
-            context.has_backlog if busy is None else busy * now >= SATURATED * context.topology.even_subtasks(name, now)
-        )
-    return demand > (context.spec.objective.utilization or 1.0) * curve.rate(context.current[name])
+    curve, demand, busy = request.model[0].curves.get(name), request.demand(name), request.busy(name)
+    now = request.deployment.observed[name]
+    if curve is not None and demand is not None:
+        return demand > (request.policy.spec.objective.utilization or 1.0) * curve.rate(now)
+    if busy is None:
+        return has_backlog(request)
+    return busy * now >= SATURATED * request.topology.even_subtasks(name, now)
 
 
 def saturated_stays(proposal: Proposal) -> Proposal:
     """Prevent scale-down of an operator above its target utilization: its low demand may be a misread selectivity."""
-    context = proposal.context
-    limit = context.spec.objective.utilization or TARGET_UTILIZATION
+    request = proposal.request
+    limit = request.policy.spec.objective.utilization or TARGET_UTILIZATION
     vector, reasons = dict(proposal.wanted), []
     for name in proposal.moves[1]:
-        busy = context.busy.get(name)
-        enough = _enough(name, context, limit) if busy is None else None
+        busy = request.busy(name)
+        enough = _enough(name, request, limit) if busy is None else None
         if enough is not None:
-            vector[name] = max(vector[name], min(enough, context.current[name]))
+            vector[name] = max(vector[name], min(enough, proposal.current[name]))
             if vector[name] != proposal.wanted[name]:
                 reasons.append(above_capacity(name, proposal.wanted[name], limit))
             continue
         if busy is None or busy > limit:
-            vector[name] = context.current[name]
-            reasons.append(_busy(name, busy, limit, context))
+            vector[name] = proposal.current[name]
+            reasons.append(_busy(name, busy, limit, request))
     return proposal.changed("saturated-stays", listed(reasons, MAX_SENTENCE, "; "), vector, code="saturated")
 
 
-def _enough(name: str, context: Context, limit: float) -> int | None:
+def _enough(name: str, request: Request, limit: float) -> int | None:
     """Return the parallelism at which a consumer group without metrics gets the target share of its capacity; None
     unless some capacity was measured while records waited, and nothing waits now."""
-    found, curve, demand = context.operators.get(name), context.curve(name), context.demand(name)
-    if found is None or curve is None or demand is None or not context.request.policy.shares_tasks:
+    found, curve, demand = request.analyses.get(name), request.model[0].curves.get(name), request.demand(name)
+    if found is None or curve is None or demand is None or not request.policy.shares_tasks:
         return None
     was_saturated = any(point.saturated for point in found.capacities)
-    return curve.needed(demand / limit) if was_saturated and not context.has_backlog else None
+    return curve.needed(demand / limit) if was_saturated and not has_backlog(request) else None
 
 
-def _busy(name: str, share: float | None, limit: float, context: Context) -> str:
+def _busy(name: str, share: float | None, limit: float, request: Request) -> str:
     """Say how busy an operator is, or with which field of the policy that would be known."""
     if share is not None:
         return f"{short_name(name)} is busy {share:.0%} of the time, above its target of {limit:.0%}"
-    unread = context.request.policy.subject.application.unread_metrics
+    unread = request.policy.subject.application.unread_metrics
     return f"the busy share of {short_name(name)} is unknown" + (f" without {unread}" if unread else "")
 
 
@@ -116,20 +117,20 @@ def sustained_rate(proposal: Proposal) -> Proposal:
 
     A service that counts no records has no such rate: its CPU alone limits it, in `scale_down_gate`.
     """
-    context, wanted = proposal.context, proposal.wanted
+    request, wanted = proposal.request, proposal.wanted
     down = proposal.moves[1]
     if not down:
         return proposal
-    vector, min_step = dict(wanted), _min_step(context)
+    vector, min_step = dict(wanted), _min_step(request)
     limited: dict[str, tuple[float, float] | None] = {}
     for name in down:
-        if not context.counts_records(name):
+        if not request.policy.counts_records(name, request.topology.sources):
             continue
-        now, sustained, demand = context.current[name], _sustained(name, context), context.demand(name)
+        now, sustained, demand = proposal.current[name], _sustained(name, request), request.demand(name)
         if demand is None or sustained is None:
             vector[name], limited[name] = now, None
             continue
-        topology, needed = context.topology, now
+        topology, needed = request.topology, now
         if sustained > 0:
             needed = parallelism_for(demand / (MAX_SUSTAINED_RATIO * sustained), topology.work_shares(name)) or now
         if wanted[name] < needed:
@@ -151,10 +152,10 @@ def _above_sustained(name: str, parallelism: int, rates: tuple[float, float] | N
     )
 
 
-def _sustained(name: str, context: Context) -> float | None:
+def _sustained(name: str, request: Request) -> float | None:
     """Return the highest observed records/s of the busiest subtask: of points measured under saturation, of the highest
     input of the others, and of the current input."""
-    found, shares = context.operators.get(name), context.topology.work_shares(name)
+    found, shares = request.analyses.get(name), request.topology.work_shares(name)
     if found is None:
         return None
     now = even_subtasks(found.parallelism, shares)
@@ -168,21 +169,21 @@ def _sustained(name: str, context: Context) -> float | None:
     return max(rates, default=None)
 
 
-def _min_step(context: Context) -> int:
+def _min_step(request: Request) -> int:
     """Return the smallest change of parallelism: one, or what an instance brings to every operator."""
-    unit = context.spec.target.unit
-    return 1 if unit is None else unit.parallelism_of(context.topology, unit.instances_for(context.topology, 1))
+    unit = request.policy.spec.target.unit
+    return 1 if unit is None else unit.parallelism_of(request.topology, unit.instances_for(request.topology, 1))
 
 
 def step_limits(proposal: Proposal) -> Proposal:
     """Limit each operator to the policy's step per action, by number and by ratio."""
-    context, vector = proposal.context, dict(proposal.wanted)
+    request, vector = proposal.request, dict(proposal.wanted)
     up, down = proposal.moves
-    downwards, step = context.spec.behavior.scale_down, _min_step(context)
+    downwards, step = request.policy.spec.behavior.scale_down, _min_step(request)
     for name in up:
-        vector[name] = int(min(vector[name], _max_step_up(context.current[name], context)))
+        vector[name] = int(min(vector[name], _max_step_up(proposal.current[name], request)))
     for name in down:
-        now = context.current[name]
+        now = proposal.current[name]
         by_step = now - downwards.max_step if downwards.max_step else 1
         by_factor = math.ceil(now / downwards.max_factor) if downwards.max_factor else 1
         vector[name] = int(max(vector[name], min(max(by_step, by_factor), now - step)))
@@ -190,35 +191,35 @@ def step_limits(proposal: Proposal) -> Proposal:
         proposal = proposal.changed(
             "step-limits", f"{changes(proposal.wanted, vector)}: the policy's largest step", vector
         )
-    if not context.request.policy.shares_tasks:
+    if not request.policy.shares_tasks:
         return proposal
     return _one_step_in(_one_step_out(proposal, step), step)
 
 
-def _max_step_up(now: int, context: Context) -> float:
+def _max_step_up(now: int, request: Request) -> float:
     """Return the largest parallelism that the policy's step allows from `now`."""
-    upwards = context.spec.behavior.scale_up
+    upwards = request.policy.spec.behavior.scale_up
     by_step = now + upwards.max_step if upwards.max_step else math.inf
     by_factor = now * upwards.max_factor if upwards.max_factor else math.inf
     # A ratio below 2 would otherwise never let a single subtask grow.
-    return max(min(by_step, by_factor), now + _min_step(context))
+    return max(min(by_step, by_factor), now + _min_step(request))
 
 
-def migrates(context: Context) -> bool:
+def migrates(request: Request) -> bool:
     """Return whether tasks of a consumer group wait for a probing rebalance."""
-    return context.analysis.has("migrating")
+    return request.analysis.has("migrating")
 
 
 def _one_step_out(proposal: Proposal, step: int) -> Proposal:
     """Grow a consumer group whose state is warmed up by one useful step, and by one instance while tasks wait: a few tasks
     move with each rebalance, and each step brings one."""
-    context, vector = proposal.context, dict(proposal.wanted)
-    if not migrates(context) and context.analysis.restart_times.warm_up_seconds is None:
+    request, vector = proposal.request, dict(proposal.wanted)
+    if not migrates(request) and request.analysis.restart_times.warm_up_seconds is None:
         return proposal
     for name in proposal.moves[0]:
-        now, wanted = context.current[name], vector[name]
-        steps = (p for p in range(now + step, wanted) if context.topology.smallest_useful(name, p) == p)
-        vector[name] = min(wanted, now + step if migrates(context) else next(steps, wanted))
+        now, wanted = proposal.current[name], vector[name]
+        steps = (p for p in range(now + step, wanted) if request.topology.smallest_useful(name, p) == p)
+        vector[name] = min(wanted, now + step if migrates(request) else next(steps, wanted))
     limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
     if not limited:
         return proposal
@@ -228,10 +229,10 @@ def _one_step_out(proposal: Proposal, step: int) -> Proposal:
 
 def _one_step_in(proposal: Proposal, step: int) -> Proposal:
     """Shrink a consumer group by one useful step: others take over the tasks of what stops, and their state."""
-    context, vector = proposal.context, dict(proposal.wanted)
+    request, vector = proposal.request, dict(proposal.wanted)
     for name in proposal.moves[1]:
-        now = context.current[name]
-        vector[name] = max(vector[name], context.topology.smallest_useful(name, max(1, now - step)))
+        now = proposal.current[name]
+        vector[name] = max(vector[name], request.topology.smallest_useful(name, max(1, now - step)))
     limited = [name for name, p in vector.items() if p != proposal.wanted[name]]
     if not limited:
         return proposal

@@ -23,7 +23,7 @@ from weir_contracts import (
 )
 from weir_planner.core.input_outage import prevents_scale_down
 
-from .proposal import REMEMBERED, Proposal
+from .proposal import REMEMBERED, Proposal, last_growth
 
 MOVING = frozenset({"rebalancing", "migrating", "restoring"})
 """Symptoms of a consumer group whose tasks are not where they will be."""
@@ -39,7 +39,7 @@ REVERSALS_COUNT = timedelta(minutes=30)
 
 def one_in_flight(proposal: Proposal) -> Proposal:
     """Hold until the last action runs. While it is verified, growth may follow it; scale-down may not."""
-    action = proposal.context.request.newest_action
+    action = proposal.request.newest_action
     if action is None or action.phase in TERMINAL:
         return proposal
     if action.phase == "verifying" and action.running_at is not None and not proposal.moves[1]:
@@ -52,16 +52,16 @@ def one_in_flight(proposal: Proposal) -> Proposal:
 def tasks_move(proposal: Proposal) -> Proposal:
     """Hold while tasks of a consumer group move or wait for their state: another rebalance would begin that again. While
     they only wait for a probing rebalance, growth may go on, as each new instance brings a rebalance sooner."""
-    context = proposal.context
-    moving = [s for s in context.analysis.symptoms if s.code in MOVING]
-    if not moving or context.request.deployment.group is None or len(context.movable) < len(context.current):
+    request = proposal.request
+    moving = [s for s in request.analysis.symptoms if s.code in MOVING]
+    if not moving or request.deployment.group is None or len(proposal.movable) < len(proposal.current):
         return proposal
-    reason, run = f"no change while tasks move: {moving[0].evidence}", context.analysis.run
+    reason, run = f"no change while tasks move: {moving[0].evidence}", request.analysis.run
     waits = all(s.code == "migrating" for s in moving) and run is not None
     if (
         waits
         and run is not None
-        and (context.analysis.observed_at - run.running_since).total_seconds() >= WARM_UP_SECONDS
+        and (request.analysis.observed_at - run.running_since).total_seconds() >= WARM_UP_SECONDS
     ):
         return proposal.kept("tasks-move", reason, proposal.moves[1])
     return proposal.held("tasks-move", "tasks-move", reason)
@@ -69,8 +69,8 @@ def tasks_move(proposal: Proposal) -> Proposal:
 
 def input_outage(proposal: Proposal) -> Proposal:
     """Prevent scale-down for a while after the input fell: after an upstream outage all records may arrive at once."""
-    context = proposal.context
-    usual, behavior, now = context.arrivals, context.spec.behavior, context.now
+    request = proposal.request
+    usual, behavior, now = request.state.arrivals, request.policy.spec.behavior, request.now
     if usual is None or usual.collapsed_since is None or not prevents_scale_down(usual, behavior, now):
         return proposal
     ago, left = now - usual.collapsed_since, usual.collapsed_since + behavior.scale_down.input_outage_hold - now
@@ -85,36 +85,37 @@ def input_outage(proposal: Proposal) -> Proposal:
 def stabilisation(proposal: Proposal) -> Proposal:
     """Grow to the smallest recommendation of scaleUp's window; shrink to the largest of scaleDown's, once that is
     covered."""
-    context, vector = proposal.context, dict(proposal.wanted)
+    request, vector = proposal.request, dict(proposal.wanted)
     up, down = proposal.moves
-    behavior, length = context.spec.behavior, context.spec.behavior.scale_down.stabilization
-    since = context.recommendations[0].at if context.recommendations else context.now
-    covered = length == timedelta(0) or (bool(context.recommendations) and since <= context.now - length)
+    behavior, length = request.policy.spec.behavior, request.policy.spec.behavior.scale_down.stabilization
+    recommendations = request.state.recommendations
+    since = recommendations[0].at if recommendations else request.now
+    covered = length == timedelta(0) or (bool(recommendations) and since <= request.now - length)
     waiting = [] if covered else down
-    vector.update({name: context.current[name] for name in waiting})
+    vector.update({name: proposal.current[name] for name in waiting})
     windows = (up, behavior.scale_up.stabilization, min, max), (down if covered else [], length, max, min)
     for moved, window, cautious, limit in windows:
         if not moved:
             continue
-        begins = context.now - window
-        recommended = [r.parallelism for r in context.recommendations if r.at >= begins]
+        begins = request.now - window
+        recommended = [r.parallelism for r in recommendations if r.at >= begins]
         for name in moved:
-            now = context.current[name]
+            now = proposal.current[name]
             vector[name] = limit(now, cautious([vector[name], *[each.get(name, now) for each in recommended]]))
     if vector == proposal.wanted:
         return proposal
     if covered and not up and (later := _larger_step(proposal, vector)) is not None:
         smaller, seconds = later
         reason = (
-            f"{changes(context.current, smaller)} is possible in {seconds:.0f} s: "
+            f"{changes(proposal.current, smaller)} is possible in {seconds:.0f} s: "
             "one larger step instead of two with a cooldown"
         )
-        return proposal.changed("stabilisation", reason, context.current)
+        return proposal.changed("stabilisation", reason, proposal.current)
     if waiting:
-        left = max(0.0, (since + length - context.now).total_seconds())
+        left = max(0.0, (since + length - request.now).total_seconds())
         reason = f"scale-down of {names(waiting)} must be recommended for {length.total_seconds():.0f} s, {left:.0f} s remain"
     else:
-        reason = _stabilised(context.current, vector, proposal.wanted)
+        reason = _stabilised(proposal.current, vector, proposal.wanted)
     return proposal.changed("stabilisation", reason, vector)
 
 
@@ -133,20 +134,21 @@ def _stabilised(current: Parallelism, after: Parallelism, wanted: Parallelism) -
 def _larger_step(proposal: Proposal, vector: Parallelism) -> tuple[Parallelism, float] | None:
     """Return a smaller vector that the window allows soon, and in how many seconds, if waiting for it costs fewer
     slot-seconds than `vector` now and the rest after the cooldown; None: nothing is won by waiting."""
-    context, slots = proposal.context, proposal.context.topology.slots
-    blocked, length = context.spec.behavior.cooldown.total_seconds(), context.spec.behavior.scale_down.stabilization
-    held, first = slots(context.current), slots(vector)
-    found, interval = None, context.spec.interval.total_seconds()
+    request, slots = proposal.request, proposal.request.topology.slots
+    spec, recommendations = request.policy.spec, request.state.recommendations
+    blocked, length = spec.behavior.cooldown.total_seconds(), spec.behavior.scale_down.stabilization
+    held, first = slots(proposal.current), slots(vector)
+    found, interval = None, spec.interval.total_seconds()
     if first == held:
         return None
-    for each in context.recommendations:
-        left = (each.at + length - context.now).total_seconds()
+    for each in recommendations:
+        left = (each.at + length - request.now).total_seconds()
         if not 0 <= left < blocked:
             continue
         wait = (left // interval + 1) * interval
-        remaining = [r.parallelism for r in context.recommendations if r.at > each.at]
+        remaining = [r.parallelism for r in recommendations if r.at > each.at]
         later = {
-            name: min(context.current[name], max([p, *(r.get(name, p) for r in remaining)]))
+            name: min(proposal.current[name], max([p, *(r.get(name, p) for r in remaining)]))
             for name, p in proposal.wanted.items()
         }
         smaller = slots(later)
@@ -157,8 +159,8 @@ def _larger_step(proposal: Proposal, vector: Parallelism) -> tuple[Parallelism, 
 
 def cooldown(proposal: Proposal) -> Proposal:
     """Prevent scale-down for a while after an action and after a restart of any cause."""
-    context = proposal.context
-    action, run = context.request.newest_action, context.analysis.run
+    request = proposal.request
+    action, run = request.newest_action, request.analysis.run
     causes: list[tuple[datetime, str]] = []
     if action is not None and (ended := action.finished_at or action.running_at) is not None:
         causes.append((ended, "the last action"))
@@ -167,7 +169,7 @@ def cooldown(proposal: Proposal) -> Proposal:
     if not causes:
         return proposal
     at, cause = max(causes)
-    left = (at + context.spec.behavior.cooldown - context.now).total_seconds()
+    left = (at + request.policy.spec.behavior.cooldown - request.now).total_seconds()
     if left <= 0 or not proposal.moves[1]:
         return proposal
     return proposal.kept(
@@ -201,14 +203,14 @@ def past_actions(before: Sequence[PastAction], outcomes: Sequence[Outcome], now:
 
 def action_budget(proposal: Proposal) -> Proposal:
     """Allow the policy's number of actions an hour; the last of several is reserved for growth."""
-    context = proposal.context
-    limit = context.spec.behavior.max_actions_per_hour
+    request = proposal.request
+    limit = request.policy.spec.behavior.max_actions_per_hour
     if limit is None:
         return proposal
-    taken = sum(action.at > context.now - REMEMBERED for action in context.actions)
+    taken = sum(action.at > request.now - REMEMBERED for action in request.state.actions)
     up, down = proposal.moves
     if taken >= limit:
-        left = (context.actions[-limit].at + REMEMBERED - context.now).total_seconds()
+        left = (request.state.actions[-limit].at + REMEMBERED - request.now).total_seconds()
         reason = f"{counted(taken, 'action')} in the last hour, the policy allows {limit}: the next one in {left:.0f} s"
         return proposal.kept("action-budget", reason, [*up, *down])
     if taken == limit - 1 and limit > 1 and down:
@@ -220,24 +222,24 @@ def action_budget(proposal: Proposal) -> Proposal:
 
 def reversal(proposal: Proposal) -> Proposal:
     """Prevent scale-down of an operator that went up, down and up again within half an hour."""
-    context = proposal.context
-    hold = context.spec.behavior.scale_down.reversal_hold
-    held, until = [], context.now
-    for name in proposal.moves[1] if context.actions else []:
+    request = proposal.request
+    hold = request.policy.spec.behavior.scale_down.reversal_hold
+    held, until = [], request.now
+    for name in proposal.moves[1] if request.state.actions else []:
         moves = [
             (action.after[name] > action.before[name], action.at)
-            for action in context.actions
-            if name in action.after and not action.undone and action.at > context.now - REVERSALS_COUNT
+            for action in request.state.actions
+            if name in action.after and not action.undone and action.at > request.now - REVERSALS_COUNT
         ]
         if _overshot(name, proposal):
             continue
         directions = [up for up, _ in groupby(moves, key=lambda move: move[0])]
-        if directions[-3:] == [True, False, True] and context.now < moves[-1][1] + hold:
+        if directions[-3:] == [True, False, True] and request.now < moves[-1][1] + hold:
             held.append(name)
             until = max(until, moves[-1][1] + hold)
     if not held:
         return proposal
-    left = (until - context.now).total_seconds()
+    left = (until - request.now).total_seconds()
     reason = f"{names(held)} went up, down and up within 30 min: no scale-down for another {left:.0f} s"
     return proposal.kept("reversal", reason, held)
 
@@ -245,17 +247,17 @@ def reversal(proposal: Proposal) -> Proposal:
 def _overshot(name: str, proposal: Proposal) -> bool:
     """Return whether a consumer group would give back only a part of its last growth. Each step in is one useful number
     of threads, so that the first of them is no reversal yet."""
-    context = proposal.context
-    grown = context.last_growth(name) if context.request.policy.shares_tasks else None
+    request = proposal.request
+    grown = last_growth(request, name) if request.policy.shares_tasks else None
     return grown is not None and proposal.wanted[name] > grown.before[name]
 
 
 def quarantined(proposal: Proposal) -> Proposal:
     """Hold if the vector was rolled back and its quarantine lasts."""
-    context = proposal.context
-    for entry in context.request.quarantine:
-        if entry.until > context.now and entry.parallelism == proposal.vector:
-            left = (entry.until - context.now).total_seconds()
+    request = proposal.request
+    for entry in request.quarantine:
+        if entry.until > request.now and entry.parallelism == proposal.vector:
+            left = (entry.until - request.now).total_seconds()
             reason = f"this parallelism is quarantined for another {left:.0f} s since its rollback: {entry.because}"
             return proposal.held("quarantine", "quarantined", reason)
     return proposal
@@ -263,7 +265,7 @@ def quarantined(proposal: Proposal) -> Proposal:
 
 def no_change(proposal: Proposal) -> Proposal:
     """Hold if the result of the guards is the current parallelism."""
-    if proposal.vector != proposal.context.current:
+    if proposal.vector != proposal.current:
         return proposal
     if not proposal.amendments:
         return proposal.held("no-change", "no-change", "the application already runs at this parallelism")
@@ -273,8 +275,8 @@ def no_change(proposal: Proposal) -> Proposal:
 
 def excluded_period(proposal: Proposal) -> Proposal:
     """Prevent changes in the directions that a current excluded period names."""
-    now = proposal.context.now
-    for period in proposal.context.spec.behavior.excluded_periods:
+    now = proposal.request.now
+    for period in proposal.request.policy.spec.behavior.excluded_periods:
         up, down = proposal.moves
         stopped = [*(up if "up" in period.directions else []), *(down if "down" in period.directions else [])]
         until = ends_at(period, now) if stopped else None
