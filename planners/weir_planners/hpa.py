@@ -210,7 +210,8 @@ def plan_by_hpa(request: Request) -> PlanReply:
     for name, current in sizes.items():
         minimum, maximum = request.policy.spec.bounds.of(name)
         limits = parameters.limits(*narrowed(minimum, maximum, parameters.min_replicas, parameters.max_replicas))
-        proposals = _proposals(request, parameters, name, current)
+        metrics, tolerance = _metrics(request, parameters), parameters.tolerances()
+        proposals = [_proposal(request, metric, tolerance, name, current) for metric in metrics]
         decisions[name] = decide(workloads, name, limits, current, proposals=proposals, now=now)
     read = {
         label(metric.name, name): _shown(request, metric.name, name)
@@ -226,13 +227,6 @@ def _metrics(request: Request, parameters: HpaParameters) -> list[HpaMetric]:
     share = request.policy.spec.objective.utilization
     target = HpaTarget(type="Utilization", average_utilization=80 if share is None else max(1, round(100 * share)))
     return [HpaMetric(name="busy", target=target)]
-
-
-def _proposals(request: Request, parameters: HpaParameters, workload: str, current: int) -> list[int | v2.NoMetric]:
-    return [
-        _proposal(request, metric, parameters.tolerances(), workload, current)
-        for metric in _metrics(request, parameters)
-    ]
 
 
 def _proposal(

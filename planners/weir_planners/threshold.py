@@ -91,7 +91,8 @@ def plan_by_threshold(request: Request) -> PlanReply:
             wanted[name], notes = _kept(request, name, parameters.moved(request.current[name], direction))
             beyond += notes
             moves = wanted[name] != request.current[name]
-            (taken if moves else stuck).append(f"{what} is {value:,.4g}, {_relation(parameters, direction)}")
+            crossed = f"above {parameters.up_above:g}" if direction > 0 else f"below {parameters.down_below:g}"
+            (taken if moves else stuck).append(f"{what} is {value:,.4g}, {crossed}")
     reason = listed(list(dict.fromkeys(taken or stuck)), 90, "; ")
     about = {"memory": {}, **evidence}
     if wanted != request.current:
@@ -128,7 +129,3 @@ def _kept(request: Request, name: str, wanted: int) -> tuple[int, list[Infeasibl
     """Clamp to the limits without reversing the direction: the bounds guard handles a parallelism outside them."""
     p, (within, beyond) = request.current[name], request.within(name, wanted)
     return (max(p, within) if wanted >= p else min(p, within)), beyond
-
-
-def _relation(parameters: ThresholdParameters, direction: int) -> str:
-    return f"above {parameters.up_above:g}" if direction > 0 else f"below {parameters.down_below:g}"

@@ -151,21 +151,14 @@ def _upper(forecast: SourceForecast, expected: ArrivalPath) -> ArrivalPath | Non
         return None
     points = {0.0: expected.rates[0]}
     for at, rate in zip(expected.seconds[1:], expected.rates[1:], strict=True):
-        points[at] = rate + _margin(_horizon_at(at, bounded))
+        # The shortest horizon that contains the time, else the longest.
+        horizon = next((each for each in bounded if each.horizon_seconds >= at), bounded[-1])
+        points[at] = rate + max(0.0, (horizon.peak_upper or 0.0) - horizon.peak)
     for each in bounded:
         at = each.peak_at_seconds
         if 0 < at <= expected.seconds[-1]:
             points[at] = max(points.get(at, 0.0), each.peak_upper or 0.0, expected.rate_at(at))
     return _path(sorted(points.items()))
-
-
-def _horizon_at(seconds: float, bounded: list[PeakForecast]) -> PeakForecast:
-    """Return the shortest horizon with an upper bound that contains the time, else the longest."""
-    return next((each for each in bounded if each.horizon_seconds >= seconds), bounded[-1])
-
-
-def _margin(horizon: PeakForecast) -> float:
-    return max(0.0, (horizon.peak_upper or 0.0) - horizon.peak)
 
 
 def _path(points: list[tuple[float, float]]) -> ArrivalPath:
@@ -236,18 +229,16 @@ def coming(analysis: Analysis, arrivals: Mapping[str, float], seconds: float) ->
     horizon = seconds
     for source, rate in arrivals.items():
         forecast = analysis.forecast(source)
-        peak = None if forecast is None else _horizon(forecast, seconds)
-        if forecast is None or peak is None or not is_believed(peak) or not _is_followed(forecast, rate):
+        if forecast is None:
+            continue
+        peak = forecast.within(seconds) or (forecast.horizons[-1] if forecast.horizons else None)
+        if peak is None or not is_believed(peak) or not _is_followed(forecast, rate):
             continue
         horizon = min(horizon, peak.horizon_seconds)
         courses[source] = _course(forecast, peak, rate)
     if not courses:
         return None
     return Coming(horizon, {source: courses.get(source) or Course([(0.0, rate)]) for source, rate in arrivals.items()})
-
-
-def _horizon(forecast: SourceForecast, seconds: float) -> PeakForecast | None:
-    return forecast.within(seconds) or (forecast.horizons[-1] if forecast.horizons else None)
 
 
 def _is_followed(forecast: SourceForecast, rate: float) -> bool:

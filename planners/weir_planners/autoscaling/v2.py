@@ -217,11 +217,6 @@ class Rules:
     policies: tuple[RatePolicy, ...]
     select: Literal["Max", "Min", "Disabled"] = "Max"
 
-    @property
-    def max_period(self) -> int:
-        """In seconds."""
-        return max((policy.period_seconds for policy in self.policies), default=0)
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -350,7 +345,8 @@ def changed(records: Records, limits: Limits, before: int, after: int, *, at: fl
 def _booked(events: Sequence[Event], event: Event, rules: Rules, now: float) -> tuple[Event, ...]:
     """Replace the last event older than any period of its direction, as the original does, although the other direction
     may still count it."""
-    aged = [replace(e, outdated=e.outdated or e.at < now - rules.max_period) for e in events]
+    longest_seconds = max((policy.period_seconds for policy in rules.policies), default=0)
+    aged = [replace(e, outdated=e.outdated or e.at < now - longest_seconds) for e in events]
     free = [i for i, e in enumerate(aged) if e.outdated]
     if free:
         aged[free[-1]] = event

@@ -188,9 +188,10 @@ def _why_not(
 ) -> tuple[str, str]:
     """Code and words of a cycle in which nothing is rescaled."""
     not_sizable = [n for n in cycle.topology.names if isnan(evaluated[n].true_processing_rate)]
-    not_sizable += [
-        n for n in cycle.topology.names if n not in limits and n not in not_sizable and not _is_excluded(cycle, n)
-    ]
+    for n in cycle.topology.names:
+        is_excluded = not {n, cycle.topology.operator(n).id}.isdisjoint(cycle.parameters.vertex_exclude)
+        if n not in limits and n not in not_sizable and not is_excluded:
+            not_sizable.append(n)
     if not_sizable:
         return "metric-missing", f"the busy time of {short_name(not_sizable[0])} is unknown, so its capacity is, too"
     blocked = [n for n, d in decision.vertices.items() if d.ineffective and d.parallelism is None]
@@ -208,10 +209,6 @@ def _why_not(
             f"{short_name(name)} has wanted fewer subtasks for {waited:.0f} of {interval:g} min",
         )
     return "within-thresholds", "every operator runs at the parallelism that its load asks for"
-
-
-def _is_excluded(cycle: Cycle, name: str) -> bool:
-    return not {name, cycle.topology.operator(name).id}.isdisjoint(cycle.parameters.vertex_exclude)
 
 
 def _numbers(evaluated: Mapping[str, Evaluated], decision: JobDecision) -> Evidence:

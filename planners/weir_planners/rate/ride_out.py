@@ -42,11 +42,6 @@ class Ride:
     present_seconds: float
     """Time since which more arrives now; 0: it does not."""
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether the present excursion is no longer than those before."""
-        return self.present_seconds <= LONGER * self.longest_seconds
-
 
 def ride_of(request: Request, scenario: Scenario, memory: Memory, arrival_margin: float) -> Ride | None:
     """Return how the swings of the last half hour are ridden out; None if there are none, or following is cheaper."""
@@ -79,7 +74,8 @@ def ride_of(request: Request, scenario: Scenario, memory: Memory, arrival_margin
     vector = _sized(scenario, rate)
     behavior = request.policy.spec.behavior
     follows = seen.held(behavior.scale_down.stabilization + behavior.cooldown)
-    needed = [_fitting(levels, each / scenario.target_utilization) for each in follows]
+    target, last = scenario.target_utilization, len(levels) - 1
+    needed = [levels[min(bisect_left(levels, each / target), last)] for each in follows]
     slots = {each: scenario.topology.slots(_sized(scenario, each)) for each in set(needed)}
     following = sum(slots[each] * seconds for each, seconds in zip(needed, seen.seconds, strict=True))
     if scenario.topology.slots(vector) * sum(seen.seconds) > following:
@@ -184,10 +180,6 @@ def _most(scenario: Scenario) -> float:
     return min(tops, default=0.0)
 
 
-def _fitting(levels: Sequence[float], rate: float) -> float:
-    return levels[min(bisect_left(levels, rate), len(levels) - 1)]
-
-
 def _sized(scenario: Scenario, rate: float) -> Parallelism:
     """Return the smallest vector that sustains `rate`; an operator of unknown capacity keeps what it has."""
     found = dict(scenario.current)
@@ -202,7 +194,8 @@ def is_ridden(scenario: Scenario, ride: Ride, request: Request) -> bool:
     """Return whether the present excursion is one of those that the present parallelism rides out, and growing would be
     in time an interval later if it is not."""
     limit, now = scenario.limit_seconds, scenario.current
-    if limit is None or not ride.is_usual or any(now[name] < p for name, p in ride.vector.items()):
+    is_usual = ride.present_seconds <= LONGER * ride.longest_seconds
+    if limit is None or not is_usual or any(now[name] < p for name, p in ride.vector.items()):
         return False
     lag, arriving = scenario.analysis.lag_seconds.value, sum(scenario.model.arrivals.values())
     if lag is None:

@@ -69,11 +69,7 @@ class Remote:
         """Return the planner's reply for the entire topology, or a hold with the reason."""
         name, now = registration.name, self._clock.monotonic()
         breaker = self._breaker(registration)
-        if (waits := breaker.waits_seconds(now, timeout_seconds)) > 0:
-            sentence = (
-                f"planner {name} is not called for another {waits:.0f} s after {breaker.failures} failures in a row, "
-                f"the last: {breaker.last_failure}"
-            )
+        if (sentence := breaker.refusal(name, now, timeout_seconds)) is not None:
             return no_reply(name, FAILED, sentence, "circuit-open", of_shadow=not self._is_measured)
         self._keep(registration, breaker.called(now, timeout_seconds))
         try:
@@ -153,7 +149,12 @@ class Remote:
         content, url = self._content(request, registration), f"{registration.url}/plan"
         body = usable(await self.client.exchange("POST", url, content, timeout_seconds, registration.credential))
         await read_json(body)
-        return read_reply(body)
+        try:
+            # Strictly: no text for a number, no fractional subtasks.
+            return PlanReply.model_validate_json(body, strict=True)
+        except ValidationError as error:
+            wrong = InvalidDocument.of(error, "reply")
+            raise PlannerFailed(f"gave a reply that is no PlanReply: {wrong}", code=INVALID_REPLY) from None
 
     def _content(self, request: PlanRequest, registration: PlannerRegistration) -> bytes:
         """Encode the request without the fields that the planner does not read, and without its large ones if it is too
@@ -190,16 +191,6 @@ class Remote:
         self._gates.pop(name, None)
         if self._breakers.pop(name, None) is not None and self._is_measured:
             _OPEN.remove(name)
-
-
-def read_reply(body: bytes) -> PlanReply:
-    """Read a reply strictly: no text for a number, no fractional subtasks. Raises `PlannerFailed` that names the
-    fields."""
-    try:
-        return PlanReply.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        wrong = InvalidDocument.of(error, "reply")
-        raise PlannerFailed(f"gave a reply that is no PlanReply: {wrong}", code=INVALID_REPLY) from None
 
 
 def checked(reply: PlanReply, request: PlanRequest) -> PlanReply:

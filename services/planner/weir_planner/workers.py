@@ -109,11 +109,7 @@ class Workers:
         application = call.request.application
         key = application, call.label, parameters_id(parameters)
         circuit, now = self._circuits.get(key, Breaker()), time.monotonic()
-        if (waits := circuit.waits_seconds(now, timeout_seconds)) > 0:
-            sentence = (
-                f"planner {name} is not called for another {waits:.0f} s after {circuit.failures} failures in a row, "
-                f"the last: {circuit.last_failure}"
-            )
+        if (sentence := circuit.refusal(name, now, timeout_seconds)) is not None:
             return no_reply(name, FAILED, sentence, "circuit-open", of_shadow=call.is_shadow)
         self._circuits[key] = circuit.called(now, timeout_seconds)
         own = json.dumps({"parameters": parameters, "memory": call.request.memory})

@@ -27,9 +27,9 @@ from tests.unit.planner.build import (
     scale,
 )
 from weir_contracts import Plan, PlanReply, PlanRequest, PlanState, Recommendation, Slots, derive_id
-from weir_planner.core.decide import MAX_RECOMMENDATIONS, coverage_problem, make_plan, plan_offline, precheck
+from weir_planner.core.decide import coverage_problem, make_plan, plan_offline, precheck
 from weir_planner.core.guards import amend
-from weir_planner.core.recommendations import MIN_KEPT, condensed, max_kept
+from weir_planner.core.plan_state import MAX_RECOMMENDATIONS, MIN_KEPT, condensed, max_kept
 from weir_sdk.installed import UnknownPlanner, ask
 
 

@@ -23,7 +23,7 @@ from tests.unit.planner.build import (
 from tests.unit.planner.test_guards import NOW, guards, passed, seen_busy
 from weir_contracts import CapacityPoint, Parallelism, PastAction
 from weir_planner.core.decide import make_plan
-from weir_planner.core.guards.times import MAX_ACTIONS, MAX_ENTRIES, past_actions
+from weir_planner.core.plan_state import MAX_ACTIONS, MAX_ENTRIES, past_actions
 
 
 def past_action(at: float, now: int, wanted: int, /, **changes: Any) -> PastAction:

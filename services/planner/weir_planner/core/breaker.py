@@ -45,6 +45,15 @@ class Breaker:
         until = max(self.open_until or now, self.probe_until or now)
         return max(0.0, until - now)
 
+    def refusal(self, planner: str, now: float, timeout_seconds: float) -> str | None:
+        """Return why a call with this timeout does not pass; None: it passes."""
+        if (waits := self.waits_seconds(now, timeout_seconds)) <= 0:
+            return None
+        return (
+            f"planner {planner} is not called for another {waits:.0f} s after {self.failures} failures in a row, "
+            f"the last: {self.last_failure}"
+        )
+
     def called(self, now: float, timeout_seconds: float) -> "Breaker":
         """Let a call pass; behind an opened circuit it is the probe, and other calls wait for it."""
         return self if self.open_until is None else replace(self, probe_until=now + timeout_seconds)

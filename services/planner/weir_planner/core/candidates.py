@@ -32,7 +32,7 @@ from weir_predictor import Outlook, Scenario, TooLittle, scenario_of, within_tol
 from weir_sdk.request import Request
 
 from .decide import assumptions_of, make_plan
-from .recommendations import condensed, max_kept
+from .plan_state import condensed, max_kept
 from .scores import basis_of, begun, continued, followed
 
 MAX_RECOMMENDATIONS = 20
@@ -62,10 +62,6 @@ class _Judged:
     @property
     def replied(self) -> bool:
         return self.plan.code not in NO_REPLY
-
-    @property
-    def may_win(self) -> bool:
-        return self.outlook is not None and not self.call.is_shadow
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -121,7 +117,7 @@ def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]
     scenario = scenario_of(Request.of(request), assumptions_of(request, plans[0][1].planner))
     contenders, not_judged = _judged(scenario, request, plans)
     own = contenders[0]
-    able = [each for each in contenders if each.may_win]
+    able = [each for each in contenders if each.outlook is not None and not each.call.is_shadow]
     winner = own if not able or isinstance(scenario, TooLittle) else _best(scenario, able)
     courses = _courses(request, scenario, plans)
     scores = {each.score.label: each.score for each in courses}

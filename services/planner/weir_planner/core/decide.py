@@ -11,11 +11,8 @@ from weir_contracts import (
     Plan,
     PlanReply,
     PlanRequest,
-    PlanState,
     Prediction,
-    Recommendation,
     ScaleAction,
-    UsualArrivals,
     bounded,
     changes,
     derive_id,
@@ -30,13 +27,10 @@ from weir_sdk.request import Request
 
 from .guards import Proposal, amend
 from .guards.proposal import MAX_UTILIZATION, allowed, known_in_part
-from .guards.times import past_actions
-from .input_outage import prevents_scale_down, usual_arrivals
-from .recommendations import condensed, gathered, max_kept
+from .plan_state import next_state
 
 MIN_EXPIRY_SECONDS = 15.0
 MIN_STALENESS_SECONDS = 10.0
-MAX_RECOMMENDATIONS = 400
 TIMEOUT, FAILED, INVALID, INVALID_REPLY = "planner-timeout", "planner-failed", "planner-invalid", "invalid-reply"
 
 
@@ -103,7 +97,7 @@ def make_plan(
     if (problem := coverage_problem(reply, request)) is not None:
         reply = _hold(INVALID_REPLY, f"the planner's reply {problem}")
     reply = _into_limits(reply, request)
-    state = _state(request, reply, planner)
+    state = next_state(request, reply, planner)
     if reply.parallelism is None or request.topology is None or request.deployment is None:
         proposal, predicted = None, None
     else:
@@ -138,26 +132,6 @@ def make_plan(
         amendments=list(proposal.amendments) if proposal else [],
         planning_seconds=planning_seconds,
         state=state,
-    )
-
-
-def _state(request: PlanRequest, reply: PlanReply, planner: str) -> PlanState:
-    """Return the state for the next plan, by which this cycle's guards decide, too."""
-    before = request.state
-    arrivals = usual_arrivals(before.arrivals, request.analysis, request.now)
-    # A memory is kept over cycles in which its planner was not called or failed.
-    keeps = not reply.memory and reply.code in NO_OPINION
-    # All of it was validated.
-    return before.model_copy(
-        update={
-            "recommendations": _recommendations(request, reply, arrivals),
-            "memory": request.memory if keeps else reply.memory,
-            "planner": planner,
-            "arrivals": arrivals,
-            "actions": past_actions(before.actions, request.outcomes, request.now),
-            "contenders": [],
-            "courses": [],
-        }
     )
 
 
@@ -266,25 +240,6 @@ def _into_limits(reply: PlanReply, request: PlanRequest) -> PlanReply:
         alternatives=reply.alternatives,
         memory=reply.memory,
     )
-
-
-def _recommendations(request: PlanRequest, reply: PlanReply, arrivals: UsualArrivals | None) -> list[Recommendation]:
-    """Return the recommendations in the longer stabilisation window and the last one before it, which shows coverage."""
-    behavior, deployment = request.policy.spec.behavior, request.deployment
-    recommended: Parallelism | None = reply.parallelism
-    if recommended is None and reply.code in NO_OPINION:
-        # A gap: the window must be covered again.
-        return []
-    if deployment is not None and (recommended is None or prevents_scale_down(arrivals, behavior, request.now)):
-        # A hold recommends the current parallelism; so does any reply while the input is missing, since it may come
-        # back.
-        recommended = deployment.observed
-    if recommended is None:
-        return []
-    since = request.now - max(behavior.scale_up.stabilization, behavior.scale_down.stabilization)
-    latest = Recommendation(at=request.now, parallelism=recommended)
-    kept = gathered(latest, request.state.recommendations, since)
-    return condensed(kept, max_kept(recommended, MAX_RECOMMENDATIONS))
 
 
 def _hold(code: str, sentence: str) -> PlanReply:

@@ -48,7 +48,9 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
     recent = arriving if before.lately is None else min(kept * before.lately + (1 - kept) * arriving, MAX_NUMBER)
     # The maximum of means: a producer's burst of a few seconds must not stay usual for an hour.
     usual = max(recent, before.records_per_second * 0.5 ** (age / HALF_LIFE_SECONDS))
-    returned = _is_known(before, arriving) and arriving >= SILENT_SHARE * usual
+    # About the lowest of the last hours, or above it.
+    is_known = bool(before.min_lately) and arriving >= KNOWN_LOW_SHARE * (before.min_lately or 0.0)
+    returned = is_known and arriving >= SILENT_SHARE * usual
     fell_from = None if returned else _fell_from(before, arriving, now)
     missing = not returned and (arriving < MISSING_SHARE * usual or fell_from is not None)
     since = (before.collapsed_since or now) if missing else None
@@ -60,11 +62,6 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
         fell_from=fell_from if since else None,
         min_lately=_min_lately(before, recent, age, missing=missing),
     )
-
-
-def _is_known(before: UsualArrivals, arriving: float) -> bool:
-    """Return whether a rate is about the lowest of the last hours or above it."""
-    return bool(before.min_lately) and arriving >= KNOWN_LOW_SHARE * (before.min_lately or 0.0)
 
 
 def _min_lately(before: UsualArrivals, recent: float, age: float, *, missing: bool) -> float:

@@ -14,12 +14,12 @@ from weir_contracts import (
     parallelism_for,
     short_name,
 )
+from weir_planner.core.plan_state import REMEMBERED
 from weir_predictor import coming, has_believed, loads_of, restart_of, seconds_until_capacity
 from weir_sdk.request import Request
 
 from .proposal import (
     MAX_UTILIZATION,
-    REMEMBERED,
     SATURATED,
     Proposal,
     above_capacity,

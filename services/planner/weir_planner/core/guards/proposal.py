@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cached_property
 
 from weir_contracts import (
@@ -27,9 +26,6 @@ SATURATED = 0.95
 
 MAX_UTILIZATION = 0.92
 """Load over capacity above which an operator is close enough to its limit for any relief to count."""
-
-REMEMBERED = timedelta(hours=1)
-"""How far back past actions reach."""
 
 
 def load(request: Request, name: str) -> float | None:

@@ -1,7 +1,6 @@
 """Guards that limit when there may be a change: what is under way, excluded periods, the number of actions, stabilisation,
 cooldown, quarantine."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from itertools import groupby
@@ -12,9 +11,7 @@ from cronsim import CronSim
 from weir_contracts import (
     TERMINAL,
     ExcludedPeriod,
-    Outcome,
     Parallelism,
-    PastAction,
     changes,
     counted,
     listed,
@@ -22,17 +19,15 @@ from weir_contracts import (
     short_name,
 )
 from weir_planner.core.input_outage import prevents_scale_down
+from weir_planner.core.plan_state import REMEMBERED
 
-from .proposal import REMEMBERED, Proposal, last_growth
+from .proposal import Proposal, last_growth
 
 MOVING = frozenset({"rebalancing", "migrating", "restoring"})
 """Symptoms of a consumer group whose tasks are not where they will be."""
 
 WARM_UP_SECONDS = 30.0
 """Time since the last assignment in which the instances warm up state that the next one may move."""
-MAX_ACTIONS = 60
-MAX_ENTRIES = 2_000
-"""Operators in all past actions together: of very large graphs fewer actions are remembered by operator."""
 REVERSALS_COUNT = timedelta(minutes=30)
 """Up, down and up again within this is oscillation."""
 
@@ -175,30 +170,6 @@ def cooldown(proposal: Proposal) -> Proposal:
     return proposal.kept(
         "cooldown", f"cooldown: no scale-down for another {left:.0f} s after {cause}", proposal.moves[1]
     )
-
-
-def past_actions(before: Sequence[PastAction], outcomes: Sequence[Outcome], now: datetime) -> list[PastAction]:
-    """Return the last hour's actions, oldest first, updated by the outcomes (newest first)."""
-    if not before and not outcomes:
-        return []
-    found = {action.id: action for action in before}
-    for action in (outcome.newest_action for outcome in reversed(outcomes)):
-        if action is None or action.requested_at is None:
-            continue
-        moved = [name for name, p in action.wanted.items() if action.before.get(name, p) != p]
-        found[action.id] = PastAction(
-            id=action.id,
-            at=action.requested_at,
-            before={name: action.before[name] for name in moved},
-            after={name: action.wanted[name] for name in moved},
-            undone=action.rollback_requested_at is not None or action.phase in ("rolling-back", "rolled-back"),
-        )
-    recent = sorted((a for a in found.values() if a.at > now - REMEMBERED), key=lambda a: a.at)[-MAX_ACTIONS:]
-    room, kept = MAX_ENTRIES, []
-    for each in reversed(recent):
-        room -= len(each.after)
-        kept.append(each if room >= 0 else each.model_copy(update={"before": {}, "after": {}}))
-    return kept[::-1]
 
 
 def action_budget(proposal: Proposal) -> Proposal:

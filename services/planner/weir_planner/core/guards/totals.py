@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from weir_contracts import Topology, Unit, after_colon, counted
+from weir_contracts import Unit, after_colon, counted
 from weir_sdk.request import Request
 
 from .proposal import Cost, Proposal, above_total, below_total, cut, over_budget, raised, subtasks
@@ -117,7 +117,7 @@ def _allowed(wanted: int, unit: Unit, request: Request) -> tuple[int, str, str]:
 def _limit(level: int, request: Request) -> tuple[str, str] | None:
     """Return code and reason of the first limit that forbids this parallelism for all operators."""
     bounds, budget, topology = request.policy.spec.bounds, request.policy.spec.budget.limit, request.topology
-    vector, key_groups = topology.uniform(level), _max_key_groups(topology, level)
+    vector, key_groups = topology.uniform(level), max(each.max_parallelism or level for each in topology.operators)
     if level > bounds.max:
         return "bounds", f"the policy's maximum is {bounds.max}"
     if level > key_groups:
@@ -127,7 +127,3 @@ def _limit(level: int, request: Request) -> tuple[str, str] | None:
     if budget is not None and topology.slots(vector) > budget[0]:
         return "budget", over_budget(topology.slots(vector), *budget)
     return None
-
-
-def _max_key_groups(topology: Topology, otherwise: int) -> int:
-    return max(operator.max_parallelism or otherwise for operator in topology.operators)
