@@ -194,7 +194,7 @@ def judge(
 
 
 def _parallelism(texts: Sequence[str]) -> dict[str, int]:
-    from weir_predictor.question import InvalidQuestion, parse_parallelism
+    from weir_predictor import InvalidQuestion, parse_parallelism
 
     try:
         return parse_parallelism(texts)

@@ -4,10 +4,10 @@ Capacity curves from measured points, flow through the graph, and the trajectory
 planner decides with it and knowledge answers `what-if` with it, so both give the same answer for the same analysis.
 """
 
-from .answer import what_if as what_if
 from .capacity import CapacityCurve as CapacityCurve
 from .capacity import curve_of as curve_of
 from .capacity import lower_bounds_of as lower_bounds_of
+from .case import InvalidQuestion as InvalidQuestion
 from .case import NotYet as NotYet
 from .flow import arrivals_at as arrivals_at
 from .flow import loads_of as loads_of
@@ -23,11 +23,6 @@ from .judgement import judged as judged
 from .model import Backlog as Backlog
 from .model import Model as Model
 from .model import Restart as Restart
-from .question import InvalidQuestion as InvalidQuestion
-from .question import Load as Load
-from .question import parse_at as parse_at
-from .question import parse_load as parse_load
-from .question import parse_parallelism as parse_parallelism
 from .reading import Gap as Gap
 from .reading import model_of as model_of
 from .reading import restart_of as restart_of
@@ -45,3 +40,8 @@ from .scenario import scenario_of as scenario_of
 from .scenario import within_tolerance as within_tolerance
 from .trajectory import Outlook as Outlook
 from .trajectory import predict as predict
+from .what_if import Load as Load
+from .what_if import parse_at as parse_at
+from .what_if import parse_load as parse_load
+from .what_if import parse_parallelism as parse_parallelism
+from .what_if import what_if as what_if

@@ -20,10 +20,9 @@ from weir_contracts import (
     counted,
 )
 
-from .case import FULL, Case, case_of
+from .case import FORBIDDING, FULL, Case, case_of, forbidden, notes_of, operators_of
 from .flow import loads_of, throttled
 from .forecast import Ahead, ArrivalPath, ahead_of
-from .operators import FORBIDDING, forbidden, notes_of, operators_of
 from .trajectory import Outlook
 
 HORIZON_SECONDS = 600.0

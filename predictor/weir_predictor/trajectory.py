@@ -8,7 +8,7 @@ record: with A(t) records arrived and P(t) processed, in order, `t − A⁻¹(P(
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
@@ -16,10 +16,14 @@ import numpy as np
 
 from weir_contracts import Parallelism, Prediction
 
+from .flow import throttled
 from .fluid import Flows, lag_of, late_after, latency_of, simulate, times_of
-from .model import Model, Restart
+from .model import Backlog, Model, Restart
 
 STEPS = 120
+STEP_SECONDS = 0.5
+MIN_STEPS, MAX_STEPS = 4, 240
+"""Of an interval."""
 POINTS = 24
 """Points of the trajectory in a plan; the figures come from all steps."""
 _PRECISIONS = np.array([[100.0], [10.0], [10.0]])
@@ -227,3 +231,63 @@ def busiest(loads: Mapping[str, float], capacities: Mapping[str, float]) -> tupl
             if maximum is None or load > maximum:
                 maximum, where = load, name
     return maximum, where
+
+
+@dataclass(frozen=True)
+class Interval:
+    """State of a simulated application at the end of an interval, from which the next one continues, and what happened in
+    it; by source."""
+
+    seconds: float
+    backlogs: Mapping[str, Backlog]
+    """Of each source at the end."""
+    taken: Mapping[str, float]
+    """Records that each source took in, replayed ones included."""
+    lag_seconds: float
+    """Age of the oldest unprocessed record at the end."""
+    latency_seconds: float
+    """Time that records which arrive at the end would wait."""
+    violation_seconds: float
+    """Time above the objective."""
+
+
+def run_interval(
+    model: Model,
+    capacities: Mapping[str, float],
+    restart: Restart,
+    seconds: float,
+    *,
+    objective_seconds: float | None,
+    of_latency: bool = False,
+) -> Interval:
+    """Let the application run for `seconds` from `model.backlogs` on; it is down for the first `restart.seconds`.
+
+    `capacities` in records/s by operator; an operator that is missing limits nothing. Without an objective in seconds
+    there is no violation.
+    """
+    steps = min(MAX_STEPS, max(MIN_STEPS, math.ceil(seconds / STEP_SECONDS)))
+    flows = simulate(model, [capacities], [restart], seconds, steps)
+    times = flows.times
+    left = {s: np.maximum(0.0, flows.arrived[s][0] - flows.processed[s][0]) for s in model.arrivals}
+    lags = {s: lag_of(flows, model, s)[0] for s in model.arrivals}
+    down = np.maximum(0.0, restart.seconds - times)
+    waits = {
+        s: down + left[s] / rate if rate > 0 else np.zeros_like(times)
+        for s, rate in _drain(model, capacities, left).items()
+    }
+    bounded = np.max(list((waits if of_latency else lags).values()), axis=0)
+    late = 0.0 if objective_seconds is None else float((bounded[1:] > objective_seconds).sum()) * seconds / steps
+    return Interval(
+        seconds=seconds,
+        backlogs={s: Backlog(float(left[s][-1]), float(lags[s][-1])) for s in model.arrivals},
+        taken={s: float(flows.processed[s][0, -1]) for s in model.arrivals},
+        lag_seconds=max(float(lag[-1]) for lag in lags.values()),
+        latency_seconds=max(float(wait[-1]) for wait in waits.values()),
+        violation_seconds=late,
+    )
+
+
+def _drain(model: Model, capacities: Mapping[str, float], left: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return records/s that each source takes in while records wait at it; 0 for a source without a backlog."""
+    wanted = {s: model.arrivals[s] + float(waiting.max()) for s, waiting in left.items()}
+    return throttled(model.flow, model.topology.names, capacities, wanted)

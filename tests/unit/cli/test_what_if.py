@@ -16,7 +16,7 @@ from tests.unit.cli.knowledge import Server
 from tests.unit.cli.test_command import PROJECT, weir
 from weir_cli.client import InvalidInput
 from weir_cli.what_if import what_if_panel
-from weir_predictor.question import InvalidQuestion, parse_load
+from weir_predictor import InvalidQuestion, parse_load
 
 EXAMPLE = PROJECT / "contracts" / "examples" / "v1alpha1" / "what-if" / "full.json"
 ANSWER: dict[str, Any] = json.loads(EXAMPLE.read_text())

@@ -4,7 +4,7 @@ import pytest
 
 from weir_contracts import Operator, Topology
 from weir_predictor import Backlog, CapacityCurve, Model, Restart
-from weir_predictor.interval import run_interval
+from weir_predictor.trajectory import run_interval
 
 TOPOLOGY = Topology(operators=[Operator(name="in", id="v0")])
 

@@ -8,8 +8,7 @@ import pytest
 from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
 from tests.unit.predictor.test_trajectory import model
 from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RestartTimes, Run, Topology
-from weir_predictor import Restart, judged, restart_of, restarts_of, what_if
-from weir_predictor.question import parse_load
+from weir_predictor import Restart, judged, parse_load, restart_of, restarts_of, what_if
 from weir_predictor.restarts import serving_of
 from weir_predictor.trajectory import outlooks
 

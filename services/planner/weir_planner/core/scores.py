@@ -22,8 +22,7 @@ from weir_contracts import (
 )
 from weir_contracts.plan_state import parameters_id
 from weir_predictor import Backlog, Restart, Scenario
-from weir_predictor.interval import run_interval
-from weir_predictor.trajectory import busiest
+from weir_predictor.trajectory import busiest, run_interval
 
 MIN_GAP_SECONDS = 15.0
 """A longer time without a cycle, and one of more than three intervals, is not scored."""
