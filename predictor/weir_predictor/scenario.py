@@ -33,7 +33,7 @@ from .restarts import Restarts, Serving, restarts_of, serving_of
 from .trajectory import Outlook, busiest, outlooks
 
 SATURATED = 0.95
-"""Busy share from which an operator of unknown demand counts as too small."""
+"""Busy share from which an operator counts as saturated, and one of unknown demand as too small."""
 HALF_BUSY = 0.5
 """Busy share below which an operator does not limit the others."""
 SURE_GROWTH = 0.3

@@ -45,7 +45,7 @@ DOUBTFUL = ""
 have."""
 CIRCUITS_KEPT = 10_000
 NOT_YET, INVALID_QUESTION = "not-yet", "invalid-question"
-STARTING = "the process that runs the candidates is still starting"
+STARTING = "the process that calls are forked from is still starting"
 
 
 class Workers:
@@ -155,6 +155,11 @@ class Workers:
     async def _request(self, work: Callable[..., Answer], *arguments: Any, subject: str, holder: str) -> str:
         """Return what the work for a request to the API returns. Raises `PlannerFailed`."""
         until = asyncio.get_running_loop().time() + REQUEST_SECONDS
+        try:
+            async with asyncio.timeout_at(until):
+                await self._requests.start()
+        except OSError:
+            raise PlannerFailed(STARTING, counts=False) from None
         return await _called(
             self._requests, subject, work, *arguments, timeout_seconds=REQUEST_SECONDS, until=until, holder=holder
         )

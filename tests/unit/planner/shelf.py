@@ -31,6 +31,9 @@ class FixedRegistrations(Registrations):
 
 
 class _Here(Pool):
+    async def start(self) -> None:
+        return
+
     async def run(self, work: Callable[..., Answer], *arguments: Any, **limits: Any) -> Answer:
         return work(*arguments)
 

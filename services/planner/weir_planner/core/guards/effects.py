@@ -16,11 +16,11 @@ from weir_contracts import (
 )
 from weir_planner.core.plan_state import REMEMBERED
 from weir_predictor import coming, has_believed, loads_of, restart_of, seconds_until_capacity
+from weir_predictor.scenario import SATURATED
 from weir_sdk.request import Request
 
 from .proposal import (
     MAX_UTILIZATION,
-    SATURATED,
     Proposal,
     above_capacity,
     backlogged_seconds,

@@ -21,9 +21,6 @@ from weir_contracts import (
 from weir_predictor.capacity import MIN_CONFIDENCE
 from weir_sdk.request import Request
 
-SATURATED = 0.95
-"""Busy share from which an operator counts as saturated."""
-
 MAX_UTILIZATION = 0.92
 """Load over capacity above which an operator is close enough to its limit for any relief to count."""
 

@@ -3,9 +3,10 @@
 import math
 
 from weir_contracts import MAX_SENTENCE, changes, even_subtasks, listed, parallelism_for, short_name
+from weir_predictor.scenario import SATURATED
 from weir_sdk.request import Request
 
-from .proposal import SATURATED, Proposal, above_capacity, clamped, has_backlog, subtasks
+from .proposal import Proposal, above_capacity, clamped, has_backlog, subtasks
 
 TARGET_UTILIZATION = 0.8
 """Utilization that planners size for where the policy's objective is a time."""
