@@ -12,8 +12,8 @@ from weir_runtime.clock import Clock
 from weir_sdk.installed import LARGE, installed, problems
 from weir_sdk.schemas import Problems
 
-from .core.candidates import ContenderRequest, best_of, for_planner, other_requests, own_request, planned
-from .core.decide import INVALID, precheck
+from .core.candidates import ContenderRequest, best_of, for_planner, other_requests, own_request
+from .core.decide import INVALID, make_plan, precheck
 from .core.restarts import with_restart
 from .remote import Registrations, Remote
 from .telemetry import PlannerFailed, no_reply
@@ -159,7 +159,7 @@ async def plan_for(
         calls: Sequence[ContenderRequest], replies: Sequence[PlanReply]
     ) -> list[tuple[ContenderRequest, Plan]]:
         return [
-            (each, planned(each, answer, created_at=at, planning_seconds=seconds))
+            (each, make_plan(each.request, answer, planner=each.planner, created_at=at, planning_seconds=seconds))
             for each, answer in zip(calls, replies, strict=True)
         ]
 

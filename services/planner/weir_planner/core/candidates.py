@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from weir_contracts import (
@@ -18,7 +17,6 @@ from weir_contracts import (
     Parallelism,
     Plan,
     PlannerChoice,
-    PlanReply,
     PlanRequest,
     PlanState,
     ScoredCourse,
@@ -31,7 +29,7 @@ from weir_contracts.plan_state import parameters_id
 from weir_predictor import Outlook, Scenario, TooLittle, scenario_of, within_tolerance
 from weir_sdk.request import Request
 
-from .decide import assumptions_of, make_plan
+from .decide import assumptions_of
 from .plan_state import condensed, max_kept
 from .scores import basis_of, begun, continued, followed
 
@@ -95,15 +93,6 @@ def other_requests(request: PlanRequest) -> list[ContenderRequest]:
         alone = alone.model_copy(update={"state": request.state.model_copy(update=update)})
         found.append(ContenderRequest(choice.called, choice.name, alone, is_shadow=i >= len(spec.candidates)))
     return found
-
-
-def planned(
-    call: ContenderRequest, reply: PlanReply, *, created_at: datetime, planning_seconds: float | None = None
-) -> Plan:
-    """Return the plan of one contender after the guards."""
-    return make_plan(
-        call.request, reply, planner=call.planner, created_at=created_at, planning_seconds=planning_seconds
-    )
 
 
 def best_of(request: PlanRequest, plans: Sequence[tuple[ContenderRequest, Plan]]) -> Plan:
