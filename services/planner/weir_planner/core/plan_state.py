@@ -76,10 +76,10 @@ def _recommendations(request: PlanRequest, reply: PlanReply, arrivals: UsualArri
     return condensed(kept, max_kept(recommended, MAX_RECOMMENDATIONS))
 
 
-def max_kept(parallelism: Parallelism, most: int) -> int:
+def max_kept(parallelism: Parallelism, limit: int) -> int:
     """Return how many recommendations a plan may carry: fewer of a large graph, whose names are repeated in each."""
     characters = sum(len(name) + 8 for name in parallelism)
-    return max(MIN_KEPT, min(most, MAX_CHARACTERS // max(1, characters)))
+    return max(MIN_KEPT, min(limit, MAX_CHARACTERS // max(1, characters)))
 
 
 def gathered(latest: Recommendation, before: Sequence[Recommendation], since: datetime) -> list[Recommendation]:
