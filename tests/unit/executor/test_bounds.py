@@ -17,8 +17,8 @@ from weir_engines.driver import Refusal, Snapshot
 from weir_executor.core.gate import admit
 from weir_executor.core.limits import out_of_bounds
 from weir_executor.core.observed import PolicyReading
-from weir_planner.core.guards import Context as Guarded
 from weir_planner.core.guards import amend
+from weir_sdk import Request
 
 
 def spec(**changes: Any) -> PolicySpec:
@@ -163,14 +163,14 @@ def test_admitted_plans_keep_the_bounds(wanted: Parallelism, running: Parallelis
 
 @examples(100)
 @given(vectors, situations())
-def test_plans_that_pass_the_guards_are_admitted(wanted: Parallelism, given_: Guarded) -> None:
+def test_plans_that_pass_the_guards_are_admitted(wanted: Parallelism, given_: Request) -> None:
     """Otherwise an application would wait forever.
 
     The exception shrinks below the total's minimum: a guard behind that for totals has taken back another operator's
     growth.
     """
     vector = amend(scale(wanted), given_).vector
-    refused = vector and out_of_bounds(vector, given_.request.deployment, given_.spec, given_.topology)
+    refused = vector and out_of_bounds(vector, given_.deployment, given_.policy.spec, given_.topology)
     if vector and refused:
         assert "subtasks are fewer than" in refused.sentence
-        assert sum(vector.values()) < sum(given_.current.values())
+        assert sum(vector.values()) < sum(given_.deployment.observed.values())
