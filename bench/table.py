@@ -72,9 +72,9 @@ def _fleet(found: dict[str, Any]) -> Figures:
 
 
 def _chaos(found: dict[str, Any]) -> Figures:
-    for target, each in found.items():
+    for run, each in found.items():
         well = each["rounds"] - len(each["not_recovered"])
-        case = f"faults on a {target} target, seed {each['seed']}"
+        case = f"faults, target {run}"
         yield (
             f"{case}: rounds after which all was well ({each['rounds_with_two_faults']} of two faults at once)",
             f"{well} of {each['rounds']}",

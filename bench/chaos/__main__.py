@@ -4,7 +4,8 @@ Each round changes the load, waits until a request or its response is held at a 
 front of the target, strikes one or two parts, lets the request go on, mends the parts as a supervisor would, and waits
 until the application runs what its load needs. The judge knows what arrived at the target, not what Weir says.
 
-`--target simulated`: two executors and knowledge, plans from a script, and a simulated Flink. `--target flink`: all
+`--target simulated`: two executors and knowledge, plans from a script, and a simulated Flink. `--target endpoint`: the
+same with scale endpoints, whose instances are members of consumer groups of the real broker. `--target flink`: all
 services around the sample job; a job whose JobManager died is submitted again from its last checkpoint, as the cluster
 has no high availability. `--target kubernetes`: a Deployment of a real API server, whose pods are simulated.
 """
@@ -19,20 +20,23 @@ from pathlib import Path
 from bench.results_file import earlier, log, write
 
 from .campaign import Campaign, run
+from .endpoint import Endpoints
 from .faults import draw
 from .flink import FlinkCampaign, FlinkStack
 from .kubernetes import KubernetesCampaign, KubernetesStack
 from .proxy import RecordingProxy
-from .simulated import SimulatedCampaign, SimulatedStack
+from .simulated import FlinkJobs, SimulatedCampaign, SimulatedStack
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--target", choices=("simulated", "flink", "kubernetes"), default="simulated", help="what is scaled"
+        "--target", choices=("simulated", "endpoint", "flink", "kubernetes"), default="simulated", help="what is scaled"
     )
     parser.add_argument("--rounds", type=int, default=200, help="how many (default 200: about an hour)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order and the timing of the faults")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the order and the timing of the faults; results of other seeds are kept"
+    )
     parser.add_argument("--minutes", type=float, default=120.0, help="no round begins after this long")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="weir-chaos-"))
@@ -48,14 +52,17 @@ def main() -> int:
                 campaign = FlinkCampaign(FlinkStack(folder, proxy), proxy, arguments.seed)
             case "kubernetes":
                 campaign = KubernetesCampaign(KubernetesStack(folder, proxy), proxy, arguments.seed)
-            case _:
-                campaign = SimulatedCampaign(SimulatedStack(folder, proxy, arguments.seed), proxy, arguments.seed)
+            case name:
+                target = Endpoints() if name == "endpoint" else FlinkJobs()
+                stack = SimulatedStack(folder, proxy, arguments.seed, target)
+                campaign = SimulatedCampaign(stack, proxy, arguments.seed)
         plans = draw(arguments.rounds, arguments.seed, campaign.faults, campaign.points)
         results = run(campaign, plans, arguments.seed, arguments.minutes)
     if results["passed"]:
         shutil.rmtree(folder)
     command = f'make chaos ARGS="--target {arguments.target} --rounds {arguments.rounds} --seed {arguments.seed}"'
-    log(f"written: {write('chaos', command, {**earlier('chaos'), arguments.target: results})}")
+    kept = {**earlier("chaos"), f"{arguments.target}, seed {arguments.seed}": {"command": command, **results}}
+    log(f"written: {write('chaos', 'make chaos', kept)}")
     return 0 if results["passed"] else 1
 
 

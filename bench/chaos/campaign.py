@@ -16,15 +16,15 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench.results_file import distribution, log
 from testbed.kafka import KafkaBroker
-from testbed.process import ManagedProcess, NotInTime, wait_until
+from testbed.process import ManagedProcess, NotInTime, free_port, wait_until
 from testbed.service import RedisServer, WeirService
 from weir_contracts import Parallelism, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, PLANS
 from weir_engines.kafka.group_requests import close_admin, open_admin
 
-from .faults import POINTS, Blow, Fault, RoundPlan, UserDoes
+from .faults import Blow, Fault, RoundPlan, UserDoes
 from .judge import LIES, Finding, GroupReading, PolicyChange, Record, Request, judge
-from .proxy import Exchange, FailPoint, RecordingProxy, Trap
+from .proxy import KAFKA, REDIS, Exchange, FailPoint, RecordingProxy, Trap
 
 GROUP = "weir-executor"
 READ_GROUP_SECONDS = 0.25
@@ -117,11 +117,21 @@ class Stack(Protocol):
     def stop(self) -> None: ...
 
 
+def behind(proxy: RecordingProxy, folder: Path) -> tuple[KafkaBroker, RedisServer, str]:
+    """Return brokers and a Redis behind the proxy, and the address of Redis for services. The brokers name the proxy to
+    each client."""
+    port, redis = free_port(), RedisServer(folder / "redis")
+    advertised = proxy.in_front_of_port("kafka", port, KAFKA)
+    redis_port = proxy.in_front_of_port("redis", redis.port, REDIS, sender="knowledge")
+    kafka = KafkaBroker(folder / "kafka", port=port, advertised_port=advertised)
+    return kafka, redis, f"redis://127.0.0.1:{redis_port}/0"
+
+
 class Campaign(ABC):
     """A stack under fire. A subclass knows its target."""
 
     faults: tuple[Fault, ...]
-    points: tuple[FailPoint, ...] = POINTS
+    points: tuple[FailPoint, ...]
     executors: tuple[str, ...] = ("executor",)
     """Names of the executors among the services."""
     recovery_seconds = 240.0
@@ -229,7 +239,7 @@ class Campaign(ABC):
         """Return the part: of several executors the one that was held at the fail point, or the other."""
         if fault.victim not in ("executor", "other-executor") or len(self.executors) == 1:
             return fault.victim
-        held = trap.sender or self.random.choice(self.executors)
+        held = trap.sender if trap.sender in self.executors else self.random.choice(self.executors)
         return held if fault.victim == "executor" else next(name for name in self.executors if name != held)
 
     def _changed(self, user: UserDoes) -> list[ScalingPolicy]:

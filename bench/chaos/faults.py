@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar, get_args
 
 from testbed.process import ManagedProcess
 
-from .proxy import FailPoint
+from .proxy import WHEN, FailPoint
 from .service import clock_file
 
 T = TypeVar("T")
@@ -24,19 +24,16 @@ MIN_STOP_SECONDS, MAX_STOP_SECONDS = 5.0, 120.0
 SHARE_OF_TWO = 1 / 3
 """Of the rounds that have two faults at once."""
 
-POINTS = tuple(
-    FailPoint(server, method, path, when)
-    for server, method, path in (
-        ("knowledge", "GET", r"/v1/policies/[^/]+/[^/]+"),
-        ("knowledge", "PUT", "/action"),
-        ("flink", "GET", "/jobs/overview"),
-        ("flink", "GET", "/resource-requirements"),
-        ("flink", "PUT", "/resource-requirements"),
-        ("flink", "POST", "/checkpoints"),
-    )
-    for when in ("before", "after")
+AWAITS = (
+    ("kafka", "COMMIT", ""),
+    ("kafka", "PRODUCE", "/intended"),
+    ("kafka", "PRODUCE", "/applying"),
+    ("kafka", "PRODUCE", "/verifying"),
+    ("knowledge", "GET", r"/v1/policies/[^/]+/[^/]+"),
+    ("knowledge", "PUT", "/action"),
+    ("redis", "EVAL", "/weir:actions"),
 )
-"""Every await of an action that leaves the executor through HTTP. What it waits for at the brokers is struck by chance."""
+"""Awaits of every action that leave a process: the executor's, and that of knowledge when it keeps the action."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,12 @@ def faults_of(**victims: Sequence[str]) -> tuple[Fault, ...]:
     return tuple(Fault(how, victim) for how in get_args(How) for victim in victims.get(how.replace("-", "_"), ()))
 
 
-def draw(rounds: int, seed: int, faults: Sequence[Fault], points: Sequence[FailPoint] = POINTS) -> list[RoundPlan]:
+def points_of(*awaits: tuple[str, str, str]) -> tuple[FailPoint, ...]:
+    """Return the fail points before and after each await: those of every action, and these at its target."""
+    return tuple(FailPoint(*each, when) for each in (*AWAITS, *awaits) for when in WHEN)
+
+
+def draw(rounds: int, seed: int, faults: Sequence[Fault], points: Sequence[FailPoint]) -> list[RoundPlan]:
     """Return the rounds of a seed: each fault and each fail point as often as any other, in a random order."""
     order = random.Random(seed)
 

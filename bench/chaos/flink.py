@@ -21,8 +21,8 @@ from weir_contracts.topics import PLANS
 from weir_runtime.bus import partition_of
 from workloads.sample_job import SLOWEST, capacity
 
-from .campaign import Campaign
-from .faults import faults_of
+from .campaign import Campaign, behind
+from .faults import faults_of, points_of
 from .judge import PublishedPlan
 from .proxy import Exchange, RecordingProxy
 from .service import FOLDER
@@ -37,6 +37,12 @@ FAULTS = faults_of(
     state_lost=("analyzer",),
     emptied=("redis",),
     clock=("executor", "knowledge", "planner", "monitor"),
+)
+POINTS = points_of(
+    ("flink", "GET", "/jobs/overview"),
+    ("flink", "GET", "/resource-requirements"),
+    ("flink", "PUT", "/resource-requirements"),
+    ("flink", "POST", "/checkpoints"),
 )
 
 
@@ -88,14 +94,17 @@ class FlinkStack(TrialStack):
     def __init__(self, folder: Path, proxy: RecordingProxy) -> None:
         options = TrialOptions(peak_rate=HIGH, objective_seconds=OBJECTIVE_SECONDS, port=free_port())
         super().__init__(options, folder)
+        self.kafka, self.redis, self._redis_url = behind(proxy, folder)
         document = self.policy.to_document()
         document["spec"]["application"]["flink"]["url"] = proxy.in_front_of("flink", self.flink.rest_url)
         document["spec"]["behavior"] = short_behavior(12, 5)
+        document["spec"]["signals"]["kafka"]["bootstrapServers"] = self.kafka.bootstrap_servers
         self.policy = parse_policy(document)
         self._knowledge = proxy.in_front_of("knowledge", self.api_url)
 
     def _environment(self) -> dict[str, str]:
-        return {**super()._environment(), "WEIR_KNOWLEDGE_URL": self._knowledge, FOLDER: str(self.folder)}
+        addresses = {"WEIR_KNOWLEDGE_URL": self._knowledge, "WEIR_KNOWLEDGE_REDIS_URL": self._redis_url}
+        return {**super()._environment(), **addresses, FOLDER: str(self.folder)}
 
     def _service(self, name: str, environment: dict[str, str], port: int | None) -> WeirService:
         # The analyzer's clock is Spark's, in another program.
@@ -106,7 +115,7 @@ class FlinkStack(TrialStack):
 class FlinkCampaign(Campaign):
     """The sample job on Flink's adaptive scheduler."""
 
-    faults = FAULTS
+    faults, points = FAULTS, POINTS
     stack: FlinkStack
 
     def start(self) -> None:

@@ -12,19 +12,18 @@ from typing import Any
 import yaml
 
 from bench.results_file import PROJECT
-from testbed.kafka import KafkaBroker
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import ManagedProcess, free_port
-from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
+from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.trial.options import short_behavior
 from testbed.trial.stack import LOOP_PARTITIONS, SERVICES
 from weir_contracts import Parallelism
 from weir_runtime.bus import partition_of
 
-from .campaign import Campaign
-from .faults import faults_of
+from .campaign import Campaign, behind
+from .faults import faults_of, points_of
 from .flink import OBJECTIVE_SECONDS, PlansFollower
-from .proxy import Exchange, FailPoint, RecordingProxy
+from .proxy import Exchange, RecordingProxy
 from .service import FOLDER
 from .workload import CAPACITY, Simulation, deployment, prometheus, weir_policy
 
@@ -39,16 +38,7 @@ FAULTS = faults_of(
     clock=("executor", "knowledge"),
 )
 """`controllers`: the cluster's controller manager, without which no pod is created or deleted."""
-POINTS = tuple(
-    FailPoint(server, method, path, when)
-    for server, method, path in (
-        ("knowledge", "GET", r"/v1/policies/[^/]+/[^/]+"),
-        ("knowledge", "PUT", "/action"),
-        ("kubernetes", "GET", f"/deployments/{NAME}"),
-        ("kubernetes", "PUT", "/scale"),
-    )
-    for when in ("before", "after")
-)
+POINTS = points_of(("kubernetes", "GET", f"/deployments/{NAME}"), ("kubernetes", "PUT", "/scale"))
 
 
 def rights(service: str) -> list[dict[str, Any]]:
@@ -73,7 +63,7 @@ class KubernetesStack:
         self.rate = LOW
         self.cluster = KubernetesCluster(folder / "kubernetes", metrics=True)
         self.simulation = Simulation(self.cluster, NAMESPACE, NAME, lambda: self.rate)
-        self.kafka, self.redis = KafkaBroker(folder / "kafka"), RedisServer(folder / "redis")
+        self.kafka, self.redis, self._redis_url = behind(proxy, folder)
         self.services: dict[str, WeirService] = {}
         self._api_port = free_port()
         self._parts = ExitStack()
@@ -98,7 +88,7 @@ class KubernetesStack:
 
     def _start_services(self) -> None:
         """Start all services with the rights of deploy/k8s; the executor's calls pass the proxy."""
-        loop = loop_settings(self.kafka.bootstrap_servers, LOOP_PARTITIONS, self.api_url, self.redis.url, self.folder)
+        loop = loop_settings(self.kafka.bootstrap_servers, LOOP_PARTITIONS, self.api_url, self._redis_url, self.folder)
         trust = ssl.create_default_context(cafile=self.cluster.authority.certificate)
         through = {
             "WEIR_KUBERNETES_URL": self._proxy.in_front_of("kubernetes", self.cluster.url, verify=trust),
@@ -139,8 +129,7 @@ class KubernetesStack:
 class KubernetesCampaign(Campaign):
     """A service on Kubernetes, scaled through the scale subresource."""
 
-    faults = FAULTS
-    points = POINTS
+    faults, points = FAULTS, POINTS
     stack: KubernetesStack
 
     def start(self) -> None:

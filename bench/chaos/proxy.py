@@ -1,12 +1,12 @@
-"""A recording proxy in front of an HTTP server: each request that changes something, with its time, its sender and its
-body; and fail points, at which a request or its response is held until the fault has struck."""
+"""A recording proxy in front of servers: of HTTP each request that changes something, with its time, its sender and its
+body; and fail points, at which a request or its response is held until the fault has struck, also of Kafka and Redis."""
 
 import asyncio
 import json
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -19,6 +19,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from weir_runtime.http import listen, serve
 from weir_runtime.loop import Stop
 
+When = Literal["before", "after"]
+WHEN: tuple[When, ...] = ("before", "after")
 HOLD_SECONDS = 30.0
 """The longest that a fail point holds a request: less than an executor's whole patience."""
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "host", "upgrade"}
@@ -26,13 +28,14 @@ _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"
 
 @dataclass(frozen=True)
 class FailPoint:
-    """One await of an executor that leaves its process: before the request is forwarded, or after the response came and
-    before it is delivered. `path` is the end of the request's path, as a regular expression."""
+    """One await of an action that leaves a process: before the request is forwarded, or after the response came and
+    before it is delivered. `path` is the end of the request's path, as a regular expression; `Wire` says what it is of
+    Kafka and Redis."""
 
     server: str
     method: str
     path: str
-    when: Literal["before", "after"]
+    when: When
 
     def matches(self, server: str, method: str, path: str) -> bool:
         return (server, method) == (self.server, self.method) and re.search(f"{self.path}$", path) is not None
@@ -55,7 +58,7 @@ class Trap:
         """Let the held request go on, and hold no other."""
         self._released.set()
 
-    async def hold(self, when: str, sender: str | None) -> None:
+    async def hold(self, when: When, sender: str | None) -> None:
         """Hold the first request that comes here."""
         if self._taken or self._released.is_set() or when != self.point.when or sender is None:
             return
@@ -64,6 +67,59 @@ class Trap:
         deadline = time.monotonic() + HOLD_SECONDS
         while not self._released.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A protocol on TCP, as far as fail points need it."""
+
+    read: Callable[[asyncio.StreamReader], Awaitable[bytes]]
+    """Returns the next message of either side as it was sent; raises `EOFError` at the end."""
+    describe: Callable[[bytes], tuple[str, str]]
+    """Returns method and path of a request."""
+    answers: Callable[[bytes, bytes], bool]
+    """Whether a request has this response."""
+
+
+async def _kafka_frame(source: asyncio.StreamReader) -> bytes:
+    size = await source.readexactly(4)
+    return size + await source.readexactly(int.from_bytes(size))
+
+
+def _kafka_request(frame: bytes) -> tuple[str, str]:
+    """Return PRODUCE with topic and phase of the first record, COMMIT (of offsets, by which an executor's membership is
+    confirmed), or nothing of another request."""
+    kind = {0: "PRODUCE", 8: "COMMIT"}.get(int.from_bytes(frame[4:6]), "")
+    if kind != "PRODUCE":
+        return kind, ""
+    topic = re.search(rb"weir\.[a-z0-9.-]+", frame)
+    phase = re.search(rb'"phase":"([a-z-]+)"', _first_record(frame))
+    return kind, "".join(f"/{each.decode()}" for each in (topic and topic[0], phase and phase[1]) if each)
+
+
+def _first_record(frame: bytes) -> bytes:
+    """Return the beginning of the records of a Produce request."""
+    import pyarrow as pa
+
+    begin = frame.find(b"\x04\x22\x4d\x18")  # of a frame of LZ4
+    return frame if begin < 0 else bytes(pa.CompressedInputStream(pa.BufferReader(frame[begin:]), "lz4").read(2000))
+
+
+async def _redis_bytes(source: asyncio.StreamReader) -> bytes:
+    read = await source.read(65_536)
+    if not read:
+        raise EOFError
+    return read
+
+
+def _redis_request(sent: bytes) -> tuple[str, str]:
+    """Return the first command and the first of Weir's keys."""
+    command, key = re.match(rb"\*\d+\r\n\$\d+\r\n(\w+)", sent), re.search(rb"weir:[a-z-]+", sent)
+    return (command[1].decode() if command else ""), (f"/{key[0].decode()}" if key else "")
+
+
+KAFKA = Wire(_kafka_frame, _kafka_request, lambda request, response: request[8:12] == response[4:8])
+REDIS = Wire(_redis_bytes, _redis_request, lambda _request, _response: True)
 
 
 @dataclass
@@ -108,6 +164,8 @@ class RecordingProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="recording-proxy", daemon=True)
         self._serving: list[asyncio.Task[None]] = []
+        self._listening: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -121,6 +179,12 @@ class RecordingProxy:
     def in_front_of(self, server: str, url: str, *, verify: Any = True) -> str:
         """Return the address of a proxy of the server at `url`."""
         return asyncio.run_coroutine_threadsafe(self._open(server, url, verify), self._loop).result(10)
+
+    def in_front_of_port(self, server: str, port: int, wire: Wire, *, sender: str | None = None) -> int:
+        """Return the port of a proxy of the server at a port of this machine. `sender`: its only client, if it is no
+        executor."""
+        opening = self._open_port(server, port, wire, sender)
+        return asyncio.run_coroutine_threadsafe(opening, self._loop).result(10)
 
     def arm(self, point: FailPoint) -> Trap:
         """Hold the next request that comes to a fail point; the one before is released."""
@@ -173,8 +237,71 @@ class RecordingProxy:
             await trap.hold("after", sender)
         return Response(content, response.status_code, kept)
 
+    async def _open_port(self, server: str, port: int, wire: Wire, sender: str | None) -> int:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            passing = asyncio.ensure_future(self._pass_messages(server, port, wire, sender, (reader, writer)))
+            self._connections.add(passing)
+            passing.add_done_callback(self._connections.discard)
+            await asyncio.gather(passing, return_exceptions=True)
+            writer.close()
+
+        self._listening.append(await asyncio.start_server(connected, "127.0.0.1", 0))
+        return int(self._listening[-1].sockets[0].getsockname()[1])
+
+    async def _pass_messages(
+        self,
+        server: str,
+        port: int,
+        wire: Wire,
+        only_sender: str | None,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        """Pass on all messages of a connection, until one side ends it."""
+        from_client, to_client = client
+        client_port = to_client.get_extra_info("peername")[1]
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        unanswered: tuple[Trap, str, bytes] | None = None
+
+        async def requests() -> None:
+            nonlocal unanswered
+            while True:
+                message, trap = await wire.read(from_client), self._trap
+                if (
+                    trap is not None
+                    and trap.point.server == server
+                    and trap.point.matches(server, *wire.describe(message))
+                ):
+                    sender = only_sender or self._senders.of(client_port)
+                    await trap.hold("before", sender)
+                    if from_client.at_eof() or from_client.exception():
+                        return  # its sender has ended before anything was sent
+                    unanswered = None if sender is None else (trap, sender, message)
+                to_server.write(message)
+                await to_server.drain()
+
+        async def responses() -> None:
+            while True:
+                message = await wire.read(from_server)
+                if unanswered is not None and wire.answers(unanswered[2], message):
+                    await unanswered[0].hold("after", unanswered[1])
+                to_client.write(message)
+                await to_client.drain()
+
+        ways = [asyncio.ensure_future(requests()), asyncio.ensure_future(responses())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            to_server.close()
+
     async def _end(self) -> None:
         self._stop.request("the campaign is over")
+        for listening in self._listening:
+            listening.close()
+        for connection in self._connections:
+            connection.cancel()
         await asyncio.wait(self._serving, timeout=10)
 
 

@@ -1,18 +1,20 @@
-"""Campaign on a simulated Flink: two executors and knowledge as processes, with Kafka and Redis; plans are scripted."""
+"""Campaign on a simulated target: two executors and knowledge as processes, with Kafka and Redis; plans are scripted."""
 
 import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Protocol
 from uuid import uuid4
 
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
-from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
+from testbed.service import WeirService, loop_settings, wait_all_ready
 from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
 from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
 from weir_contracts.topics import PLANS
@@ -21,11 +23,11 @@ from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import encode
 from weir_runtime.service import topic_specs
 
-from .campaign import Campaign
+from .campaign import Campaign, behind
 from .faults import faults_of
-from .flink import rescale_of
+from .flink import POINTS, rescale_of
 from .judge import PublishedPlan
-from .proxy import Exchange, RecordingProxy
+from .proxy import Exchange, FailPoint, RecordingProxy
 from .service import FOLDER, NAME
 
 PARTITIONS = 2
@@ -35,7 +37,6 @@ JOBS = tuple(
 )
 """One in each partition."""
 EXECUTORS = ("exec-0", "exec-1")
-MAX_PARALLELISM = 12
 RESCALE_SECONDS = 1.0
 PLAN_SECONDS = 1.0
 PLAN_LIFE_SECONDS = 10.0
@@ -49,19 +50,79 @@ FAULTS = faults_of(
 )
 
 
-class SimulatedStack:
-    """The parts of one campaign. The simulated cluster and the planner's part run in a thread of this process."""
+class Target(Protocol):
+    """Two applications by the names in `JOBS`, each with one number that is scaled."""
 
-    def __init__(self, folder: Path, proxy: RecordingProxy, seed: int) -> None:
+    server: str
+    """Name at the proxy."""
+    points: tuple[FailPoint, ...]
+    max_parallelism: int
+
+    def serving(self, kafka: KafkaBroker) -> AbstractAsyncContextManager[None]:
+        """Serve until left; `urls` are known from then on."""
+
+    @property
+    def urls(self) -> Mapping[str, str]:
+        """Address of each application."""
+
+    def spec(self, name: str, url: str) -> dict[str, Any]:
+        """Return the fields of a policy that name the application at this address."""
+
+    def parallelism(self, name: str, number: int) -> Parallelism:
+        """Return this number as a parallelism by operator."""
+
+    def deployment(self, name: str) -> DeploymentRef:
+        """Return what is requested and runs now."""
+
+    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
+        """Return the job and the parallelism that a recorded request asks for, or None if it is another request."""
+
+
+class FlinkJobs:
+    """Jobs of a simulated Flink that honours requirements."""
+
+    server, points, max_parallelism = "flink", POINTS, 12
+
+    def __init__(self) -> None:
+        self._flink = ManyJobs(list(JOBS), RESCALE_SECONDS)
+
+    def serving(self, _kafka: KafkaBroker) -> AbstractAsyncContextManager[None]:
+        return self._flink.serving()
+
+    @property
+    def urls(self) -> Mapping[str, str]:
+        return dict.fromkeys(JOBS, self._flink.url)
+
+    def spec(self, name: str, url: str) -> dict[str, Any]:
+        return {"application": {"flink": {"url": url, "job": name}}}
+
+    def parallelism(self, _name: str, number: int) -> Parallelism:
+        return {SOURCE: 1, WORK: number}
+
+    def deployment(self, name: str) -> DeploymentRef:
+        job = self._flink.jobs[name]
+        job.settle()
+        vectors = {"requested": dict(job.requested), "observed": dict(job.observed)}
+        return DeploymentRef(job_id=job.id, graph_hash=self._flink.graph_hash, **vectors)
+
+    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
+        """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
+        return rescale_of(exchange, NAMES)
+
+
+class SimulatedStack:
+    """The parts of one campaign. The target and the planner's part run in a thread of this process."""
+
+    def __init__(self, folder: Path, proxy: RecordingProxy, seed: int, target: Target) -> None:
         self.folder = folder
-        self.kafka = KafkaBroker(folder / "kafka")
-        self.redis = RedisServer(folder / "redis")
+        self.kafka, self.redis, self._redis_url = behind(proxy, folder)
         self.services: dict[str, WeirService] = {}
-        self.flink = ManyJobs(list(JOBS), RESCALE_SECONDS)
-        self.flink_url = ""
+        self.target = target
+        self.urls: dict[str, str] = {}
+        """Address of each application at the proxy."""
         self.plans: list[PublishedPlan] = []
         self.wanted = dict.fromkeys(JOBS, 1)
-        """Subtasks of `work` that the load of each job needs."""
+        """What the load of each application needs."""
         self.versions: dict[str, int] = {}
         """Version of each application's policy, as last read."""
         self.random = random.Random(seed)
@@ -82,9 +143,11 @@ class SimulatedStack:
         self._parts.enter_context(self.redis)
         self._thread.start()
         self._ready.wait(60)
-        self.flink_url = self._proxy.in_front_of("flink", self.flink.url)
+        urls = self.target.urls
+        fronts = {url: self._proxy.in_front_of(self.target.server, url) for url in sorted(set(urls.values()))}
+        self.urls = {name: fronts[url] for name, url in urls.items()}
         knowledge = self._proxy.in_front_of("knowledge", self.api_url)
-        loop = loop_settings(self.kafka.bootstrap_servers, PARTITIONS, knowledge, self.redis.url, self.folder)
+        loop = loop_settings(self.kafka.bootstrap_servers, PARTITIONS, knowledge, self._redis_url, self.folder)
         environment = {
             **loop,
             "WEIR_EXECUTOR_MAX_ACTIONS": "100",
@@ -116,8 +179,8 @@ class SimulatedStack:
         self._parts.close()
 
     async def _serve(self) -> None:
-        """Serve the cluster, and publish plans as a planner would, until stopped."""
-        async with self.flink.serving():
+        """Serve the target, and publish plans as a planner would, until stopped."""
+        async with self.target.serving(self.kafka):
             bus = KafkaBus(self.kafka.bootstrap_servers)
             await bus.start()
             await bus.ensure_topics(topic_specs(PARTITIONS))
@@ -131,25 +194,18 @@ class SimulatedStack:
 
     async def _plan(self, bus: KafkaBus, name: str) -> None:
         """Publish a plan if the job does not run what it needs; now and then plans that no executor may follow."""
-        job = self.flink.jobs[name]
-        job.settle()
-        wanted = {SOURCE: 1, WORK: self.wanted[name]}
-        forbidden = {SOURCE: 1, WORK: MAX_PARALLELISM - self.wanted[name] + 1}
-        if self.random.random() < FORBIDDEN_SHARE and forbidden not in (wanted, job.observed, job.requested):
+        there, highest = self.target.deployment(name), self.target.max_parallelism
+        wanted = self.target.parallelism(name, self.wanted[name])
+        forbidden = self.target.parallelism(name, highest - self.wanted[name] + 1)
+        if self.random.random() < FORBIDDEN_SHARE and forbidden not in (wanted, there.observed, there.requested):
             await self._publish(bus, name, forbidden, age_seconds=PLAN_LIFE_SECONDS + 5)
-            await self._publish(bus, name, {SOURCE: 1, WORK: MAX_PARALLELISM + self.wanted[name]})
-        if job.observed != wanted:
+            await self._publish(bus, name, self.target.parallelism(name, highest + self.wanted[name]))
+        if there.observed != wanted:
             await self._publish(bus, name, wanted)
 
     async def _publish(self, bus: KafkaBus, name: str, wanted: Parallelism, age_seconds: float = 0.0) -> None:
-        job, application = self.flink.jobs[name], f"fleet/{name}"
+        ref, application = self.target.deployment(name), f"fleet/{name}"
         at = datetime.now(UTC) - timedelta(seconds=age_seconds)
-        ref = DeploymentRef(
-            job_id=job.id,
-            graph_hash=self.flink.graph_hash,
-            requested=dict(job.requested),
-            observed=dict(job.observed),
-        )
         plan = Plan(
             id=uuid4(),
             application=application,
@@ -162,7 +218,7 @@ class SimulatedStack:
             mode="act",
             planner="rate",
             deployment=ref,
-            current=dict(job.observed),
+            current=ref.observed,
             kind="scale",
             action=ScaleAction(parallelism=wanted),
             code="capacity-short",
@@ -175,15 +231,20 @@ class SimulatedStack:
 
 
 class SimulatedCampaign(Campaign):
-    """Two executors whose jobs need another parallelism in each round."""
+    """Two executors whose applications need another parallelism in each round."""
 
     faults = FAULTS
     executors = EXECUTORS
     stack: SimulatedStack
 
+    def __init__(self, stack: SimulatedStack, proxy: RecordingProxy, seed: int) -> None:
+        super().__init__(stack, proxy, seed)
+        self.points = stack.target.points
+        self._needed: defaultdict[str, list[int]] = defaultdict(list)
+
     def start(self) -> None:
         stack = self.stack
-        self.record.applications = {job.id: f"fleet/{name}" for name, job in stack.flink.jobs.items()}
+        self.record.applications = {stack.target.deployment(name).job_id: f"fleet/{name}" for name in JOBS}
         self.record.partitions = {f"fleet/{name}": partition for partition, name in enumerate(JOBS)}
         self.record.plans, stack.versions = stack.plans, self.versions
         for name in JOBS:
@@ -192,33 +253,33 @@ class SimulatedCampaign(Campaign):
                 "kind": "ScalingPolicy",
                 "metadata": {"namespace": "fleet", "name": name},
                 "spec": {
-                    "application": {"flink": {"url": stack.flink_url, "job": name}},
+                    **stack.target.spec(name, stack.urls[name]),
                     "objective": {"maxLag": "30s"},
-                    "bounds": {"min": 1, "max": MAX_PARALLELISM},
+                    "bounds": {"min": 1, "max": stack.target.max_parallelism},
                     "mode": "act",
                 },
             }
             self.policies.append(ScalingPolicy.model_validate(document))
 
     def change_load(self) -> None:
-        """Every job needs what it has not had in the last rounds, so that a request belongs to one plan."""
+        """Every application needs what it has not had in the last rounds, so that a request belongs to one plan."""
+        highest = self.stack.target.max_parallelism
         for name, now in self.stack.wanted.items():
-            job = self.stack.flink.jobs[name]
-            recent = {now, MAX_PARALLELISM - now + 1, *(request[WORK] for request in job.requests[-2:])}
-            self.stack.wanted[name] = self.random.choice([p for p in range(1, MAX_PARALLELISM + 1) if p not in recent])
+            self._needed[name].append(now)
+            recent = {highest - now + 1, *self._needed[name][-3:]}
+            self.stack.wanted[name] = self.random.choice([p for p in range(1, highest + 1) if p not in recent])
 
     def target_troubles(self) -> list[str]:
         found = []
         for name, needed in self.stack.wanted.items():
-            job = self.stack.flink.jobs[name]
-            job.settle()
-            if job.observed[WORK] != needed:
-                found.append(f"{name} runs {job.observed[WORK]} subtasks, and needs {needed}")
+            there = self.stack.target.deployment(name)
+            if not self.stack.target.parallelism(name, needed) == there.observed == there.requested:
+                found.append(f"{name} runs {there.observed}, {there.requested} are requested, and it needs {needed}")
         return found
 
     def requirements(self) -> dict[str, Parallelism]:
-        return {job.id: dict(job.requested) for job in self.stack.flink.jobs.values()}
+        deployments = [self.stack.target.deployment(name) for name in JOBS]
+        return {each.job_id: dict(each.requested or {}) for each in deployments}
 
     def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
-        """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
-        return rescale_of(exchange, NAMES)
+        return self.stack.target.request_of(exchange)

@@ -1,17 +1,34 @@
-"""The recording proxy of the chaos campaign in front of a simulated Flink, with this process as its client."""
+"""The recording proxy of the chaos campaign in front of a simulated Flink, a broker and a Redis, with this process as its
+client; and the endpoints that it is in front of."""
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
+from bench.chaos.campaign import behind
+from bench.chaos.endpoint import Endpoints
 from bench.chaos.flink import rescale_of
-from bench.chaos.proxy import FailPoint, RecordingProxy, Trap
+from bench.chaos.proxy import WHEN, FailPoint, RecordingProxy, Trap
+from bench.chaos.simulated import JOBS
+from testbed.kafka import KafkaBroker
+from testbed.service import RedisServer
 from testbed.simulated_flink import NAMES, VERTICES, WORK, ManyJobs
+from weir_contracts import Outcome, policy_of
+from weir_contracts.topics import OUTCOMES
+from weir_engines.endpoint.driver import EndpointDriver
+from weir_engines.kafka.coordinators import KafkaGroups
+from weir_runtime.bus import TopicSpec
+from weir_runtime.clock import SystemClock
+from weir_runtime.kafka_bus import KafkaBus
 
+RECORDED = Path(__file__).parents[2] / "golden" / "messages" / "in_flight.jsonl"
 PATH = "/jobs/{}/resource-requirements"
 
 
@@ -101,3 +118,110 @@ async def test_a_response_is_held_after_the_target_has_answered(
     assert (await client.put(path(flink), json=body(5))).status_code == 200
     trap.release()
     assert (await put).status_code == 200
+
+
+@pytest.fixture
+def parts(proxy: RecordingProxy, run_folder: Path) -> Iterator[tuple[KafkaBroker, RedisServer, str]]:
+    """A broker and a Redis behind the proxy."""
+    kafka, redis, url = behind(proxy, run_folder / "behind-proxy")
+    with kafka, redis:
+        yield kafka, redis, url
+
+
+async def struck(
+    proxy: RecordingProxy, point: FailPoint, sent: Coroutine[Any, Any, Any]
+) -> tuple[Trap, "asyncio.Task[Any]"]:
+    """Return the trap at a fail point that holds what is sent."""
+    trap = proxy.arm(point)
+    sending = asyncio.create_task(sent)
+    assert await asyncio.to_thread(trap.reached.wait, 15.0), point
+    assert not sending.done()
+    return trap, sending
+
+
+def recorded(phase: str) -> bytes:
+    """Return a recorded outcome of a phase."""
+    lines = map(json.loads, RECORDED.read_text().splitlines())
+    return next(
+        json.dumps(each["value"], separators=(",", ":")).encode()
+        for each in lines
+        if each["topic"] == OUTCOMES.name and each["value"]["phase"] == phase
+    )
+
+
+async def test_an_outcome_is_held_before_and_after_the_brokers_have_it(
+    proxy: RecordingProxy, parts: tuple[KafkaBroker, RedisServer, str]
+) -> None:
+    """Of the phase of the fail point, which its producer compresses; an outcome of another phase passes. Offsets are
+    held in the same way."""
+    kafka, _, _ = parts
+    bus = KafkaBus(kafka.bootstrap_servers)
+    await bus.start()
+    await bus.ensure_topics([TopicSpec(OUTCOMES.name, 1)])
+    reader, member = bus.reader(OUTCOMES.name), bus.consumer([OUTCOMES.name], "chaos-test")
+
+    async def written() -> list[str]:
+        records = [r for _ in range(3) for r in await reader.receive(timeout_seconds=0.5)]
+        return [Outcome.model_validate_json(record.value or b"").phase for record in records]
+
+    def publish(phase: str) -> Coroutine[Any, Any, None]:
+        return bus.publish(OUTCOMES.name, "shop/orders", recorded(phase))
+
+    for when in WHEN:
+        proxy.arm(FailPoint("kafka", "PRODUCE", "/applying", when))
+        await publish("intended")
+        assert await written() == ["intended"]
+        trap, sending = await struck(proxy, FailPoint("kafka", "PRODUCE", "/applying", when), publish("applying"))
+        assert (trap.sender, await written()) == ("exec-0", [] if when == "before" else ["applying"])
+        trap.release()
+        await sending
+        assert await written() == (["applying"] if when == "before" else [])
+        async with asyncio.timeout(30):
+            while not await member.receive(timeout_seconds=0.5):
+                pass
+        trap, sending = await struck(proxy, FailPoint("kafka", "COMMIT", "", when), member.commit())
+        trap.release()
+        await sending
+    await bus.close()
+
+
+async def test_a_script_of_redis_is_held_before_and_after_it_has_run(
+    proxy: RecordingProxy, parts: tuple[KafkaBroker, RedisServer, str]
+) -> None:
+    """Another key passes. What a client sent that has ended meanwhile never arrives."""
+    _, redis, url = parts
+    async with Redis.from_url(url) as client, Redis.from_url(redis.url) as straight:
+
+        def count(key: str) -> Coroutine[Any, Any, Any]:
+            return client.eval("return redis.call('INCR', KEYS[1])", 1, key)  # type: ignore[return-value]
+
+        for when, counted, key in (("before", None, "weir:actions"), ("after", b"1", "weir:actions-b")):
+            trap, sending = await struck(proxy, FailPoint("redis", "EVAL", f"/{key}", when), count(key))  # type: ignore[arg-type]
+            assert (trap.sender, await straight.get(key)) == ("knowledge", counted)
+            assert await count("weir:policies")
+            trap.release()
+            assert await sending == 1
+        trap, sending = await struck(proxy, FailPoint("redis", "EVAL", "/weir:gone", "before"), count("weir:gone"))
+        await client.connection_pool.disconnect()
+        await asyncio.gather(sending, return_exceptions=True)
+        trap.release()
+        assert (await count("weir:policies"), await straight.get("weir:gone")) == (3, None)
+
+
+async def test_an_endpoint_scales_members_of_a_real_group(kafka: KafkaBroker) -> None:
+    """The executor's driver sees each instance with its member, and a request leads to as many as it asks for."""
+    target, name = Endpoints(), JOBS[0]
+    async with target.serving(kafka):
+        groups = KafkaGroups(SystemClock(), timeout_seconds=20.0)
+        driver = EndpointDriver(SystemClock(), groups)
+        spec = target.spec(name, target.urls[name])
+        subject = policy_of(f"fleet/{name}", **spec, objective={"maxLag": "30s"}).subject
+        for wanted in (1, 3, 2):
+            endpoint = driver._endpoint(subject)
+            there = await endpoint.read()
+            await endpoint.scale(wanted, there.version, httpx.Timeout(5.0))
+            async with asyncio.timeout(60):
+                while not (found := await driver.observe(subject)).runs({name: wanted}):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+            assert found.deployment is not None and found.deployment.ref() == target.deployment(name)
+        await driver.close()

@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from bench.chaos import kubernetes
-from bench.chaos.faults import POINTS, SHARE_OF_TWO, Fault, draw
-from bench.chaos.flink import rescale_of, right
+from bench.chaos.endpoint import Endpoints
+from bench.chaos.faults import SHARE_OF_TWO, Fault, draw
+from bench.chaos.flink import POINTS, rescale_of, right
 from bench.chaos.judge import (
     LIES,
     GroupReading,
@@ -196,8 +197,8 @@ def test_jobs_are_judged_apart() -> None:
 def test_a_campaign_strikes_everything_everywhere() -> None:
     """Each fault and each fail point as often as any other, in an order that the seed decides; two faults at once in a
     third of the rounds, never twice the same part."""
-    rounds = draw(330, 3, FAULTS)
-    assert rounds == draw(330, 3, FAULTS) != draw(330, 4, FAULTS)
+    rounds = draw(330, 3, FAULTS, POINTS)
+    assert rounds == draw(330, 3, FAULTS, POINTS) != draw(330, 4, FAULTS, POINTS)
     assert set(Counter(each.faults[0] for each in rounds).values()) == {330 // len(FAULTS)}
     assert {each.point for each in rounds} == set(POINTS)
     assert 0.25 < sum(len(each.faults) > 1 for each in rounds) / 330 < SHARE_OF_TWO + 0.1
@@ -206,7 +207,7 @@ def test_a_campaign_strikes_everything_everywhere() -> None:
 
 def test_a_lonely_fault_has_no_second() -> None:
     """A campaign of one fault strikes one part."""
-    assert all(len(each.faults) == 1 for each in draw(20, 1, [Fault("kill", "executor")]))
+    assert all(len(each.faults) == 1 for each in draw(20, 1, [Fault("kill", "executor")], POINTS))
 
 
 def test_only_a_request_for_requirements_is_a_rescale() -> None:
@@ -214,6 +215,13 @@ def test_only_a_request_for_requirements_is_a_rescale() -> None:
     path, body = "/jobs/j1/resource-requirements", {"v1": {"parallelism": {"lowerBound": 1, "upperBound": 4}}}
     assert rescale_of(Exchange(NOON, "flink", "exec-0", "PUT", path, body), {"v1": "work"}) == ("j1", {"work": 4})
     assert rescale_of(Exchange(NOON, "flink", "exec-0", "POST", "/jobs/j1/checkpoints", {}), {"v1": "work"}) is None
+
+
+def test_only_a_put_scales_an_endpoint() -> None:
+    """A restart of one instance changes no number."""
+    scale = Exchange(NOON, "endpoint", "exec-0", "PUT", "/scale/orders", {"replicas": 3, "version": "a.1"})
+    assert Endpoints().request_of(scale) == ("orders", {"orders": 3})
+    assert Endpoints().request_of(Exchange(NOON, "endpoint", "exec-0", "POST", "/scale/orders/1/restart", {})) is None
 
 
 def test_right_is_enough_and_little_more() -> None:
