@@ -183,6 +183,10 @@ class Refused(BusError):
     """The record itself was refused, such as for its size: a retry changes that only if its topic was changed."""
 
 
+class Denied(BusError):
+    """The brokers deny a right, which is no property of the record: a retry succeeds once an operator has granted it."""
+
+
 class Consumer(Protocol):
     """A member of a consumer group: shares the topics' partitions with the other members."""
 

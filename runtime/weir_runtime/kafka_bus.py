@@ -15,7 +15,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from .bus import Bus, BusError, Consumer, MemberOptions, Outgoing, Reader, ReaderOptions, Refused, TopicSpec
+from .bus import Bus, BusError, Consumer, Denied, MemberOptions, Outgoing, Reader, ReaderOptions, Refused, TopicSpec
 from .clock import Clock, SystemClock
 from .kafka_client import (
     LOOP_SETTING,
@@ -45,6 +45,7 @@ _REFUSALS = frozenset(
     }
 )
 """Errors that the record causes, or its topic's name and limit. Rights, brokers' policies and clocks change without it."""
+_DENIALS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 _OF_A_BATCH = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 """Of these a broker may mean the batch that the record was sent in (librdkafka#488)."""
 
@@ -189,7 +190,7 @@ class Outbox:
 
 
 def _undelivered(record: Outgoing, reason: str, code: int | None, *, in_batch: bool = False) -> BusError:
-    kind = _RefusedInBatch if in_batch else Refused if code in _REFUSALS else BusError
+    kind = _RefusedInBatch if in_batch else Refused if code in _REFUSALS else Denied if code in _DENIALS else BusError
     return kind(f"kafka: {record.topic} {record.key}: {reason}")
 
 

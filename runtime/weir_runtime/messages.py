@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from weir_contracts import DeadLetter, InvalidDocument
 from weir_contracts.topics import DEAD_LETTERS, TOPICS
 
-from .bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record, Refused
+from .bus import UNSIGNED_HEADER, Bus, BusError, Denied, NewestVersions, Reader, Record, Refused
 from .clock import Clock, SystemClock
 from .loop import Stop, run_forever
 
@@ -62,7 +62,7 @@ _COUNT = Counter(
 )
 _SUPPRESSED = Counter(
     "weir_dead_letters_suppressed_total",
-    "Unreadable messages without a dead letter, because of the rate limit",
+    "Unreadable messages without a dead letter, because of the rate limit or of a missing right",
     ["topic"],
 )
 _NAMESPACE = UUID("0d0c7f3e-58cf-5d25-8a55-9d1a0f6f7e7b")
@@ -233,8 +233,7 @@ class DeadLetters:
         self._rate = LetterRate(self.clock)
 
     async def send(self, record: Record, code: str, reason: str, field: str | None = None) -> None:
-        """Publish the dead letter of a record, once, unless there are too many; `BusError` if the brokers do not accept
-        it."""
+        """Publish the dead letter of a record, once, unless there are too many; `BusError` if the brokers are away."""
         await self.undecodable(record, Undecodable(record, reason, field, code=code))
 
     async def decoded(self, record: Record, model: type[M]) -> Decoded[M] | None:
@@ -249,7 +248,11 @@ class DeadLetters:
 
     async def undecodable(self, record: Record, error: Undecodable) -> None:
         """Publish the dead letter of a record that `decode` refused, as `send`: a batch that cannot be stored is received
-        again."""
+        again.
+
+        A letter that the brokers refuse, or for which a right is missing, is logged: one bad record must not keep all
+        others waiting for it.
+        """
         which = (record.place, record.timestamp)
         if which in self._sent:
             return
@@ -270,10 +273,15 @@ class DeadLetters:
         )
         try:
             await self.bus.publish(DEAD_LETTERS.name, letter.key or "unknown", body, headers)
+        except (Refused, Denied) as refused:
+            _SUPPRESSED.labels(record.topic).inc()
+            self._rate.suppressed += letter.suppressed + 1
+            log.warning("dead-letter-refused", place=record.place, code=letter.code, reason=str(refused))
         except BaseException:
             self._rate.give_back(record, letter.suppressed)
             raise
-        _COUNT.labels(record.topic).inc()
+        else:
+            _COUNT.labels(record.topic).inc()
         self._sent.append(which)
 
     async def of_unreadable(

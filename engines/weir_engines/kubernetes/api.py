@@ -19,7 +19,6 @@ from pydantic_core import from_json
 
 from weir_runtime.http_client import Body, Budget, TooLarge, TooMany
 
-from .discovery import AGGREGATED
 from .values import count, mapping, text
 
 MAX_ANSWER_BYTES = 4_000_000
@@ -35,7 +34,7 @@ CLOSE_SECONDS = 0.1
 """Time that aiohttp needs to end TLS connections after a close."""
 OPENED = "OPENED"
 """Type of the first event of a watch: the API server has accepted it."""
-MERGE_PATCH = "application/merge-patch+json"
+JSON, MERGE_PATCH = "application/json", "application/merge-patch+json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -113,6 +112,10 @@ class ApiFailed(Exception):
 class AnswerTooLarge(ApiFailed):
     """A response above a limit; a page of fewer objects may fit."""
 
+    def __init__(self, call: Call, of: str, limit: str) -> None:
+        super().__init__(call, f"cannot {call}: {of} has {limit}")
+        self.limit = limit
+
 
 class AnswersBusy(ApiFailed):
     """A response for which the other open ones leave no room; it may fit once they are read."""
@@ -136,10 +139,16 @@ class KubernetesApi:
             await asyncio.sleep(CLOSE_SECONDS)
 
     async def get(
-        self, call: Call, path: str, query: Mapping[str, str | int] | None = None, *, is_large: bool = False
+        self,
+        call: Call,
+        path: str,
+        query: Mapping[str, str | int] | None = None,
+        *,
+        is_large: bool = False,
+        accept: str = JSON,
     ) -> Any:
         """Return the decoded response; `ApiFailed` without one. `is_large`: it cannot be requested in parts."""
-        return await self.send("GET", call, path, query=query, is_large=is_large)
+        return await self.send("GET", call, path, query=query, is_large=is_large, accept=accept)
 
     async def send(
         self,
@@ -149,8 +158,9 @@ class KubernetesApi:
         body: Any = None,
         *,
         query: Mapping[str, str | int] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
         is_large: bool = False,
+        accept: str = JSON,
     ) -> Any:
         """Return the decoded response of any method; `ApiFailed` without one. `body` is encoded as JSON. A GET waits for room
         among the open responses."""
@@ -161,7 +171,8 @@ class KubernetesApi:
                 while True:
                     try:
                         async with self._calls:
-                            response = await self._request(method, call, _url(path, query), body, content_type)
+                            headers = {"Accept": accept, "Content-Type": content_type}
+                            response = await self._request(method, call, _url(path, query), headers, body)
                             return await self._read(response, call, is_large)
                     except AnswersBusy as error:
                         if method != "GET":
@@ -199,7 +210,7 @@ class KubernetesApi:
         }
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                response = await self._request("GET", call, _url(path, query), endless=True)
+                response = await self._request("GET", call, _url(path, query), {"Accept": JSON}, endless=True)
             try:
                 if response.status >= 300:
                     with _body() as answer:
@@ -208,7 +219,7 @@ class KubernetesApi:
                 # Closed at once: an error that is kept would keep the charge of the event as well.
                 async with contextlib.aclosing(_lines(response, call)) as lines:
                     async for line in lines:
-                        event = mapping(_decoded(line, call, "application/json"))
+                        event = mapping(_decoded(line, call, JSON))
                         kind, found = event.get("type"), mapping(event.get("object"))
                         if kind == "ERROR":
                             self._refuse(call, count(found.get("code")) or 500, json.dumps(found).encode())
@@ -232,26 +243,20 @@ class KubernetesApi:
         method: str,
         call: Call,
         url: str,
+        headers: Mapping[str, str],
         body: Any = None,
-        content_type: str = "application/json",
         *,
         endless: bool = False,
     ) -> Any:
         import aiohttp
 
-        headers = {
-            "Accept": AGGREGATED if call.verb == "discover" else "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": "weir",
-            "Content-Type": content_type,
-            **self._authorization(call),
-        }
+        own = {"Accept-Encoding": "identity", "User-Agent": "weir", "Content-Type": JSON, **self._authorization(call)}
         url = f"{self._access.url}{url}"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._timeout_seconds, sock_read=SILENCE_SECONDS if endless else None
         )
         try:
-            answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            answer = await self._client.call_api(method, url, {**own, **headers}, body, _request_timeout=timeout)
         except aiohttp.ClientError as error:
             raise self._unreachable(call, error) from None
         return answer.response
@@ -350,7 +355,7 @@ def _count(body: Body, part: bytes, call: Call, what: str) -> None:
     try:
         body.add(part)
     except TooLarge as error:
-        raise AnswerTooLarge(call, f"cannot {call}: {what} has {error}") from None
+        raise AnswerTooLarge(call, what, str(error)) from None
     except TooMany as error:
         raise AnswersBusy(call, f"cannot {call}: {what} is not read: {error}") from None
 

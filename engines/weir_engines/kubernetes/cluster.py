@@ -13,6 +13,7 @@ from weir_engines.kubernetes.polled import CreateFailures, Usage, UsageCache
 
 from .api import ApiFailed, Call, KubernetesApi
 from .discovery import (
+    AGGREGATED,
     PODS,
     Kind,
     chosen,
@@ -148,9 +149,11 @@ class KubernetesWorkloads:
             await watch.synced(self._sync_seconds)
         found = {}
         for ref, kind in zip(refs, kinds, strict=True):
-            workload = watches[kind].objects.get(ref.name)
+            workload = watches[kind].get(ref.name)
             if workload is not None:
                 scaled = await self._with_scale(namespace, workload)
+                if scaled.status.ready is None:
+                    pods.check_complete()  # its ready replicas are counted from its pods
                 scaled = await self._create_failures.explained(scaled)
                 found[ref.name] = join(scaled, pods.objects.values(), named=len(refs) > 1)
         return WorkloadsReading(
@@ -166,7 +169,8 @@ class KubernetesWorkloads:
         if found is None or found.is_over:
             for each in [each for each, watch in self._watches.items() if watch.is_over]:
                 del self._watches[each]
-            found = self._watches[key] = Watch(self._api, kind, namespace, parse, pauses=self._pauses)
+            found = Watch(self._api, kind, namespace, parse, leaves_out=True, pauses=self._pauses)
+            self._watches[key] = found
         return found
 
     async def _with_scale(self, namespace: str, workload: WorkloadReading) -> WorkloadReading:
@@ -240,8 +244,8 @@ class Kinds:
 
     async def _of_all(self) -> list[Kind]:
         call = Call("discover", "the kinds of the cluster")
-        groups = await self._api.get(call, "/apis")
-        core = await self._api.get(call, "/api")
+        groups = await self._api.get(call, "/apis", accept=AGGREGATED)
+        core = await self._api.get(call, "/api", accept=AGGREGATED)
         if is_aggregated(groups) and is_aggregated(core):
             return [*kinds_of_groups(core), *kinds_of_groups(groups)]
         found = await self._of_version("v1")

@@ -67,6 +67,8 @@ class ApiWorkloads:
                 continue
             if watch.failure is not None and (workload.status.ready is None or watch.failure.is_denied):
                 raise watch.failure  # its ready replicas are counted from its pods, and a missing right is named
+            if workload.status.ready is None:
+                watch.check_complete()
             own = join(workload, watch.objects.values(), named=len(refs) > 1)
             scaler = next((each.label for each in autoscalers if each.scales(workload)), "")
             found[workload.status.name] = Found(own, scaler)
@@ -154,7 +156,7 @@ class ApiWorkloads:
     async def _watch(self, namespace: str) -> Watch[PodReading]:
         watch = self._pods.get(namespace)
         if watch is None or watch.is_over:
-            watch = self._pods[namespace] = Watch(self._api, PODS, namespace, pod_of)
+            watch = self._pods[namespace] = Watch(self._api, PODS, namespace, pod_of, leaves_out=True)
         await watch.synced(self._sync_seconds)
         return watch
 

@@ -6,10 +6,12 @@ waits for a back-off with jitter, so that many watches that end at once do not b
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
+
+import structlog
 
 from .api import AnswerTooLarge, ApiFailed, Call, KubernetesApi
 from .discovery import Kind
@@ -20,6 +22,8 @@ T = TypeVar("T")
 PAGE = 100
 """Objects of one page of a list; 500 ordinary pods have more elements than are read."""
 MAX_OBJECTS = 50_000
+_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
+"""`Accept` of a page as kubectl shows it, which has no more of an object than its columns."""
 WATCH_SECONDS = (300, 600)
 """Time after which the API server ends a watch, drawn between these."""
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, _DENIED_PAUSE_SECONDS = 0.5, 30.0, 60.0
@@ -43,20 +47,25 @@ class Pauses:
 
 
 async def pages(
-    api: KubernetesApi, call: Call, path: str
+    api: KubernetesApi, call: Call, path: str, left_out: dict[str, ApiFailed] | None = None
 ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str], None]:
     """Yield the objects and the version of each page of a list. A page that is too large is read in smaller ones, and the
-    following ones grow again; `AnswerTooLarge` for a single object."""
+    following ones grow again. A single object that is too large is put into `left_out` by its name, with the reason;
+    `AnswerTooLarge` without it."""
     limit, following = PAGE, ""
     while True:
         query: dict[str, str | int] = {"limit": limit} | ({"continue": following} if following else {})
         try:
             page = mapping(await api.get(call, path, query, is_large=limit == 1))
-        except AnswerTooLarge:
-            if limit == 1:
+        except AnswerTooLarge as error:
+            if limit > 1:
+                limit = max(1, limit // 8)
+                continue
+            if left_out is None:
                 raise
-            limit = max(1, limit // 8)
-            continue
+            page = mapping(await api.get(call, path, {**query, "includeObject": "None"}, accept=_TABLE))
+            for called in _names(page):
+                left_out[called] = AnswerTooLarge(call, called, error.limit)
         limit = min(PAGE, 2 * limit)
         metadata = mapping(page.get("metadata"))
         yield [mapping(each) for each in sequence(page.get("items"))], name(metadata.get("resourceVersion"), 100)
@@ -66,8 +75,21 @@ async def pages(
         following = token
 
 
+def _names(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names in a `Table`."""
+    columns = [mapping(each).get("name") for each in sequence(table.get("columnDefinitions"))]
+    for row in map(mapping, sequence(table.get("rows"))):
+        cells = dict(zip(columns, sequence(row.get("cells")), strict=False))
+        if called := name(cells.get("Name")):
+            yield called
+
+
 class Watch(Generic[T]):
-    """Objects of one resource and namespace by name, parsed. `parse` returns None for an object that is ignored."""
+    """Objects of one resource and namespace by name, parsed. `parse` returns None for an object that is ignored.
+
+    `leaves_out`: an object that is too large to be read is left out, with the reason in `left_out`. Without it there are
+    no objects while there is such a one.
+    """
 
     def __init__(
         self,
@@ -76,6 +98,7 @@ class Watch(Generic[T]):
         namespace: str,
         parse: Callable[[Any], T | None],
         *,
+        leaves_out: bool = False,
         unused_seconds: float = 1200.0,
         pauses: Pauses | None = None,
     ) -> None:
@@ -83,14 +106,17 @@ class Watch(Generic[T]):
         self._path = kind.path(namespace)
         self._resource, self._namespace = kind.resource, namespace
         self._parse = parse
+        self._leaves_out = leaves_out
         self._unused_seconds = unused_seconds
         self._pauses = pauses or Pauses()
         self._random = Random()  # noqa: S311 - jitter
+        self._log = structlog.get_logger("kubernetes")
         self._loop = asyncio.get_running_loop()
         self._version = ""
         self._synced = asyncio.Event()
         self._contact_at = self._used_at = self._loop.time()
         self.objects: dict[str, T] = {}
+        self.left_out: dict[str, ApiFailed] = {}
         self.failure: ApiFailed | None = None
         """Why the objects are not current; None while they are."""
         self._failed = asyncio.Event()
@@ -105,6 +131,17 @@ class Watch(Generic[T]):
     def age_seconds(self) -> float:
         """Time since the API server last sent anything; while the watch is open, at most its longest silence."""
         return self._loop.time() - self._contact_at
+
+    def get(self, called: str) -> T | None:
+        """Return an object, or None if there is none; raise why it is left out."""
+        if called in self.left_out:
+            raise self.left_out[called].again()
+        return self.objects.get(called)
+
+    def check_complete(self) -> None:
+        """Raise why an object is left out, if one is."""
+        for error in self.left_out.values():
+            raise error.again()
 
     async def synced(self, timeout_seconds: float) -> None:
         """Wait until the objects are listed; raise why they could not be, at the first failure."""
@@ -145,7 +182,9 @@ class Watch(Generic[T]):
             await asyncio.sleep(self._pauses.after(failures, denied=denied, random=self._random))
 
     def _note(self, error: ApiFailed, failures: int) -> None:
-        expired = error.status == 410 or error.reason in ("Expired", "Gone")
+        # The event that is too large would come again after the same version; a list has the other objects.
+        is_large_event = isinstance(error, AnswerTooLarge) and bool(self._version)
+        expired = error.status == 410 or error.reason in ("Expired", "Gone") or is_large_event
         if expired or (error.status is not None and failures % _FAILURES_BEFORE_LIST == 0):
             self._version = ""  # too old, or of a server that was restored from a backup
         if not expired:
@@ -155,15 +194,19 @@ class Watch(Generic[T]):
     async def _list(self) -> None:
         call = Call("list", self._resource, self._namespace)
         objects: dict[str, T] = {}
+        left_out: dict[str, ApiFailed] = {}
         version = ""
-        async for items, version in pages(self._api, call, self._path):  # noqa: B007 - the last one's counts
+        listing = pages(self._api, call, self._path, left_out if self._leaves_out else None)
+        async for items, version in listing:  # noqa: B007 - the last one's counts
             if len(objects) > MAX_OBJECTS:
                 raise ApiFailed(call, f"cannot {call}: there are more than {MAX_OBJECTS}")
             for each in items:
                 self._put(objects, each)
         if not version:
             raise ApiFailed(call, f"cannot {call}: the list has no resourceVersion")
-        self.objects, self._version = objects, version
+        for called in left_out.keys() - self.left_out:
+            self._log.warning("object-left-out", reason=str(left_out[called]))
+        self.objects, self.left_out, self._version = objects, left_out, version
         self._contact()
         self._synced.set()
 
@@ -172,11 +215,13 @@ class Watch(Generic[T]):
         call = Call("watch", self._resource, self._namespace)
         async with contextlib.aclosing(self._api.watch(call, self._path, self._version, seconds)) as events:
             async for kind, found in events:
-                version = name(mapping(found.get("metadata")).get("resourceVersion"), 100)
+                metadata = mapping(found.get("metadata"))
+                called, version = name(metadata.get("name")), name(metadata.get("resourceVersion"), 100)
+                self.left_out.pop(called, None)
                 if kind in ("ADDED", "MODIFIED"):
                     self._put(self.objects, found)
                 elif kind == "DELETED":
-                    self.objects.pop(name(mapping(found.get("metadata")).get("name")), None)
+                    self.objects.pop(called, None)
                 if version:
                     self._version = version
                 self._contact()

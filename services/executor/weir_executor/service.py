@@ -209,15 +209,11 @@ class Executor:
         await self._send_letter(Undecodable(decoded.record, reason, code="outcome-refused"))
 
     async def _send_letter(self, error: Undecodable) -> None:
-        """Publish the dead letter of a plan until acknowledged: the next commit passes the plan. One that the brokers refuse
-        is logged."""
+        """Publish the dead letter of a plan until acknowledged: the next commit passes the plan."""
         warned = False
         while True:
             try:
                 await self._dead_letters.undecodable(error.record, error)
-                return
-            except Refused as refused:
-                self._log.error("dead-letter-refused", place=error.record.place, code=error.code, reason=str(refused))
                 return
             except BusError as away:
                 if not warned:

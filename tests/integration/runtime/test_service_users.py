@@ -29,7 +29,7 @@ from tests.unit.planner.build import policy
 from weir_contracts import DeadLetter, DeploymentRef, Outcome, Plan, ScalingPolicy, parse_policy
 from weir_contracts.base import VERSION
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES, Topic
-from weir_runtime.bus import Bus, RecordVersion, SignedBus
+from weir_runtime.bus import Bus, Denied, RecordVersion, SignedBus
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import decode, encode
 
@@ -308,6 +308,16 @@ def test_each_user_writes_to_its_own_topics_alone(broker: KafkaBroker) -> None:
     denied = refused(broker)
     for topic in ("plans", "policies"):
         assert f"weir-monitor WRITE Topic:LITERAL:weir.{topic}.{VERSION}" in denied
+
+
+async def test_a_missing_right_is_told_from_an_outage(broker: KafkaBroker) -> None:
+    """The brokers answer at once: a letter that they do not take for it is logged, and nothing waits."""
+    bus = KafkaBus(broker.sasl_servers, secured(broker, "weir-monitor"))
+    await bus.start()
+    async with asyncio.timeout(20):
+        with pytest.raises(Denied, match="authorization failed"):
+            await bus.publish(PLANS.name, APPLICATION, b"{}")
+    await bus.close()
 
 
 def _listed(broker: KafkaBroker) -> list[str]:

@@ -307,14 +307,14 @@ class TestRefusedForGood:
 
     async def test_a_dead_letter_is_not_lost_in_an_outage(self, house: House) -> None:
         """A plan is no JSON while the brokers are away: its dead letter is sent until they accept it, since the next commit would
-        pass the plan. A letter that they refuse for good is logged, and the next plan is considered."""
+        pass the plan. A letter that they refuse is logged, and the next plan is considered."""
         house.bus.refuses = lambda record: record.topic == DEAD_LETTERS.name
         send, attempts = house.bus.publish_many, []
 
         async def away(records: Sequence[Outgoing]) -> None:
             if records[0].topic == DEAD_LETTERS.name and not attempts:
                 attempts.append(records[0])
-                raise BusError("kafka: weir.dead-letters: Broker: Topic authorization failed")
+                raise BusError("kafka: weir.dead-letters: Local: All broker connections are down")
             await send(records)
 
         with capture_logs() as lines:

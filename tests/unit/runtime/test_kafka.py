@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from tests.unit.runtime.test_policy_credentials import written
 from weir_contracts.topics import PLANNERS, POLICIES
 from weir_runtime import kafka_bus, kafka_client
-from weir_runtime.bus import BusError, Outgoing, Refused, TopicSpec
+from weir_runtime.bus import BusError, Denied, Outgoing, Refused, TopicSpec
 from weir_runtime.clock import FakeClock
 from weir_runtime.kafka_bus import KafkaBus, Outbox
 from weir_runtime.kafka_client import REPEAT_SECONDS, ClientThread, Complaints, java_settings, read_security, shortfalls
@@ -140,8 +140,8 @@ async def test_a_producer_that_is_beyond_repair_is_replaced() -> None:
     [
         (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
         (KafkaError.INVALID_RECORD, Refused),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BusError),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, BusError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Denied),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Denied),
         (KafkaError.POLICY_VIOLATION, BusError),
         (KafkaError.INVALID_TIMESTAMP, BusError),
         (KafkaError._MSG_TIMED_OUT, BusError),

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from weir_contracts import DeadLetter, Plan
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 from weir_runtime import messages
-from weir_runtime.bus import BusError, Outgoing, Record, RecordVersion
+from weir_runtime.bus import BusError, Denied, Outgoing, Record, RecordVersion, Refused
 from weir_runtime.clock import FakeClock
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
@@ -278,6 +278,28 @@ async def test_letters_are_counted() -> None:
     letters = DeadLetters(MemoryBus(), "planner", FakeClock())
     await letters.undecodable(record, Undecodable(record, "why", "f"))
     assert REGISTRY.get_sample_value(name, labels) == before + 1
+
+
+@pytest.mark.parametrize("kind", [Refused, Denied])
+async def test_a_letter_that_the_brokers_do_not_take_holds_no_caller(kind: type[BusError]) -> None:
+    """One bad record and a missing right to the topic of dead letters stopped an executor's cycle and a planner's
+    partitions. The log has what the letter would have had, once, and the next records get their letters."""
+    bus = MemoryBus()
+    letters, publish = DeadLetters(bus, "planner", FakeClock()), bus.publish_many
+
+    async def refusing(_records: Sequence[Outgoing]) -> None:
+        raise kind("kafka: weir.dead-letters: Broker: Topic authorization failed")
+
+    bus.publish_many = refusing  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert await letters.decoded(bad(), Plan) is None
+    assert [line["event"] for line in lines] == ["dead-letter", "dead-letter-refused"]
+    assert "Topic authorization failed" in lines[1]["reason"]
+    bus.publish_many = publish  # type: ignore[method-assign]
+    assert await letters.decoded(replace(bad(), offset=6), Plan) is None
+    (letter,) = bus.records(DEAD_LETTERS.name)
+    assert decode(letter, DeadLetter).message.suppressed == 1
 
 
 async def test_an_outage_is_the_callers_to_know() -> None:

@@ -283,6 +283,10 @@ class _Script:
             metadata = {"resourceVersion": "9"} | (
                 {"continue": str(start + limit)} if start + limit < len(self.items) else {}
             )
+            if "as=Table" in request.headers["Accept"]:
+                rows = [{"cells": ["1/1", each["metadata"]["name"]], "object": None} for each in items]
+                columns = [{"name": "Ready"}, {"name": "Name"}]
+                return web.json_response({"metadata": metadata, "columnDefinitions": columns, "rows": rows})
             return web.json_response({"metadata": metadata, "items": items})
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
@@ -441,6 +445,50 @@ async def test_an_event_that_is_too_large_breaks_the_watch_only(
     script.send("ADDED", _versioned(pod("b"), "10"))
     await _until(lambda: set(watch.objects) == {"a", "b"})
     await _until(lambda: module._OPEN.open_bytes == 0)
+
+
+def _huge(name: str, version: str) -> dict[str, Any]:
+    """A pod whose arguments are more elements than are read; etcd stores 700,000."""
+    found = _versioned(pod(name), version)
+    found["spec"]["containers"] = [{"name": "main", "args": [""] * 3001}]
+    return found
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the largest objects are quickly read."""
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 5_000)
+    monkeypatch.setattr(module, "LARGE_ELEMENTS", 3_000)
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_one_object_that_is_too_large_stops_no_others(script: _Script, client: KubernetesApi) -> None:
+    """Its author stopped the watch of all pods in the namespace for ever. It is left out by its name, in the list and
+    when it becomes too large, and is there again once it is small."""
+    script.items = [_versioned(pod("a"), "5"), _huge("b", "6"), _versioned(pod("c"), "7"), _versioned(pod("d"), "8")]
+    watch = Watch(client, PODS, "shop", pod_of, leaves_out=True, pauses=QUICK)
+    await watch.synced(PATIENCE_SECONDS)
+    assert (set(watch.objects), set(watch.left_out), watch.failure) == ({"a", "c", "d"}, {"b"}, None)
+    assert "cannot list pods in namespace shop: b has more than 3000 elements" in str(watch.left_out["b"])
+    script.send("MODIFIED", _versioned(pod("b"), "10"))
+    await _until(lambda: set(watch.objects) == {"a", "b", "c", "d"} and not watch.left_out)
+    script.items[1:3] = [_versioned(pod("b"), "10"), _huge("c", "11")]
+    script.send("MODIFIED", script.items[2])
+    await _until(lambda: set(watch.left_out) == {"c"})
+    assert (set(watch.objects), watch.failure) == ({"a", "b", "d"}, None)
+    await watch.close()
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_watch_that_needs_each_object_says_that_one_is_too_large(
+    script: _Script, watch: Watch[PodReading]
+) -> None:
+    """It has no objects rather than all but one, and heals once the object is small."""
+    script.items = [_versioned(pod("a"), "5"), _huge("b", "6")]
+    with pytest.raises(AnswerTooLarge, match="more than 3000 elements"):
+        await watch.synced(PATIENCE_SECONDS)
+    script.items[1] = _versioned(pod("b"), "7")
+    await _until(lambda: set(watch.objects) == {"a", "b"})
 
 
 async def test_an_object_that_cannot_be_read_any_more_is_not_shown_as_it_was(
