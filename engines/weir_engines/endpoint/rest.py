@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx
 from pydantic import ValidationError
 
-from weir_contracts.document import sentence_of
+from weir_contracts.document import read_json, sentence_of
 from weir_contracts.plugins import EndpointRequest, EndpointRestart, EndpointState
 
 MAX_ANSWER_BYTES = 1_000_000
@@ -61,7 +61,7 @@ class Endpoint:
         """Return the instances. Raises `EndpointFailed`."""
         content = await self._send("GET")
         try:
-            return EndpointState.model_validate_json(content)
+            return read_json(EndpointState, content)
         except ValidationError as error:
             raise EndpointFailed(f"the endpoint's answer to GET is invalid: {_problem(error)}") from None
 

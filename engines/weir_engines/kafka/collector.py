@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from weir_contracts import EndpointTarget, KafkaSignals, Problem, Subject
 from weir_contracts.application import InstanceMetrics as Endpoint
+from weir_contracts.document import read_json
 from weir_contracts.plugins import EndpointState
 from weir_engines.kafka.group import DescribedGroup, Membership, membership
 from weir_engines.kafka.metrics import MAX_BYTES, BusyMeter, InstanceMetrics, Unreadable, instance_metrics, merged
@@ -81,7 +82,7 @@ class InstanceMetricsCollector:
             named = sorted({f"[{host}]" if ":" in host else host for host in hosts if host})
             return [f"http://{host}:{self._endpoint.port}{self._endpoint.path}" for host in named]
         try:
-            state = EndpointState.model_validate_json(await self._get(str(self._target.url), _MAX_STATE_BYTES))
+            state = read_json(EndpointState, await self._get(str(self._target.url), _MAX_STATE_BYTES))
         except _Failed as error:
             problems.append(Problem(where="target.endpoint", what=str(error)))
             return []

@@ -14,6 +14,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from weir_contracts import ActionState, InvalidDocument, Outcome, ScalingPolicy
+from weir_contracts.document import read_json
 from weir_engines.driver import Rejected, Unanswered
 from weir_executor.core.observed import Conflict, PolicyReading, Recorded
 from weir_runtime.access import MEDIA_TYPE
@@ -144,7 +145,7 @@ def _time_of(response: httpx.Response) -> datetime | None:
 
 def _read(model: type[M], response: httpx.Response, root: str) -> M:
     try:
-        return model.model_validate_json(response.content)
+        return read_json(model, response.content)
     except ValidationError as error:
         request = response.request
         raise NotUsable(f"{request.method} {request.url.path}: {InvalidDocument.of(error, root)}") from None

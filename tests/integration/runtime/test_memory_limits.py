@@ -17,11 +17,11 @@ from uuid import UUID
 
 import httpx
 import pytest
-import yaml
 
 from testbed.kafka import KafkaBroker
 from testbed.process import wait_until
 from testbed.service import RedisServer, WeirService
+from tests.memory import largest_bytes, limit_bytes
 from tests.unit.executor.builders import plan
 from tests.unit.knowledge.builders import analysis
 from tests.unit.knowledge.builders import plan as cycle_plan
@@ -31,7 +31,6 @@ from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import encode
 from weir_runtime.service import topic_specs
 
-ROOT = Path(__file__).parents[3]
 DATABASE = 11
 TOKEN = "a-token-of-sixteen-characters"  # noqa: S105 - of this test
 ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
@@ -46,40 +45,12 @@ SCRAPERS, LISTING_SECONDS = 64, 4.0
 TARGETS = 20
 NOT_READ = re.compile("elements|too many large bodies are open")
 ACTS: dict[str, Any] = {"objective": {"maxLag": "30s"}, "mode": "act", "interval": "1s"}
-UNITS = {"Mi": 2**20, "Gi": 2**30}
 REQUESTS = {
     "knowledge": ["PUT /v1/policies/shop/a"],
     "planner": ["POST /v1/judge", "POST /v1/plan", "POST /v1/planners", "POST /v1/planners/validate"],
     "executor": ["POST /metrics"],
 }
 """Requests of each service with a body, which the callers send in turn. The executor reads none."""
-
-
-def limit_bytes(service: str) -> int:
-    """Return the memory limit of a service's container."""
-    for each in yaml.safe_load_all((ROOT / "deploy" / "k8s" / "base" / f"{service}.yaml").read_text()):
-        if each["kind"] == "Deployment":
-            limit = each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-            return int(limit[:-2]) * UNITS[limit[-2:]]
-    raise AssertionError(f"{service} has no Deployment")
-
-
-def processes(pid: int) -> list[int]:
-    """Return a process and all that it started, which share its container."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += processes(int(child))
-    return found
-
-
-def largest_bytes(service: WeirService) -> int:
-    """Return the largest memory that the processes ever had in use, each at its own time; what they share counts twice."""
-    found = 0
-    for pid in processes(service.pid):
-        status = Path(f"/proc/{pid}/status").read_text()
-        found += int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
-    return found * 1024
 
 
 @pytest.fixture(scope="module")
@@ -172,14 +143,14 @@ async def publish(bus: KafkaBus, topic: Topic, message: Analysis | Plan, id: UUI
 
 
 @asynccontextmanager
-async def hostile_target() -> AsyncIterator[str]:
-    """A server that answers every request with an endless list of empty lists; its address."""
+async def hostile_target(answer: bytes = b"") -> AsyncIterator[str]:
+    """A server that answers every request with this document, or with an endless list of empty lists; its address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
-            for _ in range(2000):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + (answer or b"["))
+            for _ in range(0 if answer else 2000):
                 writer.write(b"[]," * 5000)
                 await writer.drain()
         except (OSError, EOFError):
@@ -261,25 +232,26 @@ async def refused_plans(bus: KafkaBus, plans: Sequence[Plan]) -> dict[str, Outco
     return found
 
 
+@pytest.mark.parametrize("answer", [b"", b'{"x": [' + b'{"a":0},' * 99_000 + b"0]}"], ids=["endless", "large"])
 async def test_targets_do_not_fill_the_memory_of_the_executor(
-    services: dict[str, WeirService], kafka: KafkaBroker
+    services: dict[str, WeirService], kafka: KafkaBroker, answer: bytes
 ) -> None:
     """Twenty policies that act, of Flink jobs and of endpoints: each plan is refused, since its target's answer is too
-    large to be read, and the process stays in its limit."""
+    large to be read, or is read and is none of a target; and the process stays in its limit."""
     executor, now = services["executor"], datetime.now(UTC)
-    names = [f"hostile/b{i}" for i in range(TARGETS)]
-    async with loop_of(kafka) as bus, hostile_target() as url, httpx.AsyncClient(headers=ALLOWED) as knowledge:
+    names = [f"hostile/{'c' if answer else 'b'}{i}" for i in range(TARGETS)]
+    async with loop_of(kafka) as bus, hostile_target(answer) as url, httpx.AsyncClient(headers=ALLOWED) as knowledge:
         versions = {}
         for i, name in enumerate(names):
             address = f"{services['knowledge'].url}/v1/policies/{name}"
-            answer = await knowledge.put(address, json=(flink, endpoint)[i % 2](name, url).to_document(), timeout=20.0)
-            assert answer.status_code == 201, answer.text
-            versions[name] = answer.json()["metadata"]["version"]
+            put = await knowledge.put(address, json=(flink, endpoint)[i % 2](name, url).to_document(), timeout=20.0)
+            assert put.status_code == 201, put.text
+            versions[name] = put.json()["metadata"]["version"]
         plans = [plan(application=name, number=1, at=now, policy_version=version) for name, version in versions.items()]
         refused = await refused_plans(bus, plans)
         executor.process.check()
         assert {each.phase for each in refused.values()} == {"refused"}
-        assert [each.sentence for each in refused.values() if not NOT_READ.search(each.sentence)] == []
+        assert answer or [each.sentence for each in refused.values() if not NOT_READ.search(each.sentence)] == []
         assert largest_bytes(executor) < limit_bytes("executor")
         for name in names:
             await knowledge.delete(f"{services['knowledge'].url}/v1/policies/{name}", timeout=20.0)

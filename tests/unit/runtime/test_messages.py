@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +15,8 @@ from prometheus_client import REGISTRY
 from pydantic import BaseModel, ConfigDict, Field
 from structlog.testing import capture_logs
 
-from weir_contracts import DeadLetter, Plan
+from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts.document import example
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 from weir_runtime import messages
 from weir_runtime.bus import BusError, Denied, Outgoing, Record, RecordVersion, Refused
@@ -22,6 +24,7 @@ from weir_runtime.clock import FakeClock
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import (
+    MAX_MESSAGE_ELEMENTS,
     MAX_OF_ALL,
     MAX_OF_KEY,
     MAX_VALUE_BYTES,
@@ -120,10 +123,50 @@ def test_the_error_does_not_carry_the_message() -> None:
 def test_too_large_a_message_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anybody spends memory on parsing it, and before it is sent."""
     monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
-    with pytest.raises(Undecodable, match="is 101 bytes, more than 100"):
+    with pytest.raises(Undecodable, match="has 101 bytes, more than 100"):
         decode(record(b"x" * 101), Letter)
     with pytest.raises(TooLarge, match="the message of type t has 112 bytes, more than 100"):
         encode(Letter(name="x" * 90), type="t", source="s", id=ID, time=NOON)
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"0,", b'"x",', b"[0],"])
+def test_a_message_of_many_small_elements_is_not_parsed(part: bytes) -> None:
+    """8 MB of `[],` took 1.8 GB: one record killed each service that read its topic, again after each restart. The largest
+    application has fewer."""
+    value = b'{"other": [' + part * MAX_MESSAGE_ELEMENTS + b"0]}"
+    with pytest.raises(Undecodable, match="elements, more than 300,000") as caught:
+        decode(record(value), Letter)
+    assert caught.value.code == "too-large"
+    with pytest.raises(TooLarge, match="the message of type t has 300,002 elements, more than 300,000"):
+        encode(Letter(name="n", inner=[Inner(count=1)] * 150_000), type="t", source="s", id=ID, time=NOON)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("analysis", Analysis),
+        ("observation", Observation),
+        ("outcome", Outcome),
+        ("plan", Plan),
+        ("policy", ScalingPolicy),
+    ],
+)
+def test_a_message_of_many_elements_is_read_as_any_other(
+    name: str, model: type[BaseModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is parsed first: the same message, and the same reason where it is none."""
+    value = json.dumps(example(name)).encode()
+    usual = decode(record(value), model).message
+    monkeypatch.setattr(messages, "MANY_ELEMENTS", 0)
+    assert decode(record(value), model).message == usual
+    for broken in (b"[" + value, b"{}", value.replace(b"2026", b"then", 1)):
+        monkeypatch.setattr(messages, "MANY_ELEMENTS", 20_000)
+        with pytest.raises(Undecodable) as expected:
+            decode(record(broken), model)
+        monkeypatch.setattr(messages, "MANY_ELEMENTS", 0)
+        with pytest.raises(Undecodable) as found:
+            decode(record(broken), model)
+        assert (found.value.field, found.value.reason[:20]) == (expected.value.field, expected.value.reason[:20])
 
 
 @given(st.binary(max_size=200))

@@ -13,9 +13,19 @@ from pydantic import ValidationError
 
 from weir_analyzer.core import AnalysisSettings, AnalyzerState, UnreadableState, advance, seed
 from weir_contracts import Analysis, DeadLetter, Observation
+from weir_contracts.document import read_json
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS
 from weir_runtime.bus import Outgoing, Record
-from weir_runtime.messages import LetterRate, Undecodable, child_traceparent, dead_letter, decode, encode, value_fields
+from weir_runtime.messages import (
+    LetterRate,
+    Undecodable,
+    child_traceparent,
+    dead_letter,
+    decode,
+    encode,
+    excess_of,
+    value_fields,
+)
 
 SERVICE = "analyzer"
 _CLOCKS_APART = timedelta(minutes=5)
@@ -96,10 +106,10 @@ def _gap(lost: Mapping[int, Lost] | None, partition: int, offset: int, record: R
 
 def seeded(value: bytes | None) -> StoredState | None:
     """Return the state after the analysis in `value`; None if it holds none."""
-    if value is None:
+    if value is None or excess_of(value):
         return None
     try:
-        state = seed(Analysis.model_validate_json(value))
+        state = seed(read_json(Analysis, value))
     except ValidationError:
         return None
     return None if state is None else StoredState(state.to_bytes())
