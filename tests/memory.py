@@ -1,4 +1,4 @@
-"""Memory of a service beside the limit of its container. The oracle is the kernel's: the largest resident memory of the
+"""Memory of a service, and the limit of its container. The oracle is the kernel's: the largest resident memory of the
 process and of those that it started (VmHWM)."""
 
 from pathlib import Path

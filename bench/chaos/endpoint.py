@@ -26,7 +26,7 @@ SESSION_SECONDS = 10
 
 
 class Member:
-    """An instance: a consumer on a thread of its own, which is ready once it has partitions."""
+    """An instance: a consumer on a dedicated thread, which is ready once it has partitions."""
 
     metrics_url = None
 

@@ -194,12 +194,12 @@ class SimulatedStack:
 
     async def _plan(self, bus: KafkaBus, name: str) -> None:
         """Publish a plan if the job does not run what it needs; now and then plans that no executor may follow."""
-        there, highest = self.target.deployment(name), self.target.max_parallelism
+        there, most = self.target.deployment(name), self.target.max_parallelism
         wanted = self.target.parallelism(name, self.wanted[name])
-        forbidden = self.target.parallelism(name, highest - self.wanted[name] + 1)
+        forbidden = self.target.parallelism(name, most - self.wanted[name] + 1)
         if self.random.random() < FORBIDDEN_SHARE and forbidden not in (wanted, there.observed, there.requested):
             await self._publish(bus, name, forbidden, age_seconds=PLAN_LIFE_SECONDS + 5)
-            await self._publish(bus, name, self.target.parallelism(name, highest + self.wanted[name]))
+            await self._publish(bus, name, self.target.parallelism(name, most + self.wanted[name]))
         if there.observed != wanted:
             await self._publish(bus, name, wanted)
 
@@ -263,11 +263,11 @@ class SimulatedCampaign(Campaign):
 
     def change_load(self) -> None:
         """Every application needs what it has not had in the last rounds, so that a request belongs to one plan."""
-        highest = self.stack.target.max_parallelism
+        most = self.stack.target.max_parallelism
         for name, now in self.stack.wanted.items():
             self._needed[name].append(now)
-            recent = {highest - now + 1, *self._needed[name][-3:]}
-            self.stack.wanted[name] = self.random.choice([p for p in range(1, highest + 1) if p not in recent])
+            recent = {most - now + 1, *self._needed[name][-3:]}
+            self.stack.wanted[name] = self.random.choice([p for p in range(1, most + 1) if p not in recent])
 
     def target_troubles(self) -> list[str]:
         found = []

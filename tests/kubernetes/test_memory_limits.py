@@ -1,5 +1,5 @@
 """Monitor and executor in the memory of their containers, against objects of a real API server that are as large as their
-limits let in, and larger: whoever may create objects in a namespace chooses what they have."""
+limits let in, and larger: a user who may create objects in a namespace chooses what they have."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,5 +1,5 @@
-"""All five services in the memory of their containers, against records as large as their limits let in: whoever may write to
-a topic chooses what it has, and a record that ends a process would end it again after each restart."""
+"""All five services in the memory of their containers, against records as large as their limits let in: a user
+who may write to a topic chooses what it has, and a record that ends a process would end it again after each restart."""
 
 import asyncio
 import json
