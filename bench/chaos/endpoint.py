@@ -28,7 +28,7 @@ SESSION_SECONDS = 10
 class Member:
     """An instance: a consumer on a dedicated thread, which is ready once it has partitions."""
 
-    metrics_url = None
+    metrics_url: str | None = None
 
     def __init__(self, group: str, number: int, bootstrap_servers: str) -> None:
         self.id = f"{group}-{number}"
