@@ -23,6 +23,10 @@ When = Literal["before", "after"]
 WHEN: tuple[When, ...] = ("before", "after")
 HOLD_SECONDS = 30.0
 """The longest that a fail point holds a request: less than an executor's whole patience."""
+OPEN_SECONDS = 60.0
+"""For a proxy to listen: its client reads the system's certificates, which takes long on a busy machine."""
+PHASE_BYTES = 600
+"""Of a record, within which an outcome has its phase. More than a stream has is an error."""
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "host", "upgrade"}
 
 
@@ -98,11 +102,15 @@ def _kafka_request(frame: bytes) -> tuple[str, str]:
 
 
 def _first_record(frame: bytes) -> bytes:
-    """Return the beginning of the records of a Produce request."""
+    """Return the beginning of the records of a Produce request; empty if it is too short, or compressed in another way."""
     import pyarrow as pa
 
     begin = frame.find(b"\x04\x22\x4d\x18")  # of a frame of LZ4
-    return frame if begin < 0 else bytes(pa.CompressedInputStream(pa.BufferReader(frame[begin:]), "lz4").read(2000))
+    if begin < 0:
+        return frame
+    with suppress(OSError, ValueError):
+        return bytes(pa.CompressedInputStream(pa.BufferReader(frame[begin:]), "lz4").read(PHASE_BYTES))
+    return b""
 
 
 async def _redis_bytes(source: asyncio.StreamReader) -> bytes:
@@ -175,16 +183,17 @@ class RecordingProxy:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
 
     def in_front_of(self, server: str, url: str, *, verify: Any = True) -> str:
         """Return the address of a proxy of the server at `url`."""
-        return asyncio.run_coroutine_threadsafe(self._open(server, url, verify), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(self._open(server, url, verify), self._loop).result(OPEN_SECONDS)
 
     def in_front_of_port(self, server: str, port: int, wire: Wire, *, sender: str | None = None) -> int:
         """Return the port of a proxy of the server at a port of this machine. `sender`: its only client, if it is no
         executor."""
         opening = self._open_port(server, port, wire, sender)
-        return asyncio.run_coroutine_threadsafe(opening, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(opening, self._loop).result(OPEN_SECONDS)
 
     def arm(self, point: FailPoint) -> Trap:
         """Hold the next request that comes to a fail point; the one before is released."""
@@ -242,8 +251,6 @@ class RecordingProxy:
             passing = asyncio.ensure_future(self._pass_messages(server, port, wire, sender, (reader, writer)))
             self._connections.add(passing)
             passing.add_done_callback(self._connections.discard)
-            await asyncio.gather(passing, return_exceptions=True)
-            writer.close()
 
         self._listening.append(await asyncio.start_server(connected, "127.0.0.1", 0))
         return int(self._listening[-1].sockets[0].getsockname()[1])
@@ -259,7 +266,11 @@ class RecordingProxy:
         """Pass on all messages of a connection, until one side ends it."""
         from_client, to_client = client
         client_port = to_client.get_extra_info("peername")[1]
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await _closed(to_client)
+            return
         unanswered: tuple[Trap, str, bytes] | None = None
 
         async def requests() -> None:
@@ -294,7 +305,7 @@ class RecordingProxy:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            to_server.close()
+            await asyncio.gather(_closed(to_server), _closed(to_client))
 
     async def _end(self) -> None:
         self._stop.request("the campaign is over")
@@ -302,7 +313,16 @@ class RecordingProxy:
             listening.close()
         for connection in self._connections:
             connection.cancel()
-        await asyncio.wait(self._serving, timeout=10)
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=10)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """End a connection whose other side may not read any more."""
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _stream(response: httpx.Response) -> AsyncIterator[bytes]:

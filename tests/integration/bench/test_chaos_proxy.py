@@ -121,11 +121,9 @@ async def test_a_response_is_held_after_the_target_has_answered(
 
 
 @pytest.fixture
-def parts(proxy: RecordingProxy, run_folder: Path) -> Iterator[tuple[KafkaBroker, RedisServer, str]]:
-    """A broker and a Redis behind the proxy."""
-    kafka, redis, url = behind(proxy, run_folder / "behind-proxy")
-    with kafka, redis:
-        yield kafka, redis, url
+def parts(proxy: RecordingProxy, tmp_path: Path) -> tuple[KafkaBroker, RedisServer, str]:
+    """A broker and a Redis behind the proxy, to be started."""
+    return behind(proxy, tmp_path)
 
 
 async def struck(
@@ -155,7 +153,11 @@ async def test_an_outcome_is_held_before_and_after_the_brokers_have_it(
     """Of the phase of the fail point, which its producer compresses; an outcome of another phase passes. Offsets are
     held in the same way."""
     kafka, _, _ = parts
-    bus = KafkaBus(kafka.bootstrap_servers)
+    with kafka:
+        await _outcomes_and_offsets_are_held(proxy, KafkaBus(kafka.bootstrap_servers))
+
+
+async def _outcomes_and_offsets_are_held(proxy: RecordingProxy, bus: KafkaBus) -> None:
     await bus.start()
     await bus.ensure_topics([TopicSpec(OUTCOMES.name, 1)])
     reader, member = bus.reader(OUTCOMES.name), bus.consumer([OUTCOMES.name], "chaos-test")
@@ -190,7 +192,12 @@ async def test_a_script_of_redis_is_held_before_and_after_it_has_run(
 ) -> None:
     """Another key passes. What a client sent that has ended meanwhile never arrives."""
     _, redis, url = parts
-    async with Redis.from_url(url) as client, Redis.from_url(redis.url) as straight:
+    with redis:
+        await _a_script_is_held(proxy, Redis.from_url(url), Redis.from_url(redis.url))
+
+
+async def _a_script_is_held(proxy: RecordingProxy, client: Redis, straight: Redis) -> None:
+    async with client, straight:
 
         def count(key: str) -> Coroutine[Any, Any, Any]:
             return client.eval("return redis.call('INCR', KEYS[1])", 1, key)  # type: ignore[return-value]
