@@ -172,12 +172,12 @@ class KafkaBroker(Server):
         return self
 
     def allow(self, rights: Iterable[tuple[str, str, str]], *, prefixed: bool = False, user: str = SASL_USER) -> None:
-        """Grant a user of the password rights: `topic` or `group`, its name or, with `prefixed`, the beginning of it,
+        """Grant a user of the password rights: `topic`, `group` or `transactional-id`, its name or, with `prefixed`, the beginning of it,
         and the operation as Kafka's documentation writes it (`DescribeConfigs`)."""
         pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         bindings = [
             AclBinding(
-                ResourceType[kind.upper()],
+                ResourceType[kind.upper().replace("-", "_")],
                 name,
                 pattern,
                 f"User:{user}",

@@ -61,6 +61,9 @@ from .base import short_name as short_name
 from .base import sizes as sizes
 from .base import unknown as unknown
 from .base import within as within
+from .change import Answer as Answer
+from .change import Change as Change
+from .change import ChangeRecord as ChangeRecord
 from .deployment import Checkpoints as Checkpoints
 from .deployment import Deployment as Deployment
 from .deployment import DeploymentRef as DeploymentRef

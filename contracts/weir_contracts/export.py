@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from .analysis import Analysis
 from .base import VERSION, format_duration
+from .change import Answer, Change
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
@@ -35,6 +36,8 @@ from .what_if import Judgement, WhatIf
 
 CONTRACTS: dict[str, type[BaseModel]] = {
     "policy": ScalingPolicy,
+    "change": Change,
+    "change-answer": Answer,
     "observation": Observation,
     "analysis": Analysis,
     "plan-request": PlanRequest,

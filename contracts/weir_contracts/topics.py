@@ -1,5 +1,5 @@
 """Topics of the loop, and the dead letter. Keys are application ids (of planners: names); all topics have the same
-number of partitions."""
+number of partitions, but that of changes has one: it orders all of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from pydantic import Field
 
 from .analysis import Analysis
 from .base import VERSION, Code, Count, Message, Timestamp
+from .change import ChangeRecord
 from .observation import Observation
-from .outcome import Outcome
+from .outcome import ActionState, Outcome
 from .planning import Plan
 from .plugins import PlannerRegistration
 from .policy import ScalingPolicy
@@ -76,6 +77,8 @@ class Topic:
     type: str
     """CloudEvents type in the headers of each message."""
     configs: Mapping[str, str]
+    partitions: int | None = None
+    """Number of partitions. None: the setting's, one number for all others."""
 
     @property
     def is_compacted(self) -> bool:
@@ -83,8 +86,13 @@ class Topic:
         return "compact" in self.configs["cleanup.policy"]
 
 
-def _topic(plural: str, contract: type[Message] | type[ScalingPolicy], configs: Mapping[str, str]) -> Topic:
-    return Topic(f"weir.{plural}.{VERSION}", contract, f"dev.weir.{plural}.{VERSION}", configs)
+def _topic(
+    plural: str,
+    contract: type[Message] | type[ScalingPolicy],
+    configs: Mapping[str, str],
+    partitions: int | None = None,
+) -> Topic:
+    return Topic(f"weir.{plural}.{VERSION}", contract, f"dev.weir.{plural}.{VERSION}", configs, partitions)
 
 
 POLICIES = _topic("policies", ScalingPolicy, _COMPACTED)
@@ -94,6 +102,11 @@ _TWO_HOURS = {
     "retention.bytes": _GIBIBYTE,
     "segment.bytes": "67108864",
 }
+# The brokers' time, whatever the clock of the process that requests.
+CHANGES = _topic("changes", ChangeRecord, {**_TWO_HOURS, "message.timestamp.type": "LogAppendTime"}, partitions=1)
+"""Requests to write policies and actions, in the order in which they are decided, and the answers."""
+ACTIONS = _topic("actions", ActionState, _COMPACTED)
+"""The newest action of each application, as it was decided."""
 OBSERVATIONS = _topic("observations", Observation, _TWO_HOURS)
 ANALYSES = _topic("analyses", Analysis, _COMPACTED_AND_TIMED)
 PLANS = _topic("plans", Plan, _COMPACTED_AND_TIMED)
@@ -111,4 +124,14 @@ DEAD_LETTERS = _topic(
 PLANNERS = _topic("planners", PlannerRegistration, _COMPACTED)
 """Registered planners; a tombstone removes one. Every replica of the planner service reads all records."""
 
-TOPICS: tuple[Topic, ...] = (POLICIES, OBSERVATIONS, ANALYSES, PLANS, OUTCOMES, DEAD_LETTERS, PLANNERS)
+TOPICS: tuple[Topic, ...] = (
+    CHANGES,
+    POLICIES,
+    ACTIONS,
+    OBSERVATIONS,
+    ANALYSES,
+    PLANS,
+    OUTCOMES,
+    DEAD_LETTERS,
+    PLANNERS,
+)

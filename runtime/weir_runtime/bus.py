@@ -1,8 +1,7 @@
 """The bus as small protocols, its records, and their signatures. `kafka_bus` and `memory_bus` pass the same tests.
 
 Delivery is at least once: a consumer must be idempotent, and commits after the results of its records were
-acknowledged. Headers carry a record's version, so that tombstones have one as well; records without a version count in
-their order.
+acknowledged. Headers carry the version of a decided record, so that tombstones have one as well.
 
 Without signatures every program that may write to the topics of policies, plans and outcomes could scale every
 application. With a key, each of their records carries an HMAC-SHA256 of topic, key, value and the headers that a reader
@@ -18,27 +17,27 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from weir_contracts.topics import ACTIONS, CHANGES, OUTCOMES, PLANS, POLICIES
 
 from .files import read_credentials_file
 
 VERSION_HEADER = "weir_version"
-EPOCH_HEADER = "weir_epoch"
 UNSIGNED_HEADER = "weir_unsigned"
 """Names the setting of the keys by which a record is not signed."""
-MAX_DELETED = 10_000
-"""Deleted keys that are kept; the oldest deletions are dropped first."""
-MAX_VERSION = 2**52
-"""Largest number and epoch of a version: 140,000 years of milliseconds, and exact in every reader."""
+MAX_VERSION = 4_102_444_800_000
+"""Milliseconds of the year 2100: no version of a decision is larger."""
+Place = tuple[str, int]
+"""Topic and partition."""
 PartitionsChanged = Callable[[frozenset[int]], None]
 """Called on the event loop with the assigned or revoked partitions."""
 SESSION_SECONDS = 8.0
 """Without a heartbeat, until a group gives a member's partitions to others."""
 SIGNING_SETTING = "WEIR_SIGNING_KEYS_FILE"
-SIGNED = frozenset({POLICIES.name, PLANS.name, OUTCOMES.name})
+SIGNED = frozenset({CHANGES.name, POLICIES.name, ACTIONS.name, PLANS.name, OUTCOMES.name})
 MIN_KEY_CHARACTERS = 32
 _HEADER = "weir_signature"
-_OBEYED = ("ce_type", VERSION_HEADER, EPOCH_HEADER)
+_OBEYED = ("ce_type", VERSION_HEADER, "weir_epoch")
+"""`weir_epoch` is in older records alone: they stay valid."""
 
 
 @dataclass(frozen=True)
@@ -102,57 +101,11 @@ def _murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
-class RecordVersion(NamedTuple):
-    """Compared by number, which the store assigns, then by epoch, which the publisher adds."""
-
-    number: int
-    """Grows with each change of a key, its deletion included."""
-    epoch: int
-    """Of the lease that the record's publisher held."""
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers that carry it."""
-        return {VERSION_HEADER: str(self.number), EPOCH_HEADER: str(self.epoch)}
-
-
-def version_of(headers: Mapping[str, str]) -> RecordVersion | None:
+def version_of(headers: Mapping[str, str]) -> int | None:
     """Return the version that a record's headers carry; None where they carry none that can be."""
-    try:
-        found = RecordVersion(int(headers[VERSION_HEADER]), int(headers[EPOCH_HEADER]))
-    except (KeyError, ValueError):
-        return None
-    return found if all(0 <= each <= MAX_VERSION for each in found) else None
-
-
-class NewestVersions:
-    """The newest version of each key that was read."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, RecordVersion] = {}
-        self._deleted: dict[str, None] = {}
-        """In the order of their deletion."""
-
-    def outdated(self, record: Record) -> bool:
-        """Return whether a newer version of the record's key was read before it. If not, the record's is the newest
-        now."""
-        if record.key is None:
-            return False
-        version, newest = version_of(record.headers), self._newest.get(record.key)
-        if version is None:
-            return False
-        if newest is not None and version < newest:
-            return True
-        self._forget(record.key)
-        self._newest[record.key] = version
-        if record.value is None:
-            self._deleted[record.key] = None
-            if len(self._deleted) > MAX_DELETED:
-                self._forget(next(iter(self._deleted)))
-        return False
-
-    def _forget(self, key: str) -> None:
-        self._newest.pop(key, None)
-        self._deleted.pop(key, None)
+    text = headers.get(VERSION_HEADER, "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_VERSION)) else None
+    return number if number is not None and number <= MAX_VERSION else None
 
 
 class MemberOptions(TypedDict, total=False):
@@ -162,6 +115,8 @@ class MemberOptions(TypedDict, total=False):
     """Where to start without a committed offset; at the end if False."""
     on_assigned: PartitionsChanged
     on_revoked: PartitionsChanged | None
+    positioned: bool
+    """Read nothing of a partition before `begin` says from where."""
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -213,8 +168,45 @@ class Consumer(Protocol):
     async def commit(self) -> None:
         """Commit all that `receive` has returned, without partitions lost in a rebalance."""
 
+    async def begin(self, positions: Mapping[Place, int | None]) -> None:
+        """Read these from these offsets on (None: from the beginning), also if they were read before; those that the
+        member does not own are left out. An offset that the topic does not have counts as none: see `from_beginning`.
+        For members with the option `positioned`."""
+
+    @property
+    def ended(self) -> frozenset[Place]:
+        """Those that were read to their end since they last began. For members with the option `positioned`."""
+
+    async def committed(self, place: Place) -> "Committed":
+        """Return what the group has committed."""
+
     async def close(self) -> None:
         """Leave the group, so that other members take over at once."""
+
+
+class Committed(NamedTuple):
+    """A group's position in a partition."""
+
+    offset: int | None
+    """Of the next record. None: nothing was committed."""
+    note: str
+    """As it was committed with the position; empty without one."""
+
+
+class Transactions(Protocol):
+    """Writes records and the position of a consumer's group together, as the only writer with its name."""
+
+    async def fence(self) -> None:
+        """Abort what an earlier writer with this name left open, and let the brokers refuse that writer from now on."""
+
+    async def commit(self, records: Sequence[Outgoing], place: Place, position: Committed) -> None:
+        """Write all of it, or nothing. After a `BusError` it is not known which: `fence` first, then read.
+
+        `BusError` also if another writer was fenced in meanwhile, or if the group has given the partition to another
+        member since `fence`. `Refused`: nothing was written, and the brokers will never take one of the records.
+        """
+
+    async def close(self) -> None: ...
 
 
 class Reader(Protocol):
@@ -259,6 +251,9 @@ class Bus(Protocol):
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
         """Join a group."""
 
+    def transactions(self, name: str, consumer: Consumer) -> Transactions:
+        """Return the transactions of the writer `name`, with positions of the group of `consumer`, one of this bus."""
+
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         """Read a topic, as of the first `receive` or `assign`."""
 
@@ -301,16 +296,14 @@ class SignedBus(Bus):
         return replace(record, headers={**record.headers, _HEADER: signature})
 
     def verified(self, record: Record) -> Record:
-        """Return the record; without a valid signature one that no reader can decode, and whose version counts for
-        none: it must not outdate the records behind it."""
+        """Return the record; without a valid signature one that no reader can decode, and without its version."""
         if record.topic not in SIGNED:
             return record
         given = record.headers.get(_HEADER, "").encode(errors="surrogateescape")
         parts = (record.topic, record.key, record.value, record.headers)
         if any(hmac.compare_digest(_signature(key, *parts).encode(), given) for key in self._keys):
             return record
-        versions = (VERSION_HEADER, EPOCH_HEADER)
-        headers = {name: text for name, text in record.headers.items() if name not in versions}
+        headers = {name: text for name, text in record.headers.items() if name != VERSION_HEADER}
         return replace(record, value=record.value or b"", headers={**headers, UNSIGNED_HEADER: SIGNING_SETTING})
 
     async def start(self) -> None:
@@ -331,30 +324,59 @@ class SignedBus(Bus):
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
         return _VerifiedConsumer(self._bus.consumer(topics, group, **options), self)
 
+    def transactions(self, name: str, consumer: Consumer) -> Transactions:
+        inner = consumer.inner if isinstance(consumer, _VerifiedConsumer) else consumer
+        return _SignedTransactions(self._bus.transactions(name, inner), self)
+
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         return _VerifiedReader(self._bus.reader(topic, **options), self)
 
 
 class _VerifiedConsumer(Consumer):
     def __init__(self, consumer: Consumer, bus: SignedBus) -> None:
-        self._consumer = consumer
+        self.inner = consumer
         self._bus = bus
 
     @property
     def assignment(self) -> frozenset[int]:
-        return self._consumer.assignment
+        return self.inner.assignment
 
     async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
-        return await self._consumer.confirmed_until(partition, min_seconds)
+        return await self.inner.confirmed_until(partition, min_seconds)
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
-        return [self._bus.verified(r) for r in await self._consumer.receive(max_records, timeout_seconds)]
+        return [self._bus.verified(r) for r in await self.inner.receive(max_records, timeout_seconds)]
 
     async def commit(self) -> None:
-        await self._consumer.commit()
+        await self.inner.commit()
+
+    async def begin(self, positions: Mapping[Place, int | None]) -> None:
+        await self.inner.begin(positions)
+
+    @property
+    def ended(self) -> frozenset[Place]:
+        return self.inner.ended
+
+    async def committed(self, place: Place) -> Committed:
+        return await self.inner.committed(place)
 
     async def close(self) -> None:
-        await self._consumer.close()
+        await self.inner.close()
+
+
+class _SignedTransactions(Transactions):
+    def __init__(self, transactions: Transactions, bus: SignedBus) -> None:
+        self._transactions = transactions
+        self._bus = bus
+
+    async def fence(self) -> None:
+        await self._transactions.fence()
+
+    async def commit(self, records: Sequence[Outgoing], place: Place, position: Committed) -> None:
+        await self._transactions.commit([self._bus.signed(record) for record in records], place, position)
+
+    async def close(self) -> None:
+        await self._transactions.close()
 
 
 class _VerifiedReader(Reader):

@@ -8,14 +8,28 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Unpack
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from .bus import Bus, BusError, Consumer, Denied, MemberOptions, Outgoing, Reader, ReaderOptions, Refused, TopicSpec
+from .bus import (
+    Bus,
+    BusError,
+    Committed,
+    Consumer,
+    Denied,
+    MemberOptions,
+    Outgoing,
+    Place,
+    Reader,
+    ReaderOptions,
+    Refused,
+    TopicSpec,
+    Transactions,
+)
 from .clock import Clock, SystemClock
 from .kafka_client import (
     LOOP_SETTING,
@@ -48,6 +62,19 @@ _REFUSALS = frozenset(
 _DENIALS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 _OF_A_BATCH = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 """Of these a broker may mean the batch that the record was sent in (librdkafka#488)."""
+
+
+WRITING = {
+    "enable.idempotence": True,
+    "acks": "all",
+    # Java's partitioner: librdkafka's own would put keys elsewhere than Spark does.
+    "partitioner": "murmur2_random",
+    "linger.ms": 2,
+    "compression.type": "lz4",
+    "message.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,
+}
+TRANSACTION_SECONDS = 10.0
+"""For each step of a transaction; the brokers abort one that is open for as long, and its readers wait until then."""
 
 
 class _RefusedInBatch(Refused):
@@ -97,18 +124,12 @@ class Outbox:
         self._log = structlog.get_logger("kafka")
         self._settings = {
             **settings,
-            "enable.idempotence": True,
-            "acks": "all",
+            **WRITING,
             # One request at a time, or an acknowledged record may be lost: if a broker refuses a producer's first batch
             # (it does not know yet that it leads the partition) and accepts the second, already sent one, librdkafka
             # counts the first as written (KAFKA-15591; 9 of 500 new topics). With distant brokers this costs latency:
             # one batch per round trip and connection.
             "max.in.flight.requests.per.connection": 1,
-            # Java's partitioner: librdkafka's own would put keys elsewhere than Spark does.
-            "partitioner": "murmur2_random",
-            "linger.ms": 2,
-            "compression.type": "lz4",
-            "message.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,
             "delivery.timeout.ms": int(delivery_timeout_seconds * 1000),
             "queue.buffering.max.kbytes": 65_536,
         }
@@ -194,6 +215,83 @@ def _undelivered(record: Outgoing, reason: str, code: int | None, *, in_batch: b
     return kind(f"kafka: {record.topic} {record.key}: {reason}")
 
 
+class KafkaTransactions(Transactions):
+    """A producer with a transactional id, on its thread. Each `fence` opens a new one."""
+
+    def __init__(
+        self, name: str, settings: Mapping[str, Any], consumer: KafkaConsumer, on_closed: Callable[[object], None]
+    ) -> None:
+        self._name = name
+        self._consumer = consumer
+        self._on_closed = on_closed
+        self._thread = ClientThread(f"transactions-{name}")
+        self._producer: Producer | None = None
+        self._member: object = None
+        self._settings = {
+            **settings,
+            **WRITING,
+            "transactional.id": name,
+            "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
+            # Brokers still complete the transaction before, for some milliseconds.
+            "retry.backoff.ms": 20,
+        }
+
+    async def fence(self) -> None:
+        self._member = await self._consumer.membership()
+        await self._thread.call(self._fence)
+
+    def _fence(self) -> None:
+        self._discard()
+        self._producer = Producer(self._settings)
+        self._producer.init_transactions(TRANSACTION_SECONDS)
+
+    def _discard(self) -> None:
+        opened, self._producer = self._producer, None
+        if opened is not None:
+            opened.purge()
+
+    async def commit(self, records: Sequence[Outgoing], place: Place, position: Committed) -> None:
+        await self._thread.call(self._commit, records, place, position)
+
+    def _commit(self, records: Sequence[Outgoing], place: Place, position: Committed) -> None:
+        producer, failed = self._producer, list[BusError]()
+        if producer is None:
+            raise BusError(f"kafka: {self._name} was not fenced")
+
+        def delivered(record: Outgoing, error: KafkaError | None) -> None:
+            if error is not None:
+                failed.append(_undelivered(record, error.str(), error.code()))
+
+        try:
+            producer.begin_transaction()
+            for record in records:
+                producer.produce(
+                    record.topic,
+                    key=record.key.encode(),
+                    value=record.value,
+                    headers=[(name, text.encode()) for name, text in record.headers.items()],
+                    on_delivery=lambda error, _message, record=record: delivered(record, error),
+                )
+            places = [TopicPartition(*place, position.offset or 0, metadata=position.note)]
+            producer.send_offsets_to_transaction(places, self._member, TRANSACTION_SECONDS)
+            producer.commit_transaction(TRANSACTION_SECONDS)
+        except (BufferError, KafkaException) as error:
+            with suppress(KafkaException):
+                producer.abort_transaction(TRANSACTION_SECONDS)
+            self._discard()
+            refused = next((each for each in failed if isinstance(each, Refused)), None)
+            problem = error.args[0] if error.args else None
+            if refused is None and isinstance(problem, KafkaError) and problem.code() in _REFUSALS:
+                refused = Refused(f"kafka: {self._name}: {explain(error)}")
+            raise refused or BusError(f"kafka: {self._name}: {explain(error)}") from error
+
+    async def close(self) -> None:
+        self._on_closed(self)
+        with suppress(BusError, TimeoutError):
+            await asyncio.wait_for(self._thread.call(self._discard), FLUSH_SECONDS)
+        self._thread.close()
+
+
 _LIBRARY = logging.getLogger("weir.kafka")
 
 
@@ -221,7 +319,7 @@ class KafkaBus(Bus):
         self._admin_thread = ClientThread("kafka-admin")
         self._ping_thread = ClientThread("kafka-ping")  # a ping must not wait for the creation of topics
         self._pinging: asyncio.Future[None] | None = None
-        self._opened: set[KafkaConsumer | KafkaReader] = set()
+        self._opened: set[KafkaConsumer | KafkaReader | KafkaTransactions] = set()
         self._shared = Shared(self._settings, self._clock, complaints, self._opened.discard)
 
     async def start(self) -> None:
@@ -281,6 +379,13 @@ class KafkaBus(Bus):
 
     def consumer(self, topics: Sequence[str], group: str, **options: Unpack[MemberOptions]) -> Consumer:
         opened = KafkaConsumer(self._shared, topics, group, **options)
+        self._opened.add(opened)
+        return opened
+
+    def transactions(self, name: str, consumer: Consumer) -> Transactions:
+        if not isinstance(consumer, KafkaConsumer):
+            raise TypeError("the consumer belongs to another bus")
+        opened = KafkaTransactions(name, self._settings, consumer, self._opened.discard)
         self._opened.add(opened)
         return opened
 

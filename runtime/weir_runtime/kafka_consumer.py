@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from .bus import SESSION_SECONDS, BusError, PartitionsChanged, Record
+from .bus import SESSION_SECONDS, BusError, Committed, PartitionsChanged, Place, Record
 from .clock import Clock
 from .kafka_client import AWAY, ClientThread, Complaints, code_of, explain
 
@@ -104,20 +104,20 @@ class ReadingClient:
     def _receive(self, max_records: int, timeout_seconds: float) -> list[Record]:
         raise NotImplementedError
 
-    def _poll(self, client: Consumer, max_records: int, timeout_seconds: float) -> tuple[list[Record], set[int]]:
-        """Return records, and partitions read to their end. Waits for the first record only: `consume` would wait for
+    def _poll(self, client: Consumer, max_records: int, timeout_seconds: float) -> tuple[list[Record], set[Place]]:
+        """Return records, and places read to their end. Waits for the first record only: `consume` would wait for
         all."""
         first = client.poll(timeout_seconds)
         if first is None:
             return [], set()
         messages = [first, *(client.consume(max_records - 1, 0.0) if max_records > 1 else [])]
-        records, ends = [], set()
+        records, ends = list[Record](), set[Place]()
         for message in messages:
             error = message.error()
             if error is None:
                 records.append(_record(message))
             elif error.code() == KafkaError._PARTITION_EOF:
-                ends.add(int(message.partition()))
+                ends.add((str(message.topic()), int(message.partition())))
             else:
                 self._complaints(error)
         return records, ends
@@ -149,6 +149,7 @@ class KafkaConsumer(ReadingClient):
         from_beginning: bool = True,
         on_assigned: PartitionsChanged | None = None,
         on_revoked: PartitionsChanged | None = None,
+        positioned: bool = False,
     ) -> None:
         super().__init__(f"consumer-{group}", shared)
         self._settings = {
@@ -167,15 +168,22 @@ class KafkaConsumer(ReadingClient):
             "max.poll.interval.ms": round(MAX_POLL_SECONDS * 1000),
             # Every member reads the same partition numbers of all its topics: one key, one owner.
             "partition.assignment.strategy": "range",
+            "enable.partition.eof": positioned,
         }
         self._topics = list(topics)
         self._from_beginning = from_beginning
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._positions: dict[tuple[str, int], int] = {}
+        self._positioned = positioned
+        self._positions: dict[Place, int] = {}
+        self._begun: dict[Place, int] = {}
+        """Offsets of the next records of all places that `begin` named."""
+        self._ended: frozenset[Place] = frozenset()
+        self._left: list[Record] = []
+        """Records that a cancelled `receive` has left."""
         self._owned: frozenset[int] = frozenset()
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._committed: dict[tuple[str, int], int] = {}
+        self._committed: dict[Place, int] = {}
         self._polled_at = self._confirmed_at = float("-inf")
         self._confirming: asyncio.Future[None] | None = None
 
@@ -185,7 +193,8 @@ class KafkaConsumer(ReadingClient):
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
         self._loop = asyncio.get_running_loop()
-        records = await self._take(max_records, timeout_seconds)
+        left, self._left = self._left, []
+        records = left or await self._take(max_records, timeout_seconds)
         for record in records:
             self._positions[record.topic, record.partition] = record.offset + 1
         return records
@@ -197,15 +206,62 @@ class KafkaConsumer(ReadingClient):
                 self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
             )
         self._polled_at = self._clock.monotonic()
-        records, _ = self._poll(self._client, max_records, timeout_seconds)
+        records, ends = self._poll(self._client, max_records, timeout_seconds)
+        self._ended |= {place for place in ends if place[1] in self._owned}
         # After a rebalance in between, the new owner reads the others.
-        return [record for record in records if record.partition in self._owned]
+        records = [record for record in records if record.partition in self._owned]
+        if self._positioned:
+            self._begun.update({(record.topic, record.partition): record.offset + 1 for record in records})
+        return records
+
+    async def begin(self, positions: Mapping[Place, int | None]) -> None:
+        if self._under_way is not None:
+            self._left += await self._take(0, 0.0)
+        self._left = [record for record in self._left if (record.topic, record.partition) not in positions]
+        starts = {place: OFFSET_BEGINNING if offset is None else offset for place, offset in positions.items()}
+        await self._thread.call(self._begin, starts)
+
+    def _begin(self, positions: Mapping[Place, int]) -> None:
+        client = self._client
+        if client is None:
+            return
+        begun = {**self._begun, **positions}
+        self._begun = {place: offset for place, offset in begun.items() if place[1] in self._owned}
+        self._ended -= positions.keys()
+        client.assign([TopicPartition(*place, offset) for place, offset in self._begun.items()])
+
+    @property
+    def ended(self) -> frozenset[Place]:
+        return self._ended
+
+    async def committed(self, place: Place) -> Committed:
+        return await self._thread.call(self._committed_at, place)
+
+    def _committed_at(self, place: Place) -> Committed:
+        if self._client is None:
+            raise BusError(f"kafka: {self._thread.name} has not joined yet")
+        (answer,) = self._client.committed([TopicPartition(*place)], timeout=CONFIRM_SECONDS)
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+        return Committed(answer.offset if answer.offset >= 0 else None, answer.metadata or "")
+
+    async def membership(self) -> object:
+        """Return what transactions with the group's positions need: this member, in the present generation."""
+        return await self._thread.call(self._membership)
+
+    def _membership(self) -> object:
+        if self._client is None or not self._owned:
+            raise BusError(f"kafka: {self._thread.name} owns no partition")
+        return self._client.consumer_group_metadata()
 
     def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
-        if client is not self._client:
+        if self._client is None or client is not self._client:
             return  # given up
         gained = frozenset(p.partition for p in partitions)
         self._owned |= gained
+        if self._positioned:
+            # Nothing is read before `begin`.
+            client.assign([])
         self._notify(self._on_assigned, gained)
 
     def _on_revoke(self, client: Consumer, partitions: list[TopicPartition]) -> None:
@@ -215,7 +271,8 @@ class KafkaConsumer(ReadingClient):
     def _lose(self, lost: frozenset[int]) -> None:
         self._owned -= lost
         self._confirmed_at = float("-inf")  # the generation of the group has ended
-        for offsets in (self._positions, self._committed):
+        self._ended = frozenset(place for place in self._ended if place[1] not in lost)
+        for offsets in (self._positions, self._committed, self._begun):
             for place in [place for place in offsets if place[1] in lost]:
                 offsets.pop(place, None)
         self._notify(self._on_revoked, lost)
@@ -375,7 +432,7 @@ class KafkaReader(ReadingClient):
         if client is None or not self._assigned:
             return []
         records, ends = self._poll(client, max_records, timeout_seconds)
-        self._ended |= ends
+        self._ended |= {partition for _, partition in ends}
         for record in records:
             self._positions[record.partition] = record.offset + 1
         return records

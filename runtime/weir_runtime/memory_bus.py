@@ -2,27 +2,29 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Unpack
 
 from weir_contracts import counted
+from weir_contracts.topics import TOPICS
 
 from .bus import (
     SESSION_SECONDS,
     Bus,
     BusError,
+    Committed,
+    Consumer,
     MemberOptions,
     Outgoing,
+    Place,
     ReaderOptions,
     Record,
     Refused,
     TopicSpec,
+    Transactions,
     partition_of,
 )
 from .clock import Clock, SystemClock
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class MemoryBus(Bus):
@@ -37,7 +39,9 @@ class MemoryBus(Bus):
         self.refuses: Callable[[Outgoing], bool] = lambda _record: False
         self.min_wait_seconds = 0.0
         self._partitions = partitions
-        self._counts: dict[str, int] = {}
+        self.epochs: dict[str, int] = defaultdict(int)
+        """Of the writer of transactions with each name."""
+        self._counts = {topic.name: topic.partitions for topic in TOPICS if topic.partitions is not None}
         self._groups: dict[str, _Group] = {}
 
     def count(self, topic: str) -> int:
@@ -67,7 +71,7 @@ class MemoryBus(Bus):
     def committed(self, group: str, topic: str) -> int:
         """Return the number of records of a topic that a group has committed."""
         places = self._groups[group].committed if group in self._groups else {}
-        return sum(offset for (name, _), offset in places.items() if name == topic)
+        return sum(position.offset or 0 for (name, _), position in places.items() if name == topic)
 
     async def start(self) -> None:
         self.check()
@@ -86,6 +90,11 @@ class MemoryBus(Bus):
         self.check()
 
     async def publish_many(self, records: Sequence[Outgoing]) -> None:
+        self.append(records)
+        await asyncio.sleep(0)
+
+    def append(self, records: Sequence[Outgoing]) -> None:
+        """Write all of the records, or nothing."""
         self.check()
         if any(map(self.refuses, records)):
             raise Refused("message size too large")
@@ -96,7 +105,6 @@ class MemoryBus(Bus):
             for waiter in self.waiters:
                 if place in waiter.positions:
                     waiter.wake.set()
-        await asyncio.sleep(0)
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         self.check()
@@ -112,6 +120,11 @@ class MemoryBus(Bus):
         joined.join(member)
         return member
 
+    def transactions(self, name: str, consumer: Consumer) -> "MemoryTransactions":
+        if not isinstance(consumer, MemoryConsumer):
+            raise TypeError("the consumer belongs to another bus")
+        return MemoryTransactions(name, consumer)
+
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "MemoryReader":
         return MemoryReader(self, topic, options)
 
@@ -125,19 +138,22 @@ class _Cursor:
         self.bus = bus
         self.wake = asyncio.Event()
         self.positions: dict[Place, int] = {}
-        self.ended: set[Place] = set()
+        self.read_to_end: set[Place] = set()
+        self.is_over = False
+        """The wait for records ends without one: there is something else to do."""
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
         await asyncio.sleep(0)  # let other tasks run; before taking, so that a cancellation loses nothing
-        ended_before = len(self.ended)
+        ended_before = len(self.read_to_end)
         taken = self._available(max_records)
-        if taken or timeout_seconds <= 0 or (self.notices_ends and len(self.ended) > ended_before):
+        if taken or timeout_seconds <= 0 or (self.notices_ends and len(self.read_to_end) > ended_before):
             return taken
         self.wake.clear()
+        self.is_over = False
         self.bus.waiters.add(self)
         try:
             async with asyncio.timeout(max(timeout_seconds, self.bus.min_wait_seconds)):
-                while not taken:
+                while not taken and not self.is_over:
                     await self.wake.wait()
                     self.wake.clear()
                     taken = self._available(max_records)
@@ -159,7 +175,7 @@ class _Cursor:
                 self.positions[place] = position + len(new)
                 taken += new
             if self.positions[place] >= len(self.bus.log[place]):
-                self.ended.add(place)
+                self.read_to_end.add(place)
         return taken
 
 
@@ -174,6 +190,7 @@ class MemoryConsumer(_Cursor):
         self.expired = False
         """The group gave its partitions to others, and this member has not noticed yet."""
         self._options = options
+        self.notices_ends = options.get("positioned", False)
         self._confirmed_at = float("-inf")
 
     async def confirmed_until(self, partition: int, min_seconds: float = 0.0) -> float | None:
@@ -201,10 +218,12 @@ class MemoryConsumer(_Cursor):
         for topic in self.topics:
             for partition in lost:
                 self.positions.pop((topic, partition), None)
-            for partition in gained:
+                self.read_to_end.discard((topic, partition))
+            for partition in gained if not self._options.get("positioned") else ():
                 self.positions[topic, partition] = self.group.start((topic, partition))
         if gained and (on_assigned := self._options.get("on_assigned")):
             on_assigned(gained)
+        self.is_over = bool(gained) and self._options.get("positioned", False)
         self.wake.set()
 
     async def receive(self, max_records: int = 500, timeout_seconds: float = 1.0) -> list[Record]:
@@ -216,7 +235,23 @@ class MemoryConsumer(_Cursor):
     async def commit(self) -> None:
         self.bus.check()
         self._notice_expiry()
-        self.group.committed.update(self.positions)
+        self.group.committed.update({place: Committed(offset, "") for place, offset in self.positions.items()})
+
+    async def begin(self, positions: Mapping[Place, int | None]) -> None:
+        begun = {place: offset or 0 for place, offset in positions.items() if place[1] in self.assignment}
+        for place in [place for place, offset in begun.items() if offset > len(self.bus.log[place])]:
+            begun[place] = 0 if self._options.get("from_beginning", True) else len(self.bus.log[place])
+        self.positions.update(begun)
+        self.read_to_end -= begun.keys()
+        self.wake.set()
+
+    @property
+    def ended(self) -> frozenset[Place]:
+        return frozenset(self.read_to_end)
+
+    async def committed(self, place: Place) -> Committed:
+        self.bus.check()
+        return self.group.committed.get(place, Committed(None, ""))
 
     async def close(self) -> None:
         self.group.leave(self)
@@ -226,12 +261,15 @@ class _Group:
     def __init__(self, bus: MemoryBus, from_beginning: bool) -> None:
         self.bus = bus
         self._from_beginning = from_beginning
-        self.committed: dict[Place, int] = {}
+        self.committed: dict[Place, Committed] = {}
         self.members: list[MemoryConsumer] = []
 
     def start(self, place: Place) -> int:
         """Return the committed offset, or the first one to read."""
-        return self.committed.get(place, 0 if self._from_beginning else len(self.bus.log[place]))
+        committed = self.committed.get(place, Committed(None, "")).offset
+        if committed is not None:
+            return committed
+        return 0 if self._from_beginning else len(self.bus.log[place])
 
     def join(self, member: MemoryConsumer) -> None:
         member.expired = False
@@ -260,6 +298,33 @@ class _Group:
             member.own(assignment)
 
 
+class MemoryTransactions(Transactions):
+    """Transactions of one writer of `MemoryBus`."""
+
+    def __init__(self, name: str, consumer: MemoryConsumer) -> None:
+        self._bus, self._name, self._consumer = consumer.bus, name, consumer
+        self._epoch: int | None = None
+
+    async def fence(self) -> None:
+        self._bus.check()
+        self._bus.epochs[self._name] += 1
+        self._epoch = self._bus.epochs[self._name]
+        await asyncio.sleep(0)
+
+    async def commit(self, records: Sequence[Outgoing], place: Place, position: Committed) -> None:
+        self._bus.check()
+        await asyncio.sleep(0)
+        if self._epoch != self._bus.epochs[self._name]:
+            raise BusError(f"{self._name} was fenced by a newer writer")
+        if self._consumer.expired or place[1] not in self._consumer.assignment:
+            raise BusError(f"the group has given {place[0]}/{place[1]} to another member")
+        self._bus.append(records)
+        self._consumer.group.committed[place] = position
+
+    async def close(self) -> None:
+        self._epoch = None
+
+
 class MemoryReader(_Cursor):
     """Reads partitions of one topic of `MemoryBus`."""
 
@@ -279,7 +344,7 @@ class MemoryReader(_Cursor):
         places = [(self._topic, p) for p in sorted(partitions)]
         kept = self.positions
         self.positions = {place: kept[place] if place in kept else self._start(place) for place in places}
-        self.ended &= self.positions.keys()
+        self.read_to_end &= self.positions.keys()
 
     def _start(self, place: Place) -> int:
         log = self.bus.log[place]
@@ -289,7 +354,7 @@ class MemoryReader(_Cursor):
         return 0 if self._options.get("from_beginning", True) else len(log)
 
     async def caught_up(self) -> bool:
-        return self.ended >= self.positions.keys()
+        return self.read_to_end >= self.positions.keys()
 
     async def close(self) -> None:
         self.positions = {}

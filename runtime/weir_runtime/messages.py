@@ -28,7 +28,7 @@ from weir_contracts import DeadLetter, InvalidDocument
 from weir_contracts.document import read_json
 from weir_contracts.topics import DEAD_LETTERS, TOPICS
 
-from .bus import UNSIGNED_HEADER, Bus, BusError, Denied, NewestVersions, Reader, Record, Refused
+from .bus import UNSIGNED_HEADER, Bus, BusError, Denied, Reader, Record, Refused
 from .clock import Clock, SystemClock
 from .loop import Stop, run_forever
 
@@ -395,8 +395,8 @@ def value_fields(value: bytes | None) -> dict[str, Any]:
 class GlobalTable(Generic[T]):
     """Follows a topic from its beginning. `latest` is the newest readable value of every key.
 
-    A record with an older version than an earlier one of its key is ignored. An unreadable record leaves its key
-    unchanged and is logged: every replica reads it, so its dead letter comes from `DeadLetters.watch`.
+    An unreadable record leaves its key unchanged and is logged: every replica reads it, so its dead letter comes from
+    `DeadLetters.watch`.
     """
 
     bus: Bus
@@ -405,7 +405,6 @@ class GlobalTable(Generic[T]):
     on_change: Callable[[str, T | None], None] | None = None
     latest: dict[str, T] = field(default_factory=dict, init=False)
     _reader: Reader | None = field(default=None, init=False)
-    _versions: NewestVersions = field(default_factory=NewestVersions, init=False)
     _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @property
@@ -449,7 +448,7 @@ class GlobalTable(Generic[T]):
         return len(records)
 
     def _apply(self, record: Record) -> None:
-        if record.key is None or self._versions.outdated(record):
+        if record.key is None:
             return
         value = None
         try:

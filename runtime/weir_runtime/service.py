@@ -266,7 +266,10 @@ def topic_specs(
     configs = {"max.message.bytes": str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES)}
     if min_insync_replicas is not None:
         configs[MIN_INSYNC] = str(min_insync_replicas)
-    specs = [TopicSpec(topic.name, partitions, {**configs, **topic.configs}, replicas) for topic in TOPICS]
+    specs = [
+        TopicSpec(topic.name, topic.partitions or partitions, {**configs, **topic.configs}, replicas)
+        for topic in TOPICS
+    ]
     return [*specs, replace(LEASES, configs={**configs, **LEASES.configs}, replicas=replicas)]
 
 

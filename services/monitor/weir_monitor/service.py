@@ -8,7 +8,7 @@ from prometheus_client import Gauge
 
 from weir_contracts import Observation, ScalingPolicy
 from weir_contracts.topics import OBSERVATIONS, POLICIES
-from weir_runtime.bus import UNSIGNED_HEADER, Bus, BusError, NewestVersions, Reader, Record, Refused
+from weir_runtime.bus import UNSIGNED_HEADER, Bus, BusError, Reader, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
 from weir_runtime.messages import DeadLetters, Undecodable, decode, encode, log_unreadable, new_traceparent
@@ -22,20 +22,18 @@ _UNPUBLISHED = Gauge("weir_monitor_unpublished_observations", "Observations in a
 
 @dataclass
 class _Inbox:
-    """Policy records not yet acted on, the newest of each application; one that is older by its version is ignored."""
+    """Policy records not yet acted on, the newest of each application."""
 
     newest: dict[str, Record] = field(default_factory=dict)
     last: dict[str, Record] = field(default_factory=dict)
     """The newest with a value: a policy and its deletion, read together, still end the application properly."""
-    versions: NewestVersions = field(default_factory=NewestVersions)
 
     def add(self, record: Record) -> None:
         if record.key is None or (record.key in self.newest and UNSIGNED_HEADER in record.headers):
             return
-        if not self.versions.outdated(record):
-            self.newest[record.key] = record
-            if record.value is not None:
-                self.last[record.key] = record
+        self.newest[record.key] = record
+        if record.value is not None:
+            self.last[record.key] = record
 
     def done(self, key: str) -> None:
         del self.newest[key]

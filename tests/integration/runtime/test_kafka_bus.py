@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 
 from testbed.kafka import KafkaBroker
-from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end
-from weir_runtime.bus import Bus, BusError, Consumer, Outgoing, Refused, TopicSpec
+from tests.unit.runtime.bus_suite import PARTITIONS, BusSuite, read_to_end, until
+from weir_runtime.bus import Bus, BusError, Committed, Consumer, Outgoing, Refused, TopicSpec
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.kafka_consumer import KafkaConsumer
 
@@ -157,3 +157,22 @@ async def test_a_bus_that_was_not_started_fails(kafka: KafkaBroker) -> None:
         await bus.publish("t", "k", b"")
     with pytest.raises(BusError, match="not started"):
         await bus.ping()
+
+
+async def test_a_transaction_with_a_record_that_the_topic_refuses_writes_nothing(bus: KafkaBus) -> None:
+    """The record is too large for its topic: `Refused`, and what goes with it is not written either; the next one is."""
+    name, group = f"story-{uuid4().hex[:10]}", f"group-{uuid4().hex[:10]}"
+    await bus.ensure_topics([TopicSpec(name, PARTITIONS, {"max.message.bytes": "20000"})])
+    consumer = bus.consumer([name], group, positioned=True)
+    await until(lambda: len(consumer.assignment) == PARTITIONS, consumer)
+    writing = bus.transactions(group, consumer)
+    await writing.fence()
+    large = Outgoing(name, "large", os.urandom(30_000))
+    with pytest.raises(Refused, match="size"):
+        await writing.commit([Outgoing(name, "small", b"1"), large], (name, 0), Committed(1, ""))
+    assert await read_to_end(bus.reader(name)) == []
+    assert await consumer.committed((name, 0)) == Committed(None, "")
+    await writing.fence()
+    await writing.commit([Outgoing(name, "small", b"2")], (name, 0), Committed(2, "newest 9"))
+    assert [r.value for r in await read_to_end(bus.reader(name))] == [b"2"]
+    assert await consumer.committed((name, 0)) == Committed(2, "newest 9")

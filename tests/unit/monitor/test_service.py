@@ -15,7 +15,7 @@ from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, POLICIES
 from weir_monitor.core import Readings
 from weir_monitor.service import Monitor
 from weir_runtime import messages
-from weir_runtime.bus import BusError, RecordVersion, partition_of
+from weir_runtime.bus import BusError, partition_of
 from weir_runtime.clock import SystemClock
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
@@ -77,11 +77,6 @@ class House:
 
     async def delete(self, application: str) -> None:
         await self.bus.publish(POLICIES.name, application, None)
-
-    async def publish(self, version: int, epoch: int, policy: ScalingPolicy | None) -> None:
-        """A change as knowledge publishes it; None: the deletion."""
-        value = None if policy is None else policy.model_dump_json().encode()
-        await self.bus.publish(POLICIES.name, "shop/orders", value, RecordVersion(version, epoch).headers())
 
     def observations(self, application: str | None = None) -> list[Observation]:
         records = self.bus.records(OBSERVATIONS.name)
@@ -212,36 +207,6 @@ async def test_a_long_topic_is_read_to_its_end_first(house: House) -> None:
         await until(house.observations)
     assert {observation.policy.metadata.version for observation in house.observations()} == {3}
     assert "ended" not in house.statuses("shop/orders")
-
-
-async def test_a_policy_that_comes_late_is_not_in_force_again(house: House) -> None:
-    """A publisher slept while it sent version 1: the policy was paused, then deleted, and neither is undone."""
-    acting, paused = policy(version=1, mode="act"), policy(version=2, mode="paused")
-    async with house.replica() as monitor:
-        await house.publish(1, 1, acting)
-        await house.publish(2, 2, paused)
-        await house.publish(1, 1, acting)
-        await until(lambda: [o for o in house.observations() if o.policy == paused])
-        before = len(house.observations())
-        await house.publish(2, 3, paused.model_copy(update={"spec": policy(interval="1s", mode="paused").spec}))
-        await until(lambda: len(house.observations()) > before)
-        assert {o.policy.spec.mode for o in house.observations()[before:]} == {"paused"}
-        await house.publish(3, 3, None)
-        await until(lambda: monitor.applications == [])
-        await house.publish(1, 1, acting)
-        await house.apply(policy("shop/other"))
-        await until(lambda: "shop/other" in monitor.applications)
-        assert monitor.applications == ["shop/other"]
-
-
-async def test_a_late_policy_is_ignored_by_the_replica_that_takes_over(house: House) -> None:
-    """Read from the topic's beginning, where it is the last record of its key."""
-    acting, paused = policy(version=1, mode="act"), policy(version=2, mode="paused")
-    for version, epoch, each in ((1, 1, acting), (2, 2, paused), (1, 1, acting)):
-        await house.publish(version, epoch, each)
-    async with house.replica():
-        await until(house.observations)
-    assert {o.policy.spec.mode for o in house.observations()} == {"paused"}
 
 
 async def test_a_deletion_of_an_unknown_policy_is_ignored(house: House) -> None:

@@ -7,7 +7,19 @@ from uuid import uuid4
 
 import pytest
 
-from weir_runtime.bus import SESSION_SECONDS, Bus, BusError, Consumer, Outgoing, Reader, Record, TopicSpec, partition_of
+from weir_runtime.bus import (
+    SESSION_SECONDS,
+    Bus,
+    BusError,
+    Committed,
+    Consumer,
+    Outgoing,
+    Reader,
+    Record,
+    TopicSpec,
+    Transactions,
+    partition_of,
+)
 from weir_runtime.clock import SystemClock
 
 PARTITIONS = 4
@@ -288,6 +300,104 @@ class BusSuite:
         mine = await collect(first, 2 * count)
         assert {r.topic for r in mine} == {topic, other}
         assert {r.partition for r in mine} <= first.assignment
+
+    # -- beginning where one wants, and writing with one's position --------------------------------------------------
+
+    async def test_a_member_begins_where_its_own_position_says(self, bus: Bus, topic: str, group: str) -> None:
+        """Nothing is read before that; a place that begins again repeats its records, the others go on; and the end of
+        each is known."""
+        await bus.publish_many([Outgoing(topic, key, b"%d" % i) for i in range(3) for key in KEYS])
+        owned: set[int] = set()
+        consumer = bus.consumer([topic], group, positioned=True, on_assigned=owned.update)
+        await until(lambda: len(owned) == PARTITIONS, consumer)
+        assert await consumer.receive(timeout_seconds=0.2) == []
+        one, other = partition_of(KEYS[0], PARTITIONS), partition_of(KEYS[1], PARTITIONS)
+        assert one != other
+        count = 3 * sum(partition_of(key, PARTITIONS) == one for key in KEYS)
+        await consumer.begin({(topic, one): 2, (topic, PARTITIONS): 0})
+        read = await until(lambda: (topic, one) in consumer.ended, consumer)
+        assert [record.offset for record in read] == list(range(2, count))
+        await consumer.begin({(topic, one): count - 1, (topic, other): 0})
+        assert (topic, one) not in consumer.ended
+        read = await until(lambda: {(topic, one), (topic, other)} <= consumer.ended, consumer)
+        assert [r.offset for r in read if r.partition == one] == [count - 1]
+        assert {r.partition for r in read} == {one, other}
+        await bus.publish(topic, KEYS[0], b"later")
+        assert [r.offset for r in await collect(consumer, 1)] == [count]
+
+    async def test_a_member_loses_its_positions_with_its_partitions(self, bus: Bus, topic: str, group: str) -> None:
+        """Whoever gets a partition says again from where it is read."""
+        await bus.publish_many(one_each(topic))
+        first = bus.consumer([topic], group, positioned=True)
+        await until(lambda: len(first.assignment) == PARTITIONS, first)
+        await first.begin({(topic, partition): 0 for partition in range(PARTITIONS)})
+        await until(lambda: len(first.ended) == PARTITIONS, first)
+        second = bus.consumer([topic], group, positioned=True)
+        await until(lambda: len(first.assignment) == len(second.assignment) == PARTITIONS // 2, first, second)
+        assert {partition for _, partition in first.ended} <= first.assignment
+        await bus.publish_many(one_each(topic))
+        assert await second.receive(timeout_seconds=0.2) == []
+
+    async def transacting(self, bus: Bus, topic: str, group: str) -> tuple[Consumer, Transactions]:
+        """A member that owns the partitions, and its transactions."""
+        consumer = bus.consumer([topic], group, positioned=True)
+        await until(lambda: len(consumer.assignment) == PARTITIONS, consumer)
+        return consumer, bus.transactions(group, consumer)
+
+    async def test_records_and_position_are_written_together(self, bus: Bus, topic: str, group: str) -> None:
+        """Each reader gets them in order, and the next member of the group the position with its note."""
+        consumer, writing = await self.transacting(bus, topic, group)
+        assert await consumer.committed((topic, 0)) == Committed(None, "")
+        await writing.fence()
+        await writing.commit(one_each(topic, "one"), (topic, 0), Committed(3, "newest 7"))
+        await writing.commit(one_each(topic, "two"), (topic, 0), Committed(5, "newest 9"))
+        read = await read_to_end(bus.reader(topic))
+        assert [r.value for r in read if r.key == KEYS[0]] == [b"one", b"two"]
+        assert keys_of(read) == sorted(2 * KEYS)
+        await writing.close()
+        await consumer.close()
+        successor, _ = await self.transacting(bus, topic, group)
+        assert await successor.committed((topic, 0)) == Committed(5, "newest 9")
+
+    async def test_a_member_reads_on_behind_transactions(self, bus: Bus, topic: str, group: str) -> None:
+        """Their ends are no records, and a member that has read all before them has read to the end."""
+        consumer, writing = await self.transacting(bus, topic, group)
+        await writing.fence()
+        await writing.commit([Outgoing(topic, KEYS[0], b"1")], (topic, 0), Committed(1, ""))
+        place = topic, partition_of(KEYS[0], PARTITIONS)
+        await consumer.begin({place: 0})
+        assert [r.value for r in await until(lambda: place in consumer.ended, consumer)] == [b"1"]
+        await writing.commit([Outgoing(topic, KEYS[0], b"2")], (topic, 0), Committed(2, ""))
+        assert [r.value for r in await collect(consumer, 1)] == [b"2"]
+
+    async def test_an_earlier_writer_writes_nothing_any_more(self, bus: Bus, topic: str, group: str) -> None:
+        """It was paused and wakes up: the brokers refuse it, and it can fence the other one in turn."""
+        consumer, old = await self.transacting(bus, topic, group)
+        await old.fence()
+        new = bus.transactions(group, consumer)
+        await new.fence()
+        with pytest.raises(BusError):
+            await old.commit(one_each(topic, "old"), (topic, 0), Committed(1, "old"))
+        await new.commit([Outgoing(topic, KEYS[0], b"new")], (topic, 0), Committed(2, "new"))
+        assert [r.value for r in await read_to_end(bus.reader(topic))] == [b"new"]
+        assert await consumer.committed((topic, 0)) == Committed(2, "new")
+        await old.fence()
+        with pytest.raises(BusError):
+            await new.commit(one_each(topic, "late"), (topic, 0), Committed(3, "late"))
+        await old.commit([Outgoing(topic, KEYS[0], b"again")], (topic, 0), Committed(4, "again"))
+        assert [r.value for r in await read_to_end(bus.reader(topic))] == [b"new", b"again"]
+
+    async def test_a_member_that_was_put_out_commits_nothing(self, bus: Bus, topic: str, group: str) -> None:
+        """It is the last writer that was fenced in, but the group has given its partitions to another one."""
+        first, writing = await self.transacting(bus, topic, group)
+        await writing.fence()
+        second = bus.consumer([topic], group, positioned=True)
+        await self.put_out(bus, first, group)
+        await until(lambda: len(second.assignment) == PARTITIONS, second)
+        with pytest.raises(BusError):
+            await writing.commit(one_each(topic, "old"), (topic, 0), Committed(1, "old"))
+        assert await second.committed((topic, 0)) == Committed(None, "")
+        assert await read_to_end(bus.reader(topic)) == []
 
     # -- reading alone ---------------------------------------------------------------------------------------------
 

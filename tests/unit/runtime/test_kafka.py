@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from tests.unit.runtime.test_policy_credentials import written
-from weir_contracts.topics import PLANNERS, POLICIES
+from weir_contracts.topics import ACTIONS, PLANNERS, POLICIES
 from weir_runtime import kafka_bus, kafka_client
 from weir_runtime.bus import BusError, Denied, Outgoing, Refused, TopicSpec
 from weir_runtime.clock import FakeClock
@@ -446,12 +446,12 @@ def test_help_lists_the_arguments(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_topic_fills_a_disk() -> None:
-    """Each deletes its oldest records above 1 GiB a partition, in segments small enough for that. Policies and
-    planners keep the newest record of each key for good, and have few keys; leases have no records."""
+    """Each deletes its oldest records above 1 GiB a partition, in segments small enough for that. Policies, actions
+    and planners keep the newest record of each key for good, and have few keys; leases have no records."""
     bounded = {}
     for spec in topic_specs(partitions=12):
         if "delete" in spec.configs.get("cleanup.policy", "").split(","):
             bounded[spec.name] = int(spec.configs["retention.bytes"])
             assert 4 * int(spec.configs["segment.bytes"]) <= bounded[spec.name] <= 2**30
-    kept_for_good = {POLICIES.name, PLANNERS.name, "weir.leases"}
+    kept_for_good = {POLICIES.name, ACTIONS.name, PLANNERS.name, "weir.leases"}
     assert bounded.keys() == {spec.name for spec in topic_specs(partitions=12)} - kept_for_good

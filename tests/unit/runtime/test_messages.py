@@ -19,7 +19,7 @@ from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, Sca
 from weir_contracts.document import example
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
 from weir_runtime import messages
-from weir_runtime.bus import BusError, Denied, Outgoing, Record, RecordVersion, Refused
+from weir_runtime.bus import BusError, Denied, Outgoing, Record, Refused
 from weir_runtime.clock import FakeClock
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
@@ -595,16 +595,3 @@ async def test_a_record_without_key_is_no_row() -> None:
     table = GlobalTable(MemoryBus(), TOPIC, number)
     table._apply(Record(TOPIC, 0, 0, None, b"1"))
     assert table.latest == {}
-
-
-async def test_a_late_record_changes_nothing() -> None:
-    """A publisher that slept sent what had been replaced, or deleted, meanwhile."""
-    bus, stop = MemoryBus(), Stop()
-    for key, value, version in (("a", b"1", 1), ("a", b"2", 2), ("a", b"1", 1), ("b", b"1", 1), ("b", None, 2)):
-        await bus.publish(TOPIC, key, value, RecordVersion(version, 1).headers())
-    await bus.publish(TOPIC, "b", b"1", RecordVersion(1, 1).headers())
-    table = GlobalTable(bus, TOPIC, number)
-    task = await following(table, stop)
-    assert table.latest == {"a": 2}
-    stop.request("done")
-    await asyncio.wait_for(task, 5.0)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import structlog
 
-from weir_contracts.topics import TOPICS
+from weir_contracts.topics import POLICIES, TOPICS
 from weir_runtime import probe, service
 from weir_runtime.bus import TopicSpec
 from weir_runtime.clock import FakeClock
@@ -213,9 +213,9 @@ async def test_the_settings_tokens_guard_the_api() -> None:
 async def test_topics_of_another_size_are_waited_for_and_reported() -> None:
     """The topics exist with another number of partitions: readiness names the topic and both counts."""
     bus, health, stop = MemoryBus(), Health(FakeClock()), Stop()
-    await bus.ensure_topics([TopicSpec(TOPICS[0].name, 8)])
+    await bus.ensure_topics([TopicSpec(POLICIES.name, 8)])
     waiting = asyncio.create_task(wait_for_topics(bus, settings(), stop, health))
-    reported = f"topic {TOPICS[0].name} has 8 partitions and must have 4"
+    reported = f"topic {POLICIES.name} has 8 partitions and must have 4"
     async with asyncio.timeout(5):
         while True:
             if reported in str(await health.check()):
