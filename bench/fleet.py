@@ -26,8 +26,10 @@ from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
 from weir_contracts import LoopResult, derive_id, observation_id
-from weir_contracts.topics import OBSERVATIONS
+from weir_contracts.topics import OBSERVATIONS, POLICIES
 from weir_knowledge.adapters.redis import RedisStore
+from weir_knowledge.store import Batch
+from weir_runtime.bus import VERSION_HEADER
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import new_traceparent
 
@@ -105,6 +107,14 @@ class Fleet:
         ]
         self.late_seconds = 0.0
 
+    async def decide(self) -> None:
+        """Put each application's policy in force: knowledge shows no others."""
+        for application in self.applications:
+            policy = application.document["policy"]
+            policy["metadata"]["version"] = 1
+            body, headers = json.dumps(policy).encode(), {"ce_type": POLICIES.type, VERSION_HEADER: "1"}
+            await self._bus.publish(POLICIES.name, application.name, body, headers)
+
     async def run(self, until: float) -> None:
         """Publish each application's observations at their times."""
         queue = list(self.applications)
@@ -131,6 +141,7 @@ async def measured(
     try:
         latencies = PlanLatencies(kafka.bootstrap_servers, PARTITIONS)
         fleet = Fleet(bus, applications, interval_seconds)
+        await fleet.decide()
         publishing = asyncio.create_task(fleet.run(time.monotonic() + WARM_UP_SECONDS + MEASURED_SECONDS))
         await asyncio.sleep(WARM_UP_SECONDS)
         before = len(latencies.seconds)
@@ -175,7 +186,7 @@ async def remember_the_past(redis: RedisServer, applications: int) -> None:
                 )
                 for age in range(HISTORY, 0, -1)
             ]
-            await store.save([], [], [(name, line) for line in lines])
+            await store.apply(Batch({}, {}, entries=[(name, line) for line in lines]))
     finally:
         await store.close()
 

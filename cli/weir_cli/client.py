@@ -27,6 +27,8 @@ MAX_CYCLES = 60
 """Decisions whose outcomes a judgement learns the cost of a restart from."""
 CHECK_SECONDS = 40.0
 """Timeout of a check; the planner service answers within 35 s, however slow the planner is."""
+WRITE_SECONDS = 15.0
+"""Of a change of a policy: knowledge answers within 10 s, if only that it is not known."""
 _FEED_TIMEOUT = httpx.Timeout(10.0, read=60.0)
 """A feed without events sends a comment every few seconds."""
 
@@ -212,16 +214,16 @@ class Client:
         """Store a policy, or with `dry_run` only check it. Returns it, whether it is created, replaced or unchanged, and
         the server's warning about what it could not check."""
         path = f"/v1/policies/{quote(application)}{'?dry_run=true' if dry_run else ''}"
-        answer = self._call("PUT", path, json=document)
+        answer = self._call("PUT", path, json=document, timeout=WRITE_SECONDS)
         result = answer.headers.get("X-Weir-Result") or ("created" if answer.status_code == 201 else "replaced")
         return answer.json(), result, answer.headers.get("X-Weir-Warning")
 
     def delete_policy(self, application: str) -> None:
-        self._call("DELETE", f"/v1/policies/{quote(application)}")
+        self._call("DELETE", f"/v1/policies/{quote(application)}", timeout=WRITE_SECONDS)
 
     def switch(self, application: str, verb: str) -> dict[str, Any]:
         """Pause or resume an application (`verb`); returns its policy."""
-        return dict(self._json("POST", f"/v1/policies/{quote(application)}/{verb}"))
+        return dict(self._json("POST", f"/v1/policies/{quote(application)}/{verb}", timeout=WRITE_SECONDS))
 
     def applications(self) -> list[dict[str, Any]]:
         return self._pages("/v1/applications")

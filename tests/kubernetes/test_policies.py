@@ -14,12 +14,12 @@ from tests.kubernetes.rigs import api
 from tests.kubernetes.workers import define
 from tests.kubernetes.wrong_policies import WRONG
 from tests.unit.deploy.manifests import FOLDER, named
-from tests.unit.knowledge.builders import documents, outcome, plan
+from tests.unit.knowledge.builders import outcome, plan
+from tests.unit.knowledge.direct_log import show_messages
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 from weir_contracts import InvalidPolicy, example, policy_of
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.watches import Pauses
-from weir_knowledge.core import State
 from weir_knowledge.resource_policies import KubernetesResources
 
 TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
@@ -135,7 +135,7 @@ async def refuse(house: House, code: str, sentence: str) -> None:
     """Store the refusal of a plan as the application's newest outcome."""
     refused = outcome(plan(1, 4), "refused", code=code, sentence=sentence)
     refused = refused.model_copy(update={"application": house.app, "at": house.clock.now()})
-    await house.store.save([State(application=house.app)], [], newest={house.app: documents(refused)})
+    await show_messages(house.store, refused)
 
 
 async def test_describe_shows_what_keeps_the_target_from_being_scaled(world: ApiWorld, house: House) -> None:
@@ -188,7 +188,7 @@ async def test_a_right_that_is_missing_deletes_nothing(world: ApiWorld, house: H
     with pytest.raises(ApiFailed, match=rf"may not list scalingpolicies in namespace {world.namespace} \(403\)"):
         await world.resources.read(world.namespace)
     await house.policies.check()
-    assert await house.store.policy(house.app) is not None
+    assert await house.changes.view.policy(house.app) is not None
 
 
 async def test_the_policy_of_a_deleted_namespace_can_be_deleted(defined: KubernetesCluster) -> None:
@@ -204,9 +204,9 @@ async def test_the_policy_of_a_deleted_namespace_can_be_deleted(defined: Kuberne
     elsewhere = defined.identity("weir-knowledge", [], namespace="default")
     world.resources = house.policies.resources = KubernetesResources(api(elsewhere), pauses=QUICK)
     await house.policies.check()
-    assert await house.store.policy(house.app) is not None
+    assert await house.changes.view.policy(house.app) is not None
     await house.changes.delete(house.app, WRITER, None)
-    assert await house.store.policy(house.app) is None
+    assert await house.changes.view.policy(house.app) is None
     await world.resources.close()
 
 

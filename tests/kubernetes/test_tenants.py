@@ -21,7 +21,7 @@ from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment
 from tests.unit.deploy.manifests import FOLDER, named
 from tests.unit.executor.builders import plan
-from tests.unit.knowledge.builders import documents
+from tests.unit.knowledge.direct_log import changes_of, show_messages
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.resources_suite import accepted, condition
 from tests.unit.knowledge.test_api import Catalogue
@@ -33,8 +33,6 @@ from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
 from weir_knowledge.applications_api import summary_by_name
-from weir_knowledge.core import State
-from weir_knowledge.policy_changes import PolicyChanges
 from weir_knowledge.resource_policies import KubernetesResources, ResourcePolicies
 from weir_monitor.applications import Collectors
 from weir_monitor.core import Readings, observe
@@ -161,8 +159,8 @@ class Weir:
         self.resources = KubernetesResources(api(tenants.account("knowledge", "target/policies")))
         namespaces = [tenants.a, tenants.b]
         self.reach = Reach.of(allowed, OWN_GROUPS, pairs).with_credentials("application.flink", credentials)
-        changes = PolicyChanges(self.store, clock, Catalogue(), lambda: None, self.reach, namespaces)
-        summary = partial(summary_by_name, self.store, clock)
+        changes = changes_of(self.store, clock, Catalogue(), reach=self.reach, resource_namespaces=namespaces)
+        summary = partial(summary_by_name, changes.view, clock)
         self.policies = ResourcePolicies(self.resources, changes, lambda: True, summary)
         self.executor_access = tenants.account("executor", "target")
         self.clock, self.bus, self.knowledge, self.stop = clock, MemoryBus(), MemoryKnowledge(), Stop()
@@ -243,8 +241,7 @@ class Weir:
         readings, now = await self.reading(namespace), self.clock.now()
         observation, application = observe(readings, now), readings.policy.application
         made = plan({"orders": 3}, at=now, id=outcome.plan_id, application=application)
-        newest = {application: documents(observation, made, outcome)}
-        await self.store.save([State(application=application)], [], newest=newest)
+        await show_messages(self.store, observation, made, outcome)
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 await self.policies.check()

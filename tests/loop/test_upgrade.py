@@ -17,7 +17,7 @@ from tests.golden.messages.record import COMMAND, MORE, RECORDING
 from tests.loop.world import WORK, World, job
 from tests.unit.knowledge.builders import plan
 from tests.unit.knowledge.builders import policy as knowledge_policy
-from tests.unit.knowledge.test_service import World as KnowledgeWorld
+from tests.unit.knowledge.log_world import LogWorld
 from tests.unit.monitor.builders import policy
 from tests.unit.monitor.test_service import House as MonitorHouse
 from tests.unit.monitor.test_service import until
@@ -186,11 +186,9 @@ async def test_the_monitor_keeps_the_policy_that_it_can_read(form: Form, code: s
 @OTHER_FORMS
 async def test_knowledge_remembers_what_it_can_read(form: Form, code: str) -> None:
     """A dead letter for each record of another form, and the cycle behind them is shown. The policy in force stays."""
-    world = KnowledgeWorld()
-    await world.store.put_policy(knowledge_policy(), 0)
-    await world.publisher.publish()
+    world = LogWorld()
+    await world.decide(knowledge_policy())
     async with world.running():
-        await world.knowledge.rebuild()
         for message in map(form, recorded()):
             await world.bus.publish(message.topic, message.key, message.value, message.headers)
         await world.send(plan(1))
@@ -201,4 +199,4 @@ async def test_knowledge_remembers_what_it_can_read(form: Form, code: str) -> No
         await world.until(shown)
     topics = (OBSERVATIONS, ANALYSES, PLANS, OUTCOMES)
     assert _letters(world.bus) == {("knowledge", topic.name, code) for topic in topics}
-    assert [each.spec for each in await world.store.policies()] == [knowledge_policy().spec]
+    assert [each.spec for each in await world.view.policies()] == [knowledge_policy().spec]

@@ -1,8 +1,6 @@
 """The knowledge service's composition root."""
 
 import asyncio
-import os
-import platform
 import sys
 from functools import partial
 
@@ -10,14 +8,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
-from weir_contracts import ScalingPolicy
-from weir_contracts.topics import POLICIES
+from weir_contracts import ActionState, ScalingPolicy
+from weir_contracts.topics import ACTIONS, POLICIES
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_runtime.access import Problem, answer
 from weir_runtime.bus import partition_of
 from weir_runtime.clock import SystemClock
 from weir_runtime.http import application
-from weir_runtime.lease import KafkaLease
 from weir_runtime.loop import Stop, retry_until_ready
 from weir_runtime.messages import DeadLetters, decode
 from weir_runtime.service import Health, health_router, run_service, wait_for_topics
@@ -25,16 +22,18 @@ from weir_runtime.settings import load
 
 from .adapters.redis import RedisStore
 from .applications_api import applications_router, summary_by_name
+from .change_log import ChangeLog
 from .core import HistoryLimits
+from .decider import Decider
 from .events_api import EventStreams, events_router
-from .gauges import ApplicationGauges
+from .gauges import ApplicationGauges, count_dead_letters
 from .policies_api import policies_router
 from .policy_changes import PlannerCatalogue, PolicyChanges
-from .publisher import Leftovers, PolicyPublisher
 from .resource_policies import KubernetesResources, ResourcePolicies, resource_exists
-from .service import Knowledge, count_dead_letters
+from .service import Knowledge
 from .settings import KnowledgeSettings
 from .store import StoreUnavailable
+from .view import View
 
 DESCRIPTION = "Policies, the state of every application, the reasons of decisions, and events."
 
@@ -67,11 +66,12 @@ async def run(settings: KnowledgeSettings) -> int:
     store = RedisStore(
         settings.redis_url,
         settings.events_kept,
-        settings.state_cache_bytes,
+        connections=settings.event_streams + 100,
         events_bytes=settings.events_megabytes * 1_000_000,
         history_kept=settings.history_count,
         history_seconds=settings.history_age_seconds,
     )
+    view = View(store, settings.partitions)
     limits = HistoryLimits(
         history_count=settings.history_count,
         history_age_seconds=settings.history_age_seconds,
@@ -84,39 +84,31 @@ async def run(settings: KnowledgeSettings) -> int:
     )
     REGISTRY.register(gauges)
     dead_letters = DeadLetters(bus, "knowledge", clock)
-    knowledge = Knowledge(bus, store, clock, limits, dead_letters, settings.rebuild_seconds, gauges)
-    terms = settings.terms()
-    who = f"{platform.node()}, process {os.getpid()}"
-    publisher = PolicyPublisher(
-        bus,
-        store,
-        clock,
-        lambda: KafkaLease(settings.kafka_bootstrap_servers, clock, terms, who, security=settings.kafka_security),
-        terms,
-        knowledge.rebuilt,
-        settings.rebuild_seconds,
+    log = ChangeLog(bus, view.shows)
+    decider = Decider(bus, clock, dead_letters)
+    knowledge = Knowledge(
+        bus, view, clock, limits, dead_letters, log.request, gauges, cache_characters=settings.state_cache_bytes
     )
-    leftovers = Leftovers(bus, store, clock, lambda: publisher.epoch is not None, settings.forget_after_seconds)
     app = api()
     checks = Health(clock)
     checks.register("kafka", bus.ping)
     checks.register("redis", store.check_room)
-    checks.register("rebuilt", knowledge.check_rebuilt)
+    checks.register("view", knowledge.check_complete)
     app.include_router(health_router(checks))
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
     resources = _resources(settings)
     changes = PolicyChanges(
-        store,
+        view,
         clock,
         catalogue,
-        publisher.outbox_filled.set,
+        log,
         settings.reach(),
         settings.namespaces,
         None if resources is None else partial(resource_exists, resources),
     )
     app.include_router(policies_router(changes))
     streams = EventStreams(settings.event_streams)
-    app.include_router(applications_router(store, clock, limits, streams))
+    app.include_router(applications_router(changes, limits, streams))
     app.include_router(events_router(store, streams, clock))
 
     async def prepare(stop: Stop) -> None:
@@ -124,28 +116,25 @@ async def run(settings: KnowledgeSettings) -> int:
             return
         if not await retry_until_ready("redis", store.ping, stop):
             return
-        # Four topics are read in sequence, each within its time.
-        max_seconds = 4 * settings.rebuild_seconds + 5
-        if await retry_until_ready("the rebuilt store", knowledge.rebuild, stop, timeout_seconds=max_seconds):
-            await asyncio.gather(
-                knowledge.follow(stop),
-                publisher.run(stop),
-                leftovers.run(stop),
-                knowledge.tidy_gauges(stop),
-                count_dead_letters(bus, stop),
-                dead_letters.watch({POLICIES.name: lambda record: decode(record, ScalingPolicy)}, stop),
-                follow_resources(stop),
-            )
+        decoders = {
+            POLICIES.name: lambda record: decode(record, ScalingPolicy),
+            ACTIONS.name: lambda record: decode(record, ActionState),
+        }
+        await asyncio.gather(
+            decider.run(stop),
+            log.run(stop),
+            knowledge.follow(stop),
+            count_dead_letters(bus, stop),
+            dead_letters.watch(decoders, stop),
+            follow_resources(stop),
+        )
 
     async def follow_resources(stop: Stop) -> None:
         if resources is None:
             return
 
-        def publishes() -> bool:
-            return publisher.epoch is not None and knowledge.rebuilt.is_set()
-
-        summary = partial(summary_by_name, store, clock)
-        await ResourcePolicies(resources, changes, publishes, summary).run(stop)
+        summary = partial(summary_by_name, view, clock)
+        await ResourcePolicies(resources, changes, lambda: decider.decides, summary).run(stop)
 
     async def close() -> None:
         if resources is not None:

@@ -54,8 +54,9 @@ from .documents import (
 )
 from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
 from .policies_api import parse_version
+from .policy_changes import PolicyChanges
 from .spend import advice_view, spend_sentence, spend_view
-from .store import Store, VersionConflict
+from .view import View
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 HistoryLimit = Annotated[int, Query(ge=1, le=MAX_HISTORY_COUNT)]
@@ -105,12 +106,12 @@ _NO_PREDICTION = refuses(
 ) | refuses(422, "A parameter is invalid", _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR))
 
 
-async def summary_of(store: Store, clock: Clock, newest: Newest) -> Summary:
+async def summary_of(view: View, clock: Clock, newest: Newest) -> Summary:
     """Return an application's summary from its newest messages."""
-    policy = await store.policy(newest.application)
+    policy = await view.policy(newest.application)
     return summarise(
         newest,
-        await store.action(newest.application),
+        await view.action(newest.application),
         clock.now(),
         mode=policy.spec.mode if policy else None,
         objective_seconds=policy.spec.objective.bound_seconds if policy else None,
@@ -118,34 +119,35 @@ async def summary_of(store: Store, clock: Clock, newest: Newest) -> Summary:
     )
 
 
-async def summary_by_name(store: Store, clock: Clock, application: str) -> Summary:
+async def summary_by_name(view: View, clock: Clock, application: str) -> Summary:
     """Return an application's summary, also of one without messages."""
-    newest = await store.newest(application, SUMMARISED) or Newest(application=application)
-    return await summary_of(store, clock, newest)
+    newest = await view.newest(application, SUMMARISED) or Newest(application=application)
+    return await summary_of(view, clock, newest)
 
 
 def applications_router(
-    store: Store, clock: Clock, limits: HistoryLimits | None = None, streams: EventStreams | None = None
+    changes: PolicyChanges, limits: HistoryLimits | None = None, streams: EventStreams | None = None
 ) -> APIRouter:
     """Return the routes. `streams` are those of the listener."""
+    view, clock = changes.view, changes.clock
     limits, streams = limits or HistoryLimits(), streams or EventStreams()
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
     @routes.get("", summary="Summaries of all applications", **responds(Applications))
     async def applications(caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
-        names = [name for name in await store.applications() if name > after and caller.may_see(name)]
+        names = [name for name in await view.applications() if name > after and caller.may_see(name)]
         page = names[:limit]
-        items = [await summary_by_name(store, clock, name) for name in page]
+        items = [await summary_by_name(view, clock, name) for name in page]
         return Applications(items=items, next=page[-1] if len(names) > limit else None)
 
     @routes.get("/{namespace}/{name}", summary="Summary of one application", **responds(Summary))
     async def summary(application: Application, _caller: Reader) -> Summary:
-        return await summary_of(store, clock, await _newest(store, application, SUMMARISED))
+        return await summary_of(view, clock, await _newest(view, application, SUMMARISED))
 
     def latest(kind: Kind, model: type[BaseModel]) -> None:
         @routes.get(f"/{{namespace}}/{{name}}/{kind}", summary=f"The latest {kind}", name=kind, **responds(model))
         async def get(application: Application, _caller: Reader) -> JSONResponse:
-            message = getattr(await _newest(store, application, [kind]), kind)
+            message = getattr(await _newest(view, application, [kind]), kind)
             if message is None:
                 raise _nothing(application, kind)
             return JSONResponse(message.model_dump(mode="json"))
@@ -169,8 +171,8 @@ def applications_router(
         until: UntilInstant = None,
     ) -> History:
         begin, end = time_range(since, until, clock.now())
-        await _state(store, application)
-        lines = history_at(await store.history(application), clock.now(), limits)
+        await _state(view, application)
+        lines = history_at(await view.store.history(application), clock.now(), limits)
         inside = [each for each in lines if (begin is None or each.at >= begin) and (end is None or each.at <= end)]
         return History(items=inside[:limit])
 
@@ -181,7 +183,7 @@ def applications_router(
         **responds(Explanation),
     )
     async def explain(application: Application, _caller: Reader, limit: Limit = 5) -> Explanation:
-        state = await _state(store, application)
+        state = await _state(view, application)
         spend, advice = spend_view(state.spend), advice_view(state.advice)
         sentence = spend_sentence(spend, advice, state.advice)
         return Explanation(items=state.cycles[:limit], spend=spend, advice=advice, spend_sentence=sentence)
@@ -196,10 +198,10 @@ def applications_router(
     async def application_events(
         application: Application, request: Request, _caller: Reader, chosen: Chosen
     ) -> StreamingResponse:
-        return Feed(streams, chosen.lines(store, request, lambda other: other == application, clock.now()))
+        return Feed(streams, chosen.lines(view.store, request, lambda other: other == application, clock.now()))
 
-    routes.include_router(_action_router(store))
-    routes.include_router(_evaluations_router(store, clock))
+    routes.include_router(_action_router(changes))
+    routes.include_router(_evaluations_router(view, clock))
     return routes
 
 
@@ -207,32 +209,32 @@ def _nothing(application: str, kind: str) -> Problem:
     return Problem(404, f"{application} has no {kind} yet")
 
 
-async def _expect_policy(store: Store, application: str) -> None:
+async def _expect_policy(view: View, application: str) -> None:
     """Raise 404 without a policy: there are no messages either."""
-    if await store.policy(application) is None:
+    if await view.policy(application) is None:
         raise Problem(404, unknown(application))
 
 
-async def _newest(store: Store, application: str, kinds: Sequence[Kind]) -> Newest:
-    newest = await store.newest(application, kinds)
+async def _newest(view: View, application: str, kinds: Sequence[Kind]) -> Newest:
+    newest = await view.newest(application, kinds)
     if newest is None:
-        await _expect_policy(store, application)
+        await _expect_policy(view, application)
     return newest or Newest(application=application)
 
 
-async def _state(store: Store, application: str) -> State:
-    state = await store.state(application)
+async def _state(view: View, application: str) -> State:
+    state = await view.state(application)
     if state is None:
-        await _expect_policy(store, application)
+        await _expect_policy(view, application)
     return state or State(application=application)
 
 
-def _action_router(store: Store) -> APIRouter:
+def _action_router(changes: PolicyChanges) -> APIRouter:
     routes = APIRouter(tags=["applications"])
 
     @routes.get("/{namespace}/{name}/action", summary="The newest action", **responds(ActionState))
     async def get_action(application: Application, _caller: Reader) -> JSONResponse:
-        action = await store.action(application)
+        action = await changes.view.action(application)
         if action is None:
             raise _nothing(application, "action")
         return _versioned(action)
@@ -247,7 +249,7 @@ def _action_router(store: Store) -> APIRouter:
         application: Application,
         action: Annotated[ActionState, Body(examples=[example("action-state")])],
         request: Request,
-        _caller: Executor,
+        caller: Executor,
     ) -> JSONResponse:
         if action.application != application:
             detail = wrong_address(action.application, application)
@@ -255,12 +257,7 @@ def _action_router(store: Store) -> APIRouter:
         expected = parse_version(request)
         if expected is None:
             raise Problem(428, "If-Match is required: the version that was read, or 0")
-        try:
-            await store.put_action(action, expected)
-        except VersionConflict as conflict:
-            current = conflict.current.model_dump(mode="json") if conflict.current else None
-            raise Problem(409, "another writer was first", extra={"current": current}) from None
-        return _versioned(action)
+        return _versioned(await changes.put_action(action, caller, expected))
 
     return routes
 
@@ -269,7 +266,7 @@ def _versioned(action: ActionState) -> JSONResponse:
     return JSONResponse(action.model_dump(mode="json"), headers={"ETag": f'"{action.version}"'})
 
 
-def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
+def _evaluations_router(view: View, clock: Clock) -> APIRouter:
     routes = APIRouter(tags=["applications"])
 
     @routes.get(
@@ -293,7 +290,7 @@ def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
         try:
             requested, under, after = parse_parallelism(parallelism), parse_load(load), parse_at(at)
             seconds = _duration("horizon", horizon, _HORIZON).total_seconds()
-            analysis, outcomes = await _latest(store, application)
+            analysis, outcomes = await _latest(view, application)
             # A large graph takes a while; other requests are answered meanwhile.
             return await asyncio.to_thread(what_if, analysis, requested, under, seconds, outcomes, after_seconds=after)
         except InvalidQuestion as wrong:
@@ -304,15 +301,15 @@ def _evaluations_router(store: Store, clock: Clock) -> APIRouter:
     return routes
 
 
-async def _latest(store: Store, application: str) -> tuple[Analysis, list[Outcome]]:
+async def _latest(view: View, application: str) -> tuple[Analysis, list[Outcome]]:
     """Return the newest analysis and the outcomes of earlier actions, newest first, as in a plan request."""
-    newest = await _newest(store, application, ["analysis", "outcome"])
+    newest = await _newest(view, application, ["analysis", "outcome"])
     if newest.analysis is None:
         raise NotYet("it was not analysed yet")
-    state = await _state(store, application)
+    state = await _state(view, application)
     outcomes = [outcome for cycle in state.cycles for outcome in cycle.outcomes]
     if newest.outcome is not None:
-        outcomes.append(newest.outcome)  # the only one after a rebuild
+        outcomes.append(newest.outcome)  # its cycle may not be kept any more
     return newest.analysis, sorted(outcomes, key=lambda outcome: outcome.at, reverse=True)
 
 

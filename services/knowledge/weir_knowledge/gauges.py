@@ -1,4 +1,4 @@
-"""Prometheus gauges of every application, from its newest messages.
+"""Prometheus gauges of every application, from its newest messages, and a count of all services' dead letters.
 
 An application's series vanish when it ends, when its policy is deleted, and when its partition goes to another replica.
 An unknown value has no series. The numbers of applications and of operators are bounded.
@@ -6,14 +6,17 @@ An unknown value has no series. The numbers of applications and of operators are
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from prometheus_client import Metric
+from prometheus_client import Counter, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from weir_contracts import Analysis, Estimate, Observation, Outcome, Parallelism, Plan, ScalingPolicy
-from weir_runtime.loop import CardinalityLimiter
+from weir_contracts import Analysis, DeadLetter, Estimate, Observation, Outcome, Parallelism, Plan, ScalingPolicy
+from weir_contracts.topics import DEAD_LETTERS
+from weir_runtime.bus import Bus, Record
+from weir_runtime.loop import CardinalityLimiter, Stop, run_forever
+from weir_runtime.messages import Undecodable, decode
 
 from .core import Event
 
@@ -64,9 +67,18 @@ _FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     SHOWN: ("Applications that have series here", ()),
     LEFT_OUT: ("Applications without series: there are too many", ()),
 }
+_DEAD_LETTERS = Counter(
+    "weir_knowledge_dead_letters_total",
+    "Dead letters of all services, as their topic has them",
+    ["service", "topic", "code"],
+)
+_SUPPRESSED = Counter(
+    "weir_knowledge_dead_letters_suppressed_total",
+    "Unreadable messages without a dead letter, as the next dead letter of their process counts them",
+    ["service"],
+)
+_service, _topic, _letter_code = CardinalityLimiter(20), CardinalityLimiter(50), CardinalityLimiter(20)
 _code = CardinalityLimiter(200)
-_GRACE = timedelta(seconds=60)
-"""Silence after which the series of an application without a policy are dropped: its policy may arrive later."""
 
 
 @dataclass(eq=False)
@@ -86,7 +98,7 @@ class ApplicationGauges(Collector):
             return
         name = message.application
         if isinstance(message, (Observation, Analysis)) and message.status == "ended":
-            self._forget(name)
+            self.forget(name)
             return
         if name not in self._shown and len(self._shown) >= self.applications:
             self._left_out.add(name)
@@ -99,17 +111,10 @@ class ApplicationGauges(Collector):
     def lost(self, partitions: Collection[int]) -> None:
         """Drop the applications of these partitions, which another replica owns."""
         for name in [n for n in (*self._shown, *self._left_out) if self.partition(n) in partitions]:
-            self._forget(name)
+            self.forget(name)
 
-    def keep_only(self, with_policy: Collection[str], now: datetime) -> None:
-        """Drop silent applications without a policy: without a monitor no message ends them."""
-        newest = {name: max(at for at, _ in stages.values()) for name, stages in self._shown.items()}
-        for name, at in newest.items():
-            if name not in with_policy and now - at > _GRACE:
-                self._forget(name)
-        self._left_out.intersection_update(with_policy)
-
-    def _forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
+        """Drop an application, which has ended."""
         self._shown.pop(name, None)
         self._left_out.discard(name)
 
@@ -198,3 +203,33 @@ def _analysed(analysis: Analysis, operators: int) -> list[Sample]:
         samples += [(f"weir_operator_{name}", (one.operator,), e.value) for name, e in numbers if e.value is not None]
         samples.append(("weir_operator_bottleneck", (one.operator,), float(one.operator == analysis.bottleneck)))
     return samples
+
+
+async def count_dead_letters(bus: Bus, stop: Stop) -> None:
+    """Count the dead letters of every service until stopped. The analyzer's are written in Spark workers, without a
+    counter."""
+
+    consumer = bus.consumer([DEAD_LETTERS.name], "weir-knowledge-dead-letters")
+
+    async def cycle() -> None:
+        for record in await stop.race(consumer.receive(timeout_seconds=0.5)) or []:
+            count_dead_letter(record)
+        await consumer.commit()
+
+    try:
+        await run_forever("dead-letters", cycle, stop)
+    finally:
+        await consumer.close()
+
+
+def count_dead_letter(record: Record) -> None:
+    """Count one. An undecodable record counts as `unknown`: its dead letter would be undecodable again."""
+    if record.value is None:
+        return
+    try:
+        letter = decode(record, DeadLetter).message
+    except Undecodable:
+        _DEAD_LETTERS.labels("unknown", record.topic, "unknown").inc()
+        return
+    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _letter_code(letter.code)).inc()
+    _SUPPRESSED.labels(_service(letter.service)).inc(letter.suppressed)

@@ -1,27 +1,38 @@
-"""Changes of policies, from the REST API and from resources of Kubernetes: checked, versioned, and each policy with one
-owner."""
+"""Changes of policies, from the REST API and from resources of Kubernetes: what the log does not know is checked here, and
+its decision is their result."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
+from uuid import uuid4
 
 import httpx
 import structlog
 from pydantic import SecretStr
 
-from weir_contracts import ActionState, InvalidDocument, PlannerChoice, PlannerFallback, PolicySpec, ScalingPolicy
+from weir_contracts import (
+    ActionState,
+    Answer,
+    Change,
+    InvalidDocument,
+    PlannerChoice,
+    PlannerFallback,
+    PolicySpec,
+    ScalingPolicy,
+)
+from weir_contracts.change import MAX_CALLER, ChangeKind, Owner
 from weir_contracts.resource import RELEASE
-from weir_engines.registry import claims, may_be_same, names, rival
+from weir_engines.registry import may_be_same, names
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.clock import Clock
 from weir_runtime.http_client import async_client
 from weir_runtime.reach import REACH, Reach
 
-from .store import INCOMPLETE, Store, StoreUnavailable, TargetTaken, VersionConflict
+from .change_log import ChangeLog
+from .decisions import Log, decide, with_metadata
+from .view import View
 
 _LOG = structlog.get_logger("policies")
-Owner = Literal["rest", "resource"]
 MAX_POLICY_BYTES = 65_536
 Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
@@ -86,15 +97,15 @@ def named(spec: PolicySpec) -> list[dict[str, Any]]:
 
 @dataclass(eq=False, repr=False)
 class PolicyChanges:
-    """Writes policies: each change is a new version with its author and time.
+    """Checks changes of policies and writes them into the log, whose decision is their result; actions as well.
 
-    `on_change` is called after each stored change, so that it is published at once; `reach` is what policies may name.
+    `reach` is what policies may name.
     """
 
-    store: Store
+    view: View
     clock: Clock
     catalogue: PlannerCatalogue
-    on_change: Callable[[], None]
+    log: ChangeLog
     reach: Reach = REACH
     resource_namespaces: Collection[str] = ()
     """Namespaces whose ScalingPolicy resources are policies; in others the policy of a resource belongs to the REST API."""
@@ -102,11 +113,9 @@ class PolicyChanges:
     """Returns whether the resource of an application may exist. None: every one may."""
 
     async def existing(self, application: str) -> ScalingPolicy:
-        """Return the policy; 404 if there is none. `StoreUnavailable` if it may still have to be restored."""
-        policy = await self.store.policy(application)
+        """Return the policy; 404 if there is none."""
+        policy = await self.view.policy(application)
         if policy is None:
-            if not await self.store.is_complete():
-                raise StoreUnavailable(INCOMPLETE)
             raise _missing(application)
         return policy
 
@@ -126,79 +135,97 @@ class PolicyChanges:
         422 for addresses that are not allowed, unknown planners and invalid parameters.
         """
         _check_size(policy)
-        before = await self.store.policy(policy.application)
+        before = await self.view.policy(policy.application)
         if before is None or owner == "rest" or before.metadata.annotations.get(RELEASE) != "true":
             self._check_owner(before, owner)
         self._check_reach(policy)
         await _check_planners(policy, before, self.catalogue)
-        policy = _with_metadata(
+        policy = with_metadata(
             policy,
             owner=None if owner == "rest" else owner,
             # The document's own: an exported policy is paused as it was, one that is written as paused resumes to advise.
             mode_before_pause=policy.metadata.mode_before_pause if policy.spec.mode == "paused" else None,
         )
-        if owner == "rest" and before is not None and _as_written(policy) == _as_written(before):
-            if expected not in (None, before.metadata.version):
-                raise _conflict(policy.application, before)
-            return before, "unchanged"
-        stored = await self._write(policy, before, caller, expected, dry_run=dry_run)
-        return stored, "created" if before is None else "replaced"
+        if before is None or before.subject != policy.subject:
+            await self._check_job(policy)
+        change = self._change("put", policy.application, caller, expected=expected, owner=owner, policy=policy)
+        change = _as_seen(change, before)
+        if dry_run:
+            policies = {each.application: each for each in await self.view.policies()}
+            newest = max((each.metadata.version or 0 for each in policies.values()), default=0)
+            _, answer = decide(Log.of(policies, {}, newest), change, int(self.clock.now().timestamp() * 1000))
+        else:
+            answer = await self._submit(change)
+        stored = self._accepted(change, answer, is_new=not dry_run)
+        result: Result = "created" if answer.was_created else "unchanged" if answer.version is None else "replaced"
+        return stored or policy, result
 
     async def delete(self, application: str, caller: Caller, expected: int | None, owner: Owner = "rest") -> None:
         """Delete a policy; 404 if there is none, 409 as for `put`, unless the resource that owned it exists no more."""
-        before = await self.store.policy(application)
-        if owner == "resource" or self.resource_exists is None or await self.resource_exists(application):
-            self._check_owner(before, owner)
-        try:
-            if not await self.store.delete_policy(application, expected, _by_time(self.clock.now())):
-                raise _missing(application)
-        except VersionConflict as conflict:
-            raise _conflict(application, conflict.current) from None
-        _LOG.info("policy-deleted", application=application, author=caller.name)
-        self.on_change()
+        is_free = self.resource_exists is not None and not await self.resource_exists(application)
+        change = self._change("delete", application, caller, expected=expected, owner=owner)
+        if is_free:
+            change = change.model_copy(update={"owners_policy_is_free": True})
+        change = _as_seen(change, await self.view.policy(application))
+        self._accepted(change, await self._submit(change))
 
-    async def _write(
-        self,
-        policy: ScalingPolicy,
-        before: ScalingPolicy | None,
-        caller: Caller,
-        expected: int | None,
-        *,
-        dry_run: bool = False,
-    ) -> ScalingPolicy:
-        """Store the version after `before`, which was checked; 409 if another writer was first."""
-        version = (before.metadata.version or 0) if before else 0
-        if expected is not None and expected != version:
-            raise _conflict(policy.application, before)
-        now = self.clock.now()
-        deleted = await self.store.deletion(policy.application) or 0
-        # By time, so that no version repeats: a plan for a deleted policy must not fit a later policy of that name.
-        following = max(version + 1, deleted + 1, _by_time(now))
-        stored = _with_metadata(policy, version=following, updated_at=now, updated_by=caller.name)
-        if before is None or before.subject != policy.subject:
-            await self._check_job(policy)
-        if dry_run:
-            others = {each.application: claims(each.subject) for each in await self.store.policies()}
-            others.pop(policy.application, None)
-            if (taken_by := rival(claims(policy.subject), others)) is not None:
-                raise _taken(policy, taken_by)
-            return stored
-        try:
-            await self.store.put_policy(stored, version)
-        except VersionConflict as conflict:
-            raise _conflict(policy.application, conflict.current) from None
-        except TargetTaken as taken:
-            raise _taken(policy, taken.application) from None
-        _LOG.info(
-            "policy-written",
-            application=policy.application,
-            author=caller.name,
-            version=following,
-            mode=policy.spec.mode,
-            mode_before=before.spec.mode if before else None,
-        )
-        self.on_change()
-        return stored
+    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Stop planning; the policy says in which mode it resumes."""
+        return await self._with_mode("pause", application, caller)
+
+    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
+        """Restore the mode of before the pause; a policy that was written as paused advises."""
+        return await self._with_mode("resume", application, caller)
+
+    async def put_action(self, action: ActionState, caller: Caller, expected: int) -> ActionState:
+        """Replace the action with version `expected` (0: none); 409 with the current one otherwise."""
+        change = self._change("action", action.application, caller, expected=expected, action=action)
+        answer = await self._submit(change)
+        if answer.refused == "conflict":
+            current = answer.action.model_dump(mode="json") if answer.action else None
+            raise Problem(409, "another writer was first", extra={"current": current})
+        self._accepted(change, answer)
+        return action
+
+    async def _with_mode(self, kind: Literal["pause", "resume"], application: str, caller: Caller) -> ScalingPolicy:
+        change = _as_seen(self._change(kind, application, caller), await self.view.policy(application))
+        policy = self._accepted(change, await self._submit(change))
+        if policy is None:
+            raise _missing(application)
+        return policy
+
+    def _change(self, kind: ChangeKind, application: str, caller: Caller, **given: Any) -> Change:
+        if application.partition("/")[0] not in self.resource_namespaces:
+            given["owners_policy_is_free"] = True
+        caller_name = caller.name[:MAX_CALLER]
+        return Change(id=uuid4(), kind=kind, application=application, caller=caller_name, at=self.clock.now(), **given)
+
+    async def _submit(self, change: Change) -> Answer:
+        """Let a change be decided; `StoreUnavailable` beforehand if the view could not show it."""
+        await self.view.store.check_room()
+        return await self.log.submit(change)
+
+    def _accepted(self, change: Change, answer: Answer, *, is_new: bool = True) -> ScalingPolicy | None:
+        """Return the policy that is in force now; raise the refusal."""
+        if answer.refused is None:
+            if is_new and answer.version is not None and change.kind != "action":
+                event = "policy-deleted" if answer.policy is None else "policy-written"
+                mode = answer.policy.spec.mode if answer.policy else None
+                _LOG.info(
+                    event, application=change.application, author=change.caller, version=answer.version, mode=mode
+                )
+            return answer.policy
+        if answer.refused == "missing":
+            raise _missing(change.application)
+        if answer.refused == "owned":
+            self._check_owner(answer.policy, change.owner)
+        if answer.refused == "taken" and change.policy is not None and answer.rival is not None:
+            raise _taken(change.policy, answer.rival)
+        if answer.refused == "expired":
+            raise Problem(503, f"the change of {change.application} waited for too long and was not taken: try again")
+        if answer.refused == "unwritable":
+            raise Problem(422, f"the brokers refuse the policy or action of {change.application}: it was not taken")
+        raise _conflict(change.application, answer.policy)
 
     def _check_owner(self, before: ScalingPolicy | None, owner: Owner) -> None:
         """Raise 409 for a policy that another owner wrote."""
@@ -218,34 +245,18 @@ class PolicyChanges:
     async def _check_job(self, policy: ScalingPolicy) -> None:
         """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
         observation."""
-        for other in await self.store.policies():
+        for other in await self.view.policies():
             if other.application == policy.application or not may_be_same(policy.subject, other.subject):
                 continue
-            newest = await self.store.newest(other.application, ["observation"])
+            newest = await self.view.newest(other.application, ["observation"])
             deployment = newest.observation.deployment if newest and newest.observation else None
             if deployment is not None and names(policy.subject, deployment):
                 raise _taken(policy, other.application)
 
-    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Stop planning; the policy says in which mode it resumes."""
-        policy = await self.existing(application)
-        if policy.spec.mode == "paused":
-            return policy
-        return await self._with_mode(_with_metadata(policy, mode_before_pause=policy.spec.mode), "paused", caller)
 
-    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Restore the mode of before the pause; a policy that was written as paused advises."""
-        policy = await self.existing(application)
-        if policy.spec.mode != "paused":
-            return policy
-        mode = policy.metadata.mode_before_pause or "advise"
-        return await self._with_mode(_with_metadata(policy, mode_before_pause=None), mode, caller)
-
-    async def _with_mode(
-        self, policy: ScalingPolicy, mode: Literal["advise", "act", "paused"], caller: Caller
-    ) -> ScalingPolicy:
-        changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"mode": mode})})
-        return await self._write(changed, policy, caller, policy.metadata.version)
+def _as_seen(change: Change, before: ScalingPolicy | None) -> Change:
+    """Return the change with the version that the view shows."""
+    return change if before is None else change.model_copy(update={"seen": before.metadata.version})
 
 
 def _missing(application: str) -> Problem:
@@ -277,21 +288,6 @@ def _check_size(policy: ScalingPolicy) -> None:
         raise Problem(422, detail, errors=[("body", detail)])
 
 
-def _with_metadata(policy: ScalingPolicy, **changes: object) -> ScalingPolicy:
-    """Return the policy with these fields of its metadata; None removes one from the document."""
-    metadata = policy.metadata.model_copy(update=changes)
-    metadata.model_fields_set.difference_update(name for name, value in changes.items() if value is None)
-    return policy.model_copy(update={"metadata": metadata})
-
-
-def _as_written(policy: ScalingPolicy) -> dict[str, Any]:
-    """Return the document without what the service sets."""
-    document = policy.to_document()
-    for name in ("version", "updatedAt", "updatedBy"):
-        document["metadata"].pop(name, None)
-    return document
-
-
 async def _check_planners(policy: ScalingPolicy, before: ScalingPolicy | None, catalogue: PlannerCatalogue) -> None:
     """Raise 422 for unknown planners and invalid parameters. Planners are checked if they changed, so that the rest of
     a policy can be changed while the planner service is away."""
@@ -318,17 +314,12 @@ def _taken(policy: ScalingPolicy, other: str) -> Problem:
     return Problem(409, detail, errors=[("spec.target", f"is the target of {other}")], extra={"application": other})
 
 
-def _by_time(now: datetime) -> int:
-    """Return the smallest version of a change made now: the millisecond."""
-    return int(now.timestamp() * 1000)
-
-
 def changed_by_another(application: str, version: int | None) -> str:
     """Say which version is in force instead of the one that was read; None: none is."""
     now = "it does not exist" if version is None else f"its version is {version}"
     return f"another writer changed {application}: {now}; read it again and apply your change to that"
 
 
-def _conflict(application: str, current: ScalingPolicy | ActionState | None) -> Problem:
-    version = current.metadata.version if isinstance(current, ScalingPolicy) else None
+def _conflict(application: str, current: ScalingPolicy | None) -> Problem:
+    version = None if current is None else current.metadata.version
     return Problem(409, changed_by_another(application, version), extra={"currentVersion": version})

@@ -7,7 +7,6 @@ read (an interrupted watch, a missing right or definition) delete nothing.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -153,12 +152,11 @@ class _Attempt:
 
 @dataclass(eq=False, repr=False)
 class ResourcePolicies:
-    """Keeps policies as the resources of `changes.resource_namespaces` say, on the replica that publishes policies
-    (`publishes`)."""
+    """Keeps policies as the resources of `changes.resource_namespaces` say, on the replica that decides (`decides`)."""
 
     resources: Resources
     changes: PolicyChanges
-    publishes: Callable[[], bool]
+    decides: Callable[[], bool]
     summary_of: Callable[[str], Awaitable[Summary]]
     _attempts: dict[str, dict[str, _Attempt]] = field(default_factory=dict, init=False)
     """By namespace and application."""
@@ -172,7 +170,7 @@ class ResourcePolicies:
 
     async def check(self) -> None:
         """Store changed resources, delete the policies of deleted ones, and write each status that is due."""
-        if not self.publishes():
+        if not self.decides():
             self._attempts.clear()
             self._compared_at.clear()
             _REFUSED.set(0)
@@ -210,9 +208,9 @@ class ResourcePolicies:
             each.resource = resource
 
     async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
-        """Delete the policies whose resource was deleted, and forget resources whose policy the store lost."""
+        """Delete the policies whose resource was deleted, and forget resources whose policy was lost."""
         attempts, stored = self._attempts[namespace], {}
-        for policy in await self.changes.store.policies():
+        for policy in await self.changes.view.policies():
             if policy.metadata.namespace == namespace and policy.metadata.owner == "resource":
                 stored[policy.application] = policy
                 if policy.application not in found:
@@ -225,7 +223,7 @@ class ResourcePolicies:
         """Store the resource's policy unless it is stored; return why it is not in force."""
         try:
             policy = parse_policy(document_of(resource.document))
-            stored = await self.changes.store.policy(resource.application)
+            stored = await self.changes.view.policy(resource.application)
             if stored is not None and resource.is_of(stored):
                 return None
             version = 0 if stored is None else stored.metadata.version
@@ -239,9 +237,12 @@ class ResourcePolicies:
 
     async def _delete(self, application: str) -> None:
         """Delete the policy of a deleted resource, unless it has another owner."""
-        with suppress(Problem):
+        try:
             await self.changes.delete(application, _CALLER, None, "resource")
             _log.info("policy-deleted", application=application)
+        except Problem as problem:
+            if problem.status == 503:
+                raise
 
     async def _show_all(self, namespace: str) -> ApiFailed | None:
         """Write each status that is due; return why the first one could not be written."""
@@ -258,7 +259,7 @@ class ResourcePolicies:
     async def _show(self, attempt: _Attempt, now: float) -> None:
         """Write the status of a resource if it differs from the present one."""
         resource = attempt.resource
-        stored = await self.changes.store.policy(resource.application)
+        stored = await self.changes.view.policy(resource.application)
         policy = stored if stored is not None and stored.metadata.owner == "resource" else None
         summary = None if policy is None else await self.summary_of(resource.application)
         await self._record(attempt, now)
@@ -274,7 +275,7 @@ class ResourcePolicies:
     async def _record(self, attempt: _Attempt, now: float) -> None:
         """Record what was refused or done last, once. A refusal that repeats with each plan is recorded seldom."""
         resource, last = attempt.resource, attempt.recorded
-        newest = await self.changes.store.newest(resource.application, ["outcome"])
+        newest = await self.changes.view.newest(resource.application, ["outcome"])
         outcome = None if newest is None else newest.outcome
         if attempt.refusal is not None:
             event = ResourceEvent.of_refusal(resource, attempt.refusal)

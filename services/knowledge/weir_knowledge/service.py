@@ -1,82 +1,128 @@
-"""The shell: stores the messages of the loop, rebuilds an emptied store, and counts dead letters. `publisher` publishes
-policies from the outbox."""
+"""The shell: applies the log to the store, partition by partition."""
 
-import asyncio
-from collections import Counter as Tally
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from prometheus_client import Counter
 
-from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, ScalingPolicy, precedes
-from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
-from weir_runtime.bus import UNSIGNED_HEADER, Bus, Consumer, NewestVersions, PartitionsChanged, Record, version_of
+from weir_contracts import (
+    ActionState,
+    Analysis,
+    Change,
+    Observation,
+    Outcome,
+    Plan,
+    ScalingPolicy,
+    ended_observation,
+)
+from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES
+from weir_runtime.bus import Bus, Consumer, Record, Refused
 from weir_runtime.clock import Clock
-from weir_runtime.loop import CardinalityLimiter, Stop, canonical_line, run_forever
-from weir_runtime.messages import DeadLetters, Undecodable, decode, readable
+from weir_runtime.loop import Stop, canonical_line, run_forever
+from weir_runtime.messages import DeadLetters, encode, new_traceparent
 
-from .core import Event, HistoryEntry, HistoryLimits, Kind, NewestTimes, State, history_entries, kind_of, remember
+from .core import Event, HistoryLimits, Kind, kind_of
 from .gauges import ApplicationGauges
-from .store import RETRY_SECONDS, Store, StoreFull, StoreUnavailable, VersionConflict
+from .partition import DECIDED, KINDS_OF, Decisions, Deletion, Partition, action_change, policy_again
+from .store import RETRY_SECONDS, Batch, Incomplete, Key, NotContinued, Position, StoreFull
+from .view import TEXT, VERSION, View, state_cache
+from .writing import Changes, Writing
 
 GROUP = "weir-knowledge"
-TIDY_SECONDS = 30.0
 READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] = {
     OBSERVATIONS.name: (Observation, "observation"),
     ANALYSES.name: (Analysis, "analysis"),
     PLANS.name: (Plan, "plan"),
     OUTCOMES.name: (Outcome, "outcome"),
 }
+"""Topics of the loop's messages."""
+DOUBT_SECONDS = 10.0
+"""Between two readings of a partition's policies because of messages without a policy: some come as long as a monitor
+watches a policy that the log has lost."""
 _log = structlog.get_logger("knowledge")
 _REMEMBERED = Counter("weir_knowledge_messages_total", "Messages stored", ["kind"])
-_DEAD_LETTERS = Counter(
-    "weir_knowledge_dead_letters_total",
-    "Dead letters of all services, as their topic has them",
-    ["service", "topic", "code"],
-)
-_SUPPRESSED = Counter(
-    "weir_knowledge_dead_letters_suppressed_total",
-    "Unreadable messages without a dead letter, as the next dead letter of their process counts them",
-    ["service"],
-)
-_service, _topic, _code = CardinalityLimiter(20), CardinalityLimiter(50), CardinalityLimiter(20)
-Take = Callable[[list[Record]], Awaitable[None]]
-"""Stores a batch. `StoreFull` and `StoreUnavailable` repeat it; an empty batch is taken as well."""
 
 
 @dataclass(eq=False, repr=False)
-class Batches:
-    """Hands the records of topics to `take`, batch by batch, and commits each afterwards. An outage of the store skips
-    no record.
+class Knowledge:
+    """Applies the partitions of this replica to the store.
 
-    While the store is full, the batch is tried every `retry_seconds`, and that is logged once.
+    Policies and actions of a partition are read from the beginning, and replace the store's at once; then everything is
+    followed from the store's position. A batch that does not continue that position, since another replica was faster
+    or the store was emptied, is dropped, and the partition is read from the beginning again.
     """
 
     bus: Bus
-    topics: Sequence[str]
-    group: str
-    take: Take
-    on_revoked: PartitionsChanged | None = None
+    view: View
+    clock: Clock
+    limits: HistoryLimits
+    dead_letters: DeadLetters
+    request: Callable[[Sequence[Change]], Awaitable[None]]
+    """Writes requests into the log: for what only the view has, and for ends of actions that only outcomes report."""
+    gauges: ApplicationGauges = field(default_factory=ApplicationGauges)
     retry_seconds: float = RETRY_SECONDS
+    cache_characters: int = 16_000_000
+    _waiting: set[int] = field(default_factory=set, init=False)
+    """Partitions that this replica owns and has not begun to read."""
+    _owned: dict[int, Partition] = field(default_factory=dict, init=False)
+    """Those that it reads."""
     _pending: list[Record] = field(default_factory=list, init=False)
+    _doubted: dict[int, float | None] = field(default_factory=dict, init=False)
+    """Monotonic second at which the policies of a partition had been read once more for early messages; None: they are
+    being read."""
     _is_full: bool = field(default=False, init=False)
 
-    async def follow(self, name: str, stop: Stop) -> None:
-        """Take batches until stopped."""
-        consumer = self.bus.consumer(self.topics, self.group, on_revoked=self.on_revoked)
+    def __post_init__(self) -> None:
+        self._states = state_cache(self.cache_characters)
+        """Valid while the position of their partition is the store's."""
+
+    async def check_complete(self) -> None:
+        """Readiness: raises until the store has the policies and actions of all partitions."""
+        if None in (await self.view.store.applied(range(self.view.partitions))).values():
+            raise Incomplete
+
+    async def follow(self, stop: Stop) -> None:
+        """Apply the log until stopped."""
+        consumer = self.bus.consumer(
+            [*DECIDED, *READ], GROUP, positioned=True, on_assigned=self._waiting.update, on_revoked=self._lose
+        )
         try:
-            await run_forever(name, lambda: self._cycle(consumer, stop), stop)
+            await run_forever("knowledge", lambda: self._cycle(consumer, stop), stop)
         finally:
             await consumer.close()
 
+    def _lose(self, partitions: Collection[int]) -> None:
+        """Forget partitions that another replica owns."""
+        self._drop(partitions)
+        self.gauges.lost(partitions)
+
+    def _restart(self, partitions: Collection[int]) -> None:
+        """Read partitions from the beginning again."""
+        self._drop(partitions)
+        self._waiting.update(partitions)
+
+    def _drop(self, partitions: Collection[int]) -> None:
+        self._waiting.difference_update(partitions)
+        for partition in partitions:
+            self._owned.pop(partition, None)
+        self._pending = [record for record in self._pending if record.partition not in partitions]
+        for application in [name for name in self._states if self.view.partition(name) in partitions]:
+            del self._states[application]
+
     async def _cycle(self, consumer: Consumer, stop: Stop) -> None:
+        await self._begin(consumer)
         if not self._pending:
             self._pending = await stop.race(consumer.receive(max_records=500, timeout_seconds=0.5)) or []
+        if not self._pending:
+            await self._compare()  # an emptied store is noticed without a message, too
         try:
-            await self.take(self._pending)
+            await self._advance(consumer)
+        except (NotContinued, Incomplete) as error:
+            _log.info("not-continued", reason=str(error))
+            await self._compare()
         except StoreFull as error:
             if not self._is_full:
                 _log.warning("store-full", reason=str(error), retry_in_seconds=self.retry_seconds)
@@ -86,288 +132,264 @@ class Batches:
         if self._is_full:
             self._is_full = False
             _log.info("store-has-room")
-        if self._pending:
-            await consumer.commit()
-            self._pending = []
 
-
-@dataclass(eq=False, repr=False)
-class Knowledge:
-    """Connects the bus with the store."""
-
-    bus: Bus
-    store: Store
-    clock: Clock
-    limits: HistoryLimits
-    dead_letters: DeadLetters
-    rebuild_seconds: float = 120.0
-    gauges: ApplicationGauges = field(default_factory=ApplicationGauges)
-    retry_seconds: float = RETRY_SECONDS
-    rebuilt: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    """Set while the store has all data of the topics."""
-
-    async def check_rebuilt(self) -> None:
-        """Readiness: raises until the store was compared with the topics."""
-        if not self.rebuilt.is_set():
-            raise RuntimeError("the store is being compared with the topics")
-
-    async def rebuild(self) -> None:
-        """Restore the data of the topics that the store lacks: an empty store deletes nothing. May be called again."""
-        restored = [await self._restore_policy(record) for record in (await self._latest(POLICIES)).values()]
-        if not await self.store.is_complete():
-            await self._restore_states()
-            # Last, so that an interrupted rebuild starts again.
-            await self.store.mark_complete()
-        else:
-            await self._complete_actions()
-        _log.info("rebuilt", policies=sum(restored))
-        self.rebuilt.set()
-
-    async def _restore_policy(self, record: Record) -> bool:
-        """Restore a policy from the topic, unless the store has a newer one; return whether the record has a policy."""
-        version = version_of(record.headers)
-        if record.value is None:
-            if version is not None and record.key is not None:
-                await self.store.restore_deletion(record.key, version.number)
-            return False
-        policy = readable(record, ScalingPolicy)
-        if policy is None or policy.metadata.version is None:
-            return False
-        await self.store.restore_policy(policy)
-        return True
-
-    async def _restore_states(self) -> None:
-        """Restore the newest message of each stage, and actions, of applications with a policy."""
-        current = {policy.application for policy in await self.store.policies()}
-        states: dict[str, State] = {}
-        newest: dict[str, dict[Kind, str]] = defaultdict(dict)
-        entries: list[tuple[str, HistoryEntry]] = []
-        for topic in (ANALYSES, PLANS, OUTCOMES):
-            model, kind = READ[topic.name]
-            for record in (await self._latest(topic)).values():
-                message = readable(record, model)
-                if message is None or message.application not in current:
-                    continue
-                application = message.application
-                if application not in states:
-                    states[application] = await self.store.state(application) or State(application=application)
-                before, after = states[application], remember(states[application], message, self.limits)
-                states[application] = after
-                entries += [] if after is before else history_entries(message, after)
-                if after is not before or await self._lacks(application, kind, after.times):
-                    newest[application][kind] = message.model_dump_json()
-                if isinstance(message, Outcome):
-                    await self._restore_action(message)
-        await self.store.save(list(states.values()), [], entries, newest)
-
-    async def _lacks(self, application: str, kind: Kind, times: NewestTimes) -> bool:
-        """Return whether a state's newest message is missing: the store may have been emptied just before the state was
-        written."""
-        found = await self.store.newest(application, [kind])
-        return found is None or getattr(found.times(), kind) != getattr(times, kind)
-
-    async def _restore_action(self, outcome: Outcome) -> None:
-        action = outcome.newest_action
-        if action is not None and await self.store.action(action.application) is None:
-            with suppress(VersionConflict):  # the executor was faster
-                await self.store.put_action(action, 0)
-
-    async def _complete_actions(self) -> None:
-        """Store ends of actions that were published but not stored, or were lost with the store's last second."""
-        for record in (await self._latest(OUTCOMES)).values():
-            outcome = readable(record, Outcome)
-            if outcome is not None:
-                await self._end_action(outcome)
-
-    async def _end_action(self, outcome: Outcome) -> None:
-        """Store the end of an action from its outcome: the executor writes it as well, but continues if it cannot."""
-        action = outcome.newest_action
-        if action is None or not action.terminal:
+    async def _begin(self, consumer: Consumer) -> None:
+        """Begin to read policies and actions of new partitions. The position comes first: whatever another replica applies
+        from now on makes it another one."""
+        if not self._waiting:
             return
-        stored = await self.store.action(action.application)
-        if stored is not None and stored.id == action.id and stored.version < action.version:
-            with suppress(VersionConflict):  # the executor was faster
-                await self.store.put_action(action, stored.version)
-
-    async def _latest(self, topic: Topic) -> dict[str, Record]:
-        """Return the newest record of each key, by version if it has one."""
-        reader = self.bus.reader(topic.name)
-        latest: dict[str, Record] = {}
-        versions = NewestVersions()
+        positions = await self.view.store.applied(sorted(self._waiting))
+        begun = {p: Partition(position, Decisions()) for p, position in positions.items() if p in self._waiting}
+        self._waiting.difference_update(begun)
+        self._owned.update(begun)
         try:
-            async with asyncio.timeout(self.rebuild_seconds):
-                while not await reader.caught_up():
-                    for record in await reader.receive(timeout_seconds=0.2):
-                        if record.key is None or UNSIGNED_HEADER in record.headers or versions.outdated(record):
-                            continue
-                        if not _is_late(record, latest.get(record.key)):
-                            latest[record.key] = record
-        finally:
-            await reader.close()
-        return latest
-
-    async def follow(self, stop: Stop) -> None:
-        """Store the messages of the loop until stopped."""
-        await stop.race(self.rebuilt.wait())
-        batches = Batches(self.bus, list(READ), GROUP, self._take_rebuilt, self.gauges.lost, self.retry_seconds)
-        await batches.follow("knowledge", stop)
-
-    async def _take_rebuilt(self, records: list[Record]) -> None:
-        try:
-            # Redis may have lost all data, or its last second: compare it with the topics before the next write.
-            if not self.rebuilt.is_set() or not await self.store.is_complete():
-                self.rebuilt.clear()
-                await self.rebuild()
-            if records:
-                await self.take(records)
-        except StoreFull:
-            raise  # it has lost nothing
-        except StoreUnavailable:
-            self.rebuilt.clear()
+            await consumer.begin({(topic, p): 0 for p in begun for topic in DECIDED})
+        except BaseException:
+            self._restart([p for p, each in begun.items() if self._owned.get(p) is each])
             raise
 
-    async def take(self, records: list[Record]) -> None:
-        """Store a batch; `StoreUnavailable` repeats it."""
+    async def _compare(self) -> None:
+        """Read those partitions again whose position in the store is another one."""
+        positions = await self.view.store.applied(list(self._owned))
+        changed = sorted(p for p, each in self._owned.items() if p in positions and positions[p] != each.position)
+        if changed:
+            _log.info("read-again", partitions=changed)
+            self._restart(changed)
+
+    async def _advance(self, consumer: Consumer) -> None:
+        """Apply what was received; nothing of it stays pending."""
+        for record in self._pending:
+            reading = self._owned.get(record.partition)
+            if reading is not None and reading.beginning is not None and record.topic in DECIDED:
+                reading.beginning.add(record)  # others are read again, from the view's position
+        ended = consumer.ended
+        read = {p: each for p, each in self._owned.items() if {(topic, p) for topic in DECIDED} <= ended}
+        await self._replace_all({p: each for p, each in read.items() if each.beginning is not None})
+        new = {p: each for p, each in self._owned.items() if each.beginning is None and not each.is_followed}
+        if new:
+            await consumer.begin({(topic, p): each.offset(topic) for p, each in new.items() for topic in READ})
+            for each in new.values():
+                each.is_followed = True
+        await self._take()
+        self._pending = []
+
+    async def _replace_all(self, partitions: Mapping[int, Partition]) -> None:
+        """Replace the store's policies and actions of these partitions by those that were read."""
+        if not partitions:
+            return
+        kept: dict[int, dict[str, list[str]]] = {p: {"policy": [], "action": [], "state": []} for p in partitions}
+        for kind in ("policy", "action", "state"):
+            for name in await self.view.store.keys(kind):
+                if (partition := self.view.partition(name)) in kept:
+                    kept[partition][kind].append(name)
+        for partition, owned in partitions.items():
+            if owned.beginning is not None and self._owned.get(partition) is owned:
+                await self._replace(partition, owned, owned.beginning, kept[partition])
+
+    async def _replace(
+        self, partition: int, owned: Partition, decisions: Decisions, kept: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Replace a partition's policies and actions, and end what has no policy; `kept` has the names in the store."""
+        store, before = self.view.store, owned.position
+        again = [] if before is None else await self._lost_by_log(decisions, before, kept)
+        if again:
+            await self._check_position(partition, before)
+            _log.warning("lost-by-the-log", partition=partition, applications=[each.application for each in again])
+            await self.request(again)
+        restored = {each.application for each in again if each.kind == "put"}
+        changes, events = Changes(), list[tuple[Kind, str, str]]()
+        documents = decisions.documents()
+        for kind in ("policy", "action"):
+            for key in ((kind, name) for name in kept[kind]):
+                if key not in documents and key not in decisions.unreadable:
+                    changes.delete(key)
+        held = [name for name in kept["policy"] if ("policy", name) in decisions.unreadable]
+        held_policies = await store.get([("policy", name) for name in held])
+        ended = decisions.ended(sorted({*kept["policy"], *kept["state"]} - restored), before)
+        for application, deletion in ended.items():
+            events += await self._end(application, deletion, before)
+            changes.forget(application)
+        position = decisions.position(before, _milliseconds(self.clock.now()))
+        await store.apply(
+            Batch(
+                {partition: before},
+                {partition: position},
+                changes.deleted,
+                changes.forgotten,
+                changed=documents,
+                events=events,
+            )
+        )
+        self._pending = [r for r in self._pending if r.partition != partition]
+        owned.position, owned.beginning = position, None
+        policies = [ScalingPolicy.model_validate_json(fields[TEXT]) for fields in held_policies.values()]
+        policies += decisions.policies.values()
+        owned.policies = {policy.application: policy.metadata.version or 0 for policy in policies}
+        if partition in self._doubted:
+            self._doubted[partition] = self.clock.monotonic()
+        for application in changes.forgotten:
+            self._states.pop(application, None)
+        _log.info("partition-read", partition=partition, policies=len(owned.policies), ended=sorted(changes.forgotten))
+
+    async def _lost_by_log(
+        self, decisions: Decisions, position: Position, kept: Mapping[str, Sequence[str]]
+    ) -> list[Change]:
+        """Return the requests for what only the view has: policies, deletions and actions."""
+        now, lost = self.clock.now(), list[Key]()
+        for topic, kind in KINDS_OF.items():
+            found = await self.view.store.get([(kind, name) for name in kept[kind]], [VERSION])
+            versions = {name: int(fields[VERSION]) for (_, name), fields in found.items()}
+            lost += [(kind, name) for name in decisions.lost(topic, versions, position, _milliseconds(now))]
+        requests = list[Change]()
+        for (kind, name), fields in (await self.view.store.get(lost)).items():
+            version = int(fields[VERSION])
+            if kind == "policy":
+                policy = ScalingPolicy.model_validate_json(fields[TEXT])
+                requests.append(policy_again(policy, version, decisions, now))
+            else:
+                action, (current, _) = (
+                    ActionState.model_validate_json(fields[TEXT]),
+                    decisions.actions.get(name, (None, 0)),
+                )
+                requests.append(action_change(action, current, now, version))
+        if decisions.ends_before(position, POLICIES.name):
+            deleted_in = position.versions[POLICIES.name]
+            undeleted = [policy for name, policy in decisions.policies.items() if name not in kept["policy"]]
+            requests += [policy_again(each, deleted_in, decisions, now, is_deletion=True) for each in undeleted]
+        return requests
+
+    async def _check_position(self, partition: int, position: Position | None) -> None:
+        """`NotContinued` if what was read after this position may be what another replica wrote since."""
+        if (await self.view.store.applied([partition]))[partition] != position:
+            raise NotContinued(partition)
+
+    async def _end(self, application: str, deletion: Deletion, before: Position | None) -> list[tuple[Kind, str, str]]:
+        """Publish the end of an application, which is forgotten with the next write, so that other services forget it as
+        well; return its event. An owner that was paused must not date it after what came since `before`."""
+        self.gauges.forget(application)
+        found = await self.view.store.get([("policy", application)])
+        newest = await self.view.newest(application, ["observation", "analysis"])
+        state = await self.view.state(application)
+        await self._check_position(self.view.partition(application), before)
+        policy, version = deletion.policy, deletion.version
+        if policy is None and ("policy", application) in found:
+            policy = ScalingPolicy.model_validate_json(found["policy", application][TEXT])
+        elif policy is None and newest is not None and (message := newest.observation or newest.analysis) is not None:
+            policy = message.policy
+        if policy is None:
+            return []
+        # Dated by the deletion and later than the newest message: readers ignore an older one.
+        at = self.clock.now()
+        if version is not None:
+            at = min(at, datetime.fromtimestamp(version / 1000, UTC))
+        if state is not None and state.times.newest is not None:
+            at = max(at, state.times.newest + timedelta(milliseconds=1))
+        observation = ended_observation(policy, at)
+        body, headers = encode(
+            observation,
+            type=OBSERVATIONS.type,
+            source="knowledge",
+            id=observation.id,
+            time=at,
+            traceparent=new_traceparent(observation.id),
+        )
+        try:
+            await self.bus.publish(OBSERVATIONS.name, application, body, headers)
+        except Refused as error:
+            _log.error("end-refused", application=application, reason=str(error))
+        return [("observation", application, observation.model_dump_json())]
+
+    async def _take(self) -> None:
+        """Apply the pending records of followed partitions in one batch."""
+        followed = {p: each for p, each in self._owned.items() if each.beginning is None}
+        records = [record for record in self._pending if record.partition in followed]
+        if cut := {
+            r.partition for r in records if r.topic in DECIDED and r.offset < followed[r.partition].offset(r.topic)
+        }:
+            _log.warning("cut-log", partitions=sorted(cut))
+            self._restart(cut)
+            records = [record for record in records if record.partition not in cut]
+        if not records:
+            return
         refused: StoreFull | None = None
         with canonical_line(_log, "remembered", self.clock) as line:
-            by_application: dict[str, list[Event]] = defaultdict(list)
-            kinds: Tally[str] = Tally()
-            for record in records:
-                model, kind = READ[record.topic]
-                decoded = await self.dead_letters.decoded(record, model)
-                message = None if decoded is None else decoded.message
-                kinds[kind if message is not None else "skipped"] += 1
-                if message is not None:
-                    by_application[message.application].append(message)
-            line.update(records=len(records), kinds=dict(kinds), applications=len(by_application))
-            line.update(_subject(records, by_application))
-            try:
-                line["new"] = await self._store_all(by_application)
-            except StoreFull as error:
-                # `Batches` logs it once, not at each attempt.
-                refused = error
-                line.clear()
+            writing = Writing(followed, _milliseconds(self.clock.now()))
+            await self._read(writing, records)
+            if early := {partition for partition in writing.early if not self._was_doubted(partition)}:
+                # The policies are read to their end: then the messages are late, or their policy is there.
+                self._restart(early)
+                self._doubted |= dict.fromkeys(early)
+            else:
+                line.update(_subject(records, writing.messages), records=len(records), kinds=dict(writing.kinds))
+                line.update(applications=len(writing.messages))
+                try:
+                    await self._write(writing)
+                    line["new"] = len(writing.remembered)
+                except StoreFull as error:
+                    # `_cycle` logs it once, not at each attempt.
+                    refused = error
+                    line.clear()
         if refused is not None:
             raise refused
+        if early:
+            await self._take()  # what is left
 
-    async def _store_all(self, by_application: Mapping[str, list[Event]]) -> int:
-        """Store the messages; return how many changed something."""
-        current = await self.store.states(by_application)
-        after = [await self._after(name, current[name], messages) for name, messages in by_application.items()]
-        changed = [each for each in after if each.state is not current[each.application]]
-        events = [(kind, each.application, text) for each in after for kind, text in each.events]
-        await self._save([each for each in changed if not each.ended], events)
-        # The feed first: a refused batch is repeated, and must publish the end then.
-        for each in after:
-            if each.ended:
-                await self.store.forget(each.application)
-        await self._save([each for each in changed if each.ended], [])
-        for each in after:
-            for message in by_application[each.application]:
-                if isinstance(message, Outcome) and not (each.state and each.state.times.newer_than(message)):
-                    await self._end_action(message)
-        for kind, _, _ in events:
-            _REMEMBERED.labels(kind).inc()
-        return len(events)
+    def _was_doubted(self, partition: int) -> bool:
+        """Return whether the policies of a partition were read again so lately that what they do not have is late."""
+        read_at = self._doubted.get(partition)
+        return read_at is not None and self.clock.monotonic() - read_at < DOUBT_SECONDS
 
-    async def _save(self, changed: Sequence["_After"], events: Sequence[tuple[Kind, str, str]]) -> None:
-        states = [each.state for each in changed if each.state is not None]
-        entries = [entry for each in changed for entry in each.entries]
-        if states or events:
-            await self.store.save(states, events, entries, {each.application: each.newest for each in changed})
+    async def _read(self, writing: Writing, records: Sequence[Record]) -> None:
+        """Decisions come first: a message that was received with its policy has one."""
+        for record in records:
+            if record.topic in DECIDED:
+                writing.decide(record)
+        for record in records:
+            if record.topic in READ:
+                decoded = await self.dead_letters.decoded(record, READ[record.topic][0])
+                writing.hear(record, None if decoded is None else decoded.message)
 
-    async def _after(self, application: str, state: State | None, messages: list[Event]) -> "_After":
-        """Apply `messages` to the state. Without a policy and a state only an observation counts: late messages do not
-        restore an ended application."""
-        after = _After(application, state)
-        for message in sorted(messages, key=_instant):
-            is_live = isinstance(message, Observation) and message.status != "ended"
-            if after.state is None and not is_live and await self.store.policy(application) is None:
-                continue
-            changed = remember(after.state or State(application=application), message, self.limits)
-            if changed is after.state:
-                continue
-            after.take(changed, message)
+    async def _write(self, writing: Writing) -> None:
+        for application, deletion in writing.ended.items():
+            before = writing.partitions[self.view.partition(application)].position
+            writing.events += await self._end(application, deletion, before)
+        names = [name for name in writing.messages if name not in self._states and name not in writing.ended]
+        states = await self.view.states(names)
+        cached = {name: self._states.get(name) for name in writing.messages if name not in writing.ended}
+        writing.remember({name: cached.get(name) or states.get(name) for name in writing.messages}, self.limits)
+        if ends := await self._ends_of_actions(writing.remembered):
+            await self.request(ends)
+        await self.view.store.apply(writing.batch())
+        for application in writing.ended:
+            self._states.pop(application, None)
+        for application, stored in writing.applied().items():
+            self._states.pop(application, None)
+            with suppress(ValueError):  # a state larger than the cache is read again each time
+                if self.view.partition(application) in self._owned:
+                    self._states[application] = stored
+        for message in writing.remembered:
             self.gauges.saw(message)
-        return after
+            _REMEMBERED.labels(kind_of(message)).inc()
 
-    async def tidy_gauges(self, stop: Stop) -> None:
-        """Drop series of applications whose policy was deleted while they were not monitored, until stopped."""
-
-        async def cycle() -> None:
-            policies = await self.store.policies()
-            self.gauges.keep_only({policy.application for policy in policies}, self.clock.now())
-
-        await run_forever("gauges", cycle, stop, pause_seconds=TIDY_SECONDS)
-
-
-def _is_late(record: Record, newest: Record | None) -> bool:
-    """Return whether a record is an outcome of an application's earlier owner, published after a newer one."""
-    if record.topic != OUTCOMES.name or newest is None or record.value is None or newest.value is None:
-        return False
-    try:
-        return precedes(decode(record, Outcome).message.order, decode(newest, Outcome).message.order)
-    except Undecodable:
-        return False
+    async def _ends_of_actions(self, messages: Sequence[Event]) -> list[Change]:
+        """Return the requests to end actions by their outcomes: the executor writes the end as well, but continues if it
+        cannot."""
+        ends = list[Change]()
+        for message in messages:
+            action = message.newest_action if isinstance(message, Outcome) else None
+            if action is not None and action.terminal:
+                stored = await self.view.action(action.application)
+                if stored is not None and stored.id == action.id and stored.version < action.version:
+                    ends.append(action_change(action, stored, self.clock.now(), action.version))
+        return ends
 
 
-@dataclass
-class _After:
-    """One application after a batch of messages."""
-
-    application: str
-    state: State | None
-    events: list[tuple[Kind, str]] = field(default_factory=list)
-    """For the feed: each message as JSON."""
-    newest: dict[Kind, str] = field(default_factory=dict)
-    entries: list[tuple[str, HistoryEntry]] = field(default_factory=list)
-    ended: bool = False
-    """The application ended in this batch: its earlier data is to be deleted."""
-
-    def take(self, changed: State, message: Event) -> None:
-        """Add a message that has changed the state."""
-        kind, text = kind_of(message), message.model_dump_json()
-        self.events.append((kind, text))
-        if isinstance(message, Observation) and message.status == "ended":
-            self.state, self.newest, self.entries, self.ended = None, {}, [], True
-            return
-        self.state = changed
-        self.newest[kind] = text
-        self.entries += history_entries(message, changed)
+def _milliseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
 
 
-def _subject(records: list[Record], applications: Collection[str]) -> dict[str, str]:
+def _subject(records: Sequence[Record], applications: Collection[str]) -> dict[str, str]:
     """Return application and trace of a batch with only one."""
     found = {"application": next(iter(applications))} if len(applications) == 1 else {}
     traceparent = records[0].headers.get("traceparent") if len(records) == 1 else None
     return found | ({"traceparent": traceparent} if traceparent else {})
-
-
-def _instant(message: Event) -> tuple[float, int]:
-    at = message.at if isinstance(message, Outcome) else message.observed_at
-    order = (Observation, Analysis, Plan, Outcome).index(type(message))
-    return at.timestamp(), order
-
-
-async def count_dead_letters(bus: Bus, stop: Stop) -> None:
-    """Count the dead letters of every service until stopped. The analyzer's are written in Spark workers, without a
-    counter."""
-
-    async def take(records: list[Record]) -> None:
-        for record in records:
-            count_dead_letter(record)
-
-    await Batches(bus, [DEAD_LETTERS.name], "weir-knowledge-dead-letters", take).follow("dead-letters", stop)
-
-
-def count_dead_letter(record: Record) -> None:
-    """Count one. An undecodable record counts as `unknown`: its dead letter would be undecodable again."""
-    if record.value is None:
-        return
-    try:
-        letter = decode(record, DeadLetter).message
-    except Undecodable:
-        _DEAD_LETTERS.labels("unknown", record.topic, "unknown").inc()
-        return
-    _DEAD_LETTERS.labels(_service(letter.service), _topic(letter.topic), _code(letter.code)).inc()
-    _SUPPRESSED.labels(_service(letter.service)).inc(letter.suppressed)

@@ -1,12 +1,10 @@
 """The knowledge service's settings."""
 
-from math import inf
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from weir_runtime.lease import Terms
 from weir_runtime.settings import KubernetesSettings
 
 from .core import MAX_HISTORY_COUNT
@@ -41,15 +39,6 @@ class KnowledgeSettings(KubernetesSettings):
     """applications with series in /metrics: about 20 each, and 10 for each operator"""
     metrics_operators: int = Field(50, ge=0)
     """operators of each application with series"""
-    rebuild_seconds: float = Field(120.0, gt=0)
-    """time limit for reading one topic when an emptied Redis is rebuilt, in s"""
-
-    lease_seconds: float = Field(10.0, ge=6, le=25)
-    """one replica publishes policies; another one takes over this long after it fails, in s. Brokers accept at least 6
-    s by default"""
-    forget_after_seconds: float = Field(3_600.0, ge=1)
-    """silence after which an application without a policy is ended and deleted, in s"""
-
     kubernetes_namespaces: str = Field(
         default="",
         pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
@@ -66,7 +55,3 @@ class KnowledgeSettings(KubernetesSettings):
         except ValueError:
             pass  # an invalid port
         raise ValueError("must look like redis://host:6379/0 (or rediss://…)")
-
-    def terms(self) -> Terms:
-        """Return the terms of the lease of the replica that publishes policies; the others stand by without limit."""
-        return Terms("publisher", lease_seconds=self.lease_seconds, standby_seconds=inf)

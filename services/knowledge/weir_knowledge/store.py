@@ -1,22 +1,61 @@
-"""The store that the knowledge service needs. `adapters/redis.py` and the tests' store in memory pass the same tests."""
+"""The store that the knowledge service needs: a view of the log (docs/adr/0014), which changes together with the
+position that it shows. `adapters/redis.py` and the tests' store in memory pass the same tests.
+
+SQLite, as log and as store, is to be the third: one SQL transaction for `apply`.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from weir_contracts import ActionState, LoopResult, ScalingPolicy
+from weir_contracts import LoopResult
 
-from .core import KINDS, HistoryEntry, Kind, Newest, State
-
-NOTHING_NEW: Mapping[str, Mapping[Kind, str]] = MappingProxyType({})
+from .core import HistoryEntry, Kind
 
 RETRY_SECONDS = 5.0
 """Between two attempts to write to a full store."""
 
+Key = tuple[str, str]
+"""Kind and key of a document, such as `policy` and `shop/orders`."""
+Fields = Mapping[str, str]
+"""A document in parts, so that a message writes only its changes."""
 
-INCOMPLETE = "the store is being compared with the topics, since it is new or lost its data: try again in some seconds"
+
+@dataclass(frozen=True)
+class Position:
+    """How much of a partition the store shows, of all topics: an application's state is made of all of them.
+
+    The first position is that of policies and actions read to their end, so a partition with a position is complete.
+    """
+
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """Of the next record of each topic; one without an offset is read from its beginning."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """Newest version of each topic of decisions that was applied, deletions included."""
+    written_ms: int = 0
+    """When it was written, by its writer's clock."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Changes that one reading of the log leads to."""
+
+    continues: Mapping[int, Position | None]
+    """The positions of partitions that it was computed from; None: the store had none."""
+    positions: Mapping[int, Position]
+    """Those that it leads to."""
+    deleted: Collection[Key] = ()
+    """Documents to delete, before anything is written."""
+    forgotten: Collection[str] = ()
+    """Applications whose history is deleted, before anything is written."""
+    removed: Mapping[Key, Collection[str]] = field(default_factory=dict)
+    """Fields to remove."""
+    changed: Mapping[Key, Fields] = field(default_factory=dict)
+    """Fields to write; the others of the document stay."""
+    events: Sequence[tuple[Kind, str, str]] = ()
+    """`(kind, application, json)` for the feed."""
+    entries: Sequence[tuple[str, HistoryEntry]] = ()
+    """`(application, entry)` for histories."""
 
 
 class StoreUnavailable(Exception):
@@ -27,20 +66,24 @@ class StoreFull(StoreUnavailable):
     """The store has no room for a write; reads continue."""
 
 
-class VersionConflict(Exception):
-    """Another writer was first. `current` is the stored value; None: it does not exist."""
+class Incomplete(StoreUnavailable):
+    """The policies and actions of a partition were not read to their end since the store was empty."""
 
-    def __init__(self, current: ScalingPolicy | ActionState | None) -> None:
-        self.current = current
-        super().__init__("another writer was first")
+    def __init__(self) -> None:
+        super().__init__(
+            "policies are being read from the log, since the store is new or lost its data: try again in some seconds"
+        )
 
 
-class TargetTaken(Exception):
-    """The policy of another `application` has the same target."""
+class NotContinued(StoreUnavailable):
+    """The store has another position than a batch continues: another replica was faster, or the store was emptied.
 
-    def __init__(self, application: str) -> None:
-        self.application = application
-        super().__init__(f"{application} has the same target")
+    The batch is to be computed again from the present position.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        super().__init__(f"another replica has applied partition {partition} meanwhile, or the store was emptied")
 
 
 @dataclass(frozen=True)
@@ -54,19 +97,6 @@ class FeedEvent:
     """The message's JSON."""
 
 
-@dataclass(frozen=True)
-class OutboxEntry:
-    """A policy to publish. `value` None: deleted."""
-
-    id: str
-    application: str
-    value: str | None
-    version: int | None = None
-    """Of a deletion."""
-    deleted: str | None = None
-    """The deleted policy, if its application's end is to be published."""
-
-
 class Store(Protocol):
     async def ping(self) -> None:
         """Return if the store answers."""
@@ -76,97 +106,31 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def is_complete(self) -> bool:
-        """Return whether the store was marked since it was empty; False: data of the topics may be missing."""
+    async def applied(self, partitions: Collection[int]) -> dict[int, Position | None]:
+        """Return the position of each partition; None: nothing of it was applied since the store was empty."""
 
-    async def mark_complete(self) -> None:
-        """Mark that the store has all data of the topics."""
+    async def get(
+        self, keys: Collection[Key], names: Collection[str] | None = None, *, complete: Collection[int] = ()
+    ) -> dict[Key, dict[str, str]]:
+        """Return these fields (None: all), those that it has, of each document that exists.
 
-    async def policy(self, application: str) -> ScalingPolicy | None: ...
-
-    async def policies(self) -> list[ScalingPolicy]:
-        """Return all policies, by application."""
-
-    async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
-        """Store a policy and put it into the outbox, in one transaction.
-
-        `expected` is the version to replace (0: none; None: any). `VersionConflict` for another one, and for a policy
-        that is not newer than its deletion. `TargetTaken` for a new target that another policy claims
-        (`claims` of the engines). `StoreUnavailable` while the store is not complete: a policy that is still to be restored could
-        have a higher version, and what was accepted here would be lost to it.
+        `Incomplete` unless all the partitions `complete` have a position at that moment.
         """
 
-    async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
-        """Delete a policy in the same way, as version `min_version` or the next after the policy's. False without a
-        policy."""
+    async def all(self, kind: str, *, complete: Collection[int] = ()) -> dict[str, dict[str, str]]:
+        """Return the documents of a kind by key, in its order; `Incomplete` as for `get`."""
 
-    async def restore_policy(self, policy: ScalingPolicy) -> None:
-        """Store a published policy, without publishing it again, unless a newer one or a newer deletion is stored."""
+    async def keys(self, kind: str) -> list[str]:
+        """Return the keys of a kind's documents, in order."""
 
-    async def restore_deletion(self, application: str, version: int) -> None:
-        """The same for a published deletion."""
+    async def apply(self, batch: Batch) -> None:
+        """Apply a batch in one transaction, positions included; `NotContinued` if it does not continue the present ones.
 
-    async def deletion(self, application: str) -> int | None:
-        """Return the version of an application's deletion; None without one, with a newer policy, or if the deletion
-        was dropped."""
-
-    async def deletions(self) -> dict[str, int]:
-        """Return the versions of all deletions, by application."""
-
-    async def forget_deletions(self, before: int) -> None:
-        """Drop the deletions with an older version."""
-
-    async def publish_again(self, application: str) -> None:
-        """Put a stored policy, or its deletion, into the outbox again."""
-
-    async def outbox(self, count: int = 100) -> list[OutboxEntry]:
-        """Return the oldest entries."""
-
-    async def outbox_size(self) -> int:
-        """Return the number of entries."""
-
-    async def published(self, entries: Sequence[OutboxEntry]) -> None:
-        """Remove acknowledged entries."""
-
-    async def state(self, application: str) -> State | None: ...
-
-    async def states(self, applications: Collection[str]) -> dict[str, State | None]:
-        """Return the state of each application."""
-
-    async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
-        """Return the newest message of each of these kinds; None without a state."""
-
-    async def applications(self) -> list[str]:
-        """Return all applications with a policy or a state."""
-
-    async def save(
-        self,
-        states: Sequence[State],
-        events: Sequence[tuple[Kind, str, str]],
-        entries: Sequence[tuple[str, HistoryEntry]] = (),
-        newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
-    ) -> None:
-        """Store states, append `(kind, application, json)` events to the feed and `(application, entry)` to histories,
-        in one transaction.
-
-        The feed is bounded by events and bytes, a history by cycles; the oldest are dropped. `newest` has new newest
-        messages of these applications, as JSON. `StoreUnavailable` if another replica changed a state since it was
-        read.
+        The feed is bounded by events and bytes, a history by cycles and their age; the oldest are dropped.
         """
 
     async def history(self, application: str) -> list[LoopResult]:
         """Return past cycles, newest first."""
-
-    async def leftovers(self) -> dict[str, datetime | None]:
-        """Return stored applications without a policy, and when their newest message was observed (None: unknown)."""
-
-    async def forget(self, application: str) -> None:
-        """Delete an application's state, history and action."""
-
-    async def action(self, application: str) -> ActionState | None: ...
-
-    async def put_action(self, action: ActionState, expected: int) -> None:
-        """Replace the action with version `expected` (0: none); `VersionConflict` with the current one otherwise."""
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         """Return events after an id, oldest first, waiting up to `wait_seconds` for the first one."""

@@ -35,7 +35,9 @@ class Bench:
         self.folder = folder
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         listed = self.admin.list_topics(timeout=30).topics
-        missing = [NewTopic(topic.name, PARTITIONS, 1) for topic in TOPICS if topic.name not in listed]
+        missing = [
+            NewTopic(topic.name, topic.partitions or PARTITIONS, 1) for topic in TOPICS if topic.name not in listed
+        ]
         for future in self.admin.create_topics(missing).values() if missing else ():
             future.result(30)
         self.producer = Producer(

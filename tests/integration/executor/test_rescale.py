@@ -12,18 +12,19 @@ from tests.integration.executor.conftest import RealJob, reset, until, vector
 from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
 from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 from weir_engines.driver import Unfenced
 from weir_engines.flink.driver import FlinkDriver
 from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
-from weir_runtime.bus import Bus, TopicSpec
+from weir_runtime.bus import Bus
 from weir_runtime.clock import SystemClock
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import encode
+from weir_runtime.service import topic_specs
 
 APP = "shop/orders"
 RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_seconds=3.0, capacity_watch_seconds=0)
@@ -227,7 +228,7 @@ async def test_taken_over_on_a_real_kafka(own_kafka: KafkaBroker) -> None:
     twice."""
     house = OnKafka(own_kafka)
     await house.bus.start()
-    await house.bus.ensure_topics([TopicSpec(t.name, 4, t.configs) for t in TOPICS])
+    await house.bus.ensure_topics(topic_specs(4))
     application = f"shop/app-{uuid4().hex[:8]}"
     made = policy(application)
     house.knowledge.policies[application] = made

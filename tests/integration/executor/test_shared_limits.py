@@ -8,8 +8,9 @@ from tests.integration.executor.test_rescale import OnKafka
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
 from tests.unit.executor.test_shared_limits import restarts_at_once
 from weir_contracts import Outcome
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES, TOPICS
-from weir_runtime.bus import TopicSpec, partition_of
+from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from weir_runtime.bus import partition_of
+from weir_runtime.service import topic_specs
 
 PARTITIONS = 4
 NAMES = [f"shop/app-{i}" for i in range(40)]
@@ -20,7 +21,7 @@ async def test_two_replicas_never_restart_three_jobs_of_one_cluster(own_kafka: K
     """Eight jobs in four partitions want more at the same moment, again and again, until all have it."""
     house = OnKafka(own_kafka)
     await house.bus.start()
-    await house.bus.ensure_topics([TopicSpec(t.name, PARTITIONS, t.configs) for t in TOPICS])
+    await house.bus.ensure_topics(topic_specs(PARTITIONS))
     at_once = restarts_at_once(house.driver)
     for name in APPLICATIONS:
         house.knowledge.policies[name] = made = policy(name)

@@ -23,7 +23,9 @@ from tests.unit.knowledge.builders import plan
 from tests.unit.planner.build import policy
 from weir_contracts import DeadLetter, Outcome, Plan
 from weir_contracts.topics import (
+    ACTIONS,
     ANALYSES,
+    CHANGES,
     DEAD_LETTERS,
     OBSERVATIONS,
     OUTCOMES,
@@ -41,7 +43,9 @@ DATABASE = 10
 PARTITIONS = 2
 SERVICES = ("knowledge", "monitor", "planner", "executor", "analyzer")
 READERS: dict[str, set[str]] = {
+    CHANGES.name: {"knowledge"},
     POLICIES.name: {"monitor", "knowledge"},
+    ACTIONS.name: {"knowledge"},
     OBSERVATIONS.name: {"analyzer", "planner", "knowledge"},
     ANALYSES.name: {"planner", "knowledge"},
     PLANS.name: {"executor", "knowledge"},
@@ -50,7 +54,7 @@ READERS: dict[str, set[str]] = {
 }
 """Services that have a group for the records of a topic, and so send the dead letters. (The planner reads plans only when
 it takes partitions over.)"""
-WITHOUT_VALUE: dict[str, set[str]] = {OBSERVATIONS.name: READERS[OBSERVATIONS.name]}
+WITHOUT_VALUE: dict[str, set[str]] = {topic: READERS[topic] for topic in (OBSERVATIONS.name, CHANGES.name)}
 """Who puts a record without a value aside: in a compacted topic it is a tombstone, and says that there is nothing any
 more."""
 THROWN_AT_DEAD_LETTERS = "fuzz/no-letter"
@@ -79,7 +83,9 @@ HEADERS: list[list[tuple[str, bytes | None]]] = [
     [("traceparent", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"), ("content-type", None), ("x" * 5000, b"y")],
 ]
 EXAMPLES = {
+    CHANGES.name: "change",
     POLICIES.name: "policy",
+    ACTIONS.name: "action-state",
     OBSERVATIONS.name: "observation",
     ANALYSES.name: "analysis",
     PLANS.name: "plan",
@@ -234,7 +240,7 @@ async def eventually(condition: Callable[[], Any], seconds: float) -> bool:
 
 
 async def test_bad_records_become_dead_letters_and_the_loop_goes_on(loop: Loop) -> None:
-    """Some 270 of them, 24 of newer versions: each service that should have read one sends its dead letter or, beyond its
+    """Some 360 of them, 32 of newer versions: each service that should have read one sends its dead letter or, beyond its
     limit a minute, counts it, and none twice; all five stay up and ready; what comes behind is observed, analysed, planned
     and answered as before."""
     assert set(READERS) == {topic.name for topic in TOPICS} - {DEAD_LETTERS.name}

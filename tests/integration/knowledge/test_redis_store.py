@@ -3,7 +3,8 @@ full."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,11 +16,11 @@ from pydantic import SecretStr
 from testbed.process import free_port
 from testbed.service import RedisServer
 from tests.unit.knowledge.builders import APP, action, analysis, documents, observation, outcome, plan
-from tests.unit.knowledge.store_suite import SMALL, Fill, StoreSuite, noise
-from weir_knowledge.adapters.layout import EVENTS, changes, history_keys
-from weir_knowledge.adapters.redis import STATE, RedisStore
-from weir_knowledge.core import End, HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
-from weir_knowledge.store import StoreFull, StoreUnavailable, VersionConflict
+from tests.unit.knowledge.store_suite import PARTITIONS, POLICY, SMALL, Fill, StoreSuite, batch, noise, save, write
+from weir_knowledge.adapters.redis import DOCUMENT, EVENTS, RedisStore, history_keys
+from weir_knowledge.core import End, HistoryEntry, HistoryLimits, State, history_entries, remember
+from weir_knowledge.store import NotContinued, StoreFull, StoreUnavailable
+from weir_knowledge.view import View, state_change
 
 DATABASE = 7
 """Of these tests alone."""
@@ -42,14 +43,6 @@ def url(redis_server: RedisServer) -> SecretStr:
 @pytest.fixture
 async def store(url: SecretStr) -> AsyncIterator[RedisStore]:
     made = RedisStore(url)
-    await made.mark_complete()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def empty_store(url: SecretStr) -> AsyncIterator[RedisStore]:
-    made = RedisStore(url)
     yield made
     await made.close()
 
@@ -59,6 +52,14 @@ async def small_store(url: SecretStr) -> AsyncIterator[RedisStore]:
     made = RedisStore(url, **SMALL)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def empty(admin: Any) -> Callable[[], Awaitable[None]]:
+    async def emptied() -> None:
+        admin.flushdb()
+
+    return emptied
 
 
 @pytest.fixture
@@ -81,51 +82,12 @@ class TestRedisStore(StoreSuite):
     """The suite."""
 
 
-async def test_replicas_see_what_the_other_has_written(url: SecretStr) -> None:
-    """A replica uses its cache of an application only while no other replica wrote it; an emptied server invalidates
-    it."""
-    one, other, forgetful = RedisStore(url), RedisStore(url), RedisStore(url, state_cache_bytes=0)
-    current_state = State(application=APP)
-    for cycle in range(1, 12):
-        for store, event in ((one, observation(cycle)), (other, analysis(cycle)), (forgetful, plan(cycle))):
-            assert (await store.state(APP) or State(application=APP)) == current_state
-            current_state = remember(current_state, event, HistoryLimits(cycles_count=3))
-            await store.save([current_state], [])
-    with redis.Redis(port=redis_port(url), db=DATABASE) as client:
-        client.flushdb()
-    assert [await store.state(APP) for store in (one, other, forgetful)] == [None] * 3
-    for store in (one, other, forgetful):
-        await store.close()
-
-
-async def test_nothing_is_written_on_what_is_gone(url: SecretStr) -> None:
-    """Redis is emptied, or another replica writes, between reading and writing: the change of the earlier state is
-    refused, and computed again from the present one."""
-    store, other = RedisStore(url), RedisStore(url)
-    first = remember(remember(State(application=APP), observation(1), HistoryLimits()), plan(1), HistoryLimits())
-    await store.save([first], [], newest={APP: documents(observation(1), plan(1))})
-    with redis.Redis(port=redis_port(url), db=DATABASE) as client:
-        client.flushdb()
-    then = remember(first, observation(2), HistoryLimits())
-    with pytest.raises(StoreUnavailable, match=f"{APP} was changed by another replica"):
-        await store.save([then], [], newest={APP: documents(observation(2))})
-    assert [await store.state(APP), await other.newest(APP)] == [None, None]
-    await store.save([then], [])
-    assert await other.state(APP) == then
-    later = remember(then, plan(2), HistoryLimits())
-    await other.save([later], [])
-    with pytest.raises(StoreUnavailable):
-        await store.save([remember(then, observation(3), HistoryLimits())], [])
-    assert await store.state(APP) == later
-    for opened in (store, other):
-        await opened.close()
-
-
 async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
     """HTTP requests share the event loop: they are served between two states that are read."""
-    store, cycles = RedisStore(url, state_cache_bytes=0), 0
-    current_state = {f"shop/app-{i}": State(application=f"shop/app-{i}") for i in range(120)}
-    await store.save(list(current_state.values()), [])
+    store, cycles = RedisStore(url), 0
+    states = {f"shop/app-{i}": State(application=f"shop/app-{i}") for i in range(120)}
+    for state in states.values():
+        await save(store, None, state)
 
     async def beat() -> None:
         nonlocal cycles
@@ -134,35 +96,41 @@ async def test_reading_many_leaves_room_for_others(url: SecretStr) -> None:
             await asyncio.sleep(0)
 
     beating = asyncio.create_task(beat())
-    assert await store.states(current_state) == current_state
+    found = await View(store, PARTITIONS).states(states)
     beating.cancel()
-    assert cycles > len(current_state)
+    assert {name: stored and stored.state for name, stored in found.items()} == states
+    assert cycles > len(states)
     await store.close()
 
 
-async def test_each_version_has_one_writer(url: SecretStr) -> None:
-    """20 executors, each with own connections, all replacing the action as fast as they can: no version is written
-    twice."""
+async def test_each_position_is_continued_once(url: SecretStr) -> None:
+    """20 replicas, each with own connections, all going on as fast as they can: no position is applied twice, and each
+    document is that of its position."""
     stores = [RedisStore(url) for _ in range(20)]
-    await stores[0].put_action(action(plan(1), version=1), 0)
+    await stores[0].apply(batch(None, 0, changed={POLICY: {"at": "0"}}))
     written: list[int] = []
 
-    async def write(store: RedisStore) -> None:
+    async def go_on(store: RedisStore) -> None:
         for _ in range(5):
-            found = await store.action(APP)
-            assert found is not None
-            try:
-                await store.put_action(found.model_copy(update={"version": found.version + 1}), found.version)
-                written.append(found.version + 1)
-            except VersionConflict as conflict:
-                assert conflict.current is not None
+            present = (await store.applied([0]))[0]
+            assert present is not None
+            (offset,) = present.offsets.values()
+            with suppress(NotContinued):
+                await store.apply(batch(offset, offset + 1, changed={POLICY: {"at": str(offset + 1)}}))
+                written.append(offset + 1)
 
-    await asyncio.gather(*(write(store) for store in stores))
-    last = await stores[0].action(APP)
-    assert last is not None
-    assert sorted(written) == list(range(2, last.version + 1))
+    await asyncio.gather(*(go_on(store) for store in stores))
+    assert sorted(written) == list(range(1, len(written) + 1))
+    assert await stores[0].get([POLICY]) == {POLICY: {"at": str(len(written))}}
     for store in stores:
         await store.close()
+
+
+async def test_more_callers_than_connections_wait(url: SecretStr) -> None:
+    """300 at once, with ten connections: each gets its answer."""
+    store = RedisStore(url, connections=10)
+    assert await asyncio.gather(*(store.applied([0]) for _ in range(300))) == [{0: None}] * 300
+    await store.close()
 
 
 async def test_a_server_that_is_away_is_unavailable() -> None:
@@ -170,12 +138,11 @@ async def test_a_server_that_is_away_is_unavailable() -> None:
     store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{free_port()}/0"), timeout_seconds=1.0)
     for call in (
         store.ping(),
-        store.policies(),
-        store.action(APP),
-        store.is_complete(),
-        store.put_action(action(plan(1)), 0),
-        store.save([], [("plan", APP, "{}")]),
-        store.forget(APP),
+        store.applied([0]),
+        store.get([POLICY]),
+        store.all("policy"),
+        store.apply(batch(None, 1)),
+        store.history(APP),
         store.events("0"),
     ):
         with pytest.raises(StoreUnavailable) as error:
@@ -197,11 +164,11 @@ async def test_a_server_with_a_password_names_the_setting(tmp_path: Path) -> Non
         ):
             store = RedisStore(SecretStr(f"redis://{user}127.0.0.1:{server.port}/0"))
             with pytest.raises(StoreUnavailable, match=f"{reason}.*WEIR_KNOWLEDGE_REDIS_URL") as error:
-                await store.mark_complete()
+                await write(store, changed={POLICY: {"text": "{}"}})
             assert not {"geheim", "falsch", "lesen"} & set(re.findall("[a-z]+", str(error.value)))
             await store.close()
         store = RedisStore(SecretStr(f"redis://:geheim@127.0.0.1:{server.port}/0"))
-        await store.mark_complete()
+        await write(store, changed={POLICY: {"text": "{}"}})
         await store.close()
 
 
@@ -211,13 +178,13 @@ async def test_the_feed_stays_within_its_memory(url: SecretStr, admin: Any) -> N
     full."""
     large = RedisStore(url, events_bytes=50_000_000)
     for begin in range(0, 3000, 500):
-        await large.save([], [("plan", APP, noise(2000, begin + i)) for i in range(500)])
+        await write(large, events=[("plan", APP, noise(2000, begin + i)) for i in range(500)])
     assert admin.memory_usage(EVENTS, samples=0) > 3_000_000
     stores = [RedisStore(url, events_bytes=1_000_000) for _ in range(2)]
     used = []
     for i in range(600):
         size = (300, 3000, 12_000)[i // 200]
-        await stores[i % 2].save([], [("plan", APP, noise(size, i + n)) for n in range(5)])
+        await write(stores[i % 2], events=[("plan", APP, noise(size, i + n)) for n in range(5)])
         used.append(admin.memory_usage(EVENTS, samples=0))
     assert max(used[1:]) < 1_000_000
     assert min(used) > 600_000
@@ -231,15 +198,15 @@ async def test_a_server_that_was_filled_by_its_feed_has_room_again(url: SecretSt
     """As one of an earlier version, or of another setting: the oldest events go, and what was refused is written."""
     old = RedisStore(url, events_bytes=50_000_000)
     for begin in range(0, 3000, 500):
-        await old.save([], [("plan", APP, noise(2000, begin + i)) for i in range(500)])
+        await write(old, events=[("plan", APP, noise(2000, begin + i)) for i in range(500)])
     admin.config_set("maxmemory", admin.info("memory")["used_memory"])
     with pytest.raises(StoreFull):  # not at once: Redis still frees what clients of other tests left
         for i in range(100):
-            await old.save([], [("plan", APP, noise(100_000, i))])
+            await write(old, events=[("plan", APP, noise(100_000, i))])
     store = RedisStore(url, events_bytes=1_000_000)
-    await store.save([State(application=APP)], [("plan", APP, "{}")])
+    await write(store, events=[("plan", APP, "{}")], changed={POLICY: {"text": "{}"}})
     await store.check_room()
-    assert (await store.state(APP)) is not None
+    assert await store.get([POLICY]) == {POLICY: {"text": "{}"}}
     for opened in (old, store):
         await opened.close()
 
@@ -257,12 +224,12 @@ async def test_a_full_server_reports_its_memory(url: SecretStr, admin: Any) -> N
     )
     with pytest.raises(StoreFull, match=sentence):
         for i in range(100):
-            await store.save([], [("plan", APP, noise(100_000, i))])
+            await write(store, events=[("plan", APP, noise(100_000, i))])
     admin.config_set("maxmemory", round(1.02 * admin.info("memory")["used_memory"]))
     for _ in range(2):
         with pytest.raises(StoreFull, match=sentence):
             await store.check_room()
-    await store.save([], [("plan", APP, "{}")])
+    await write(store, events=[("plan", APP, "{}")])
     await store.check_room()
     await store.close()
 
@@ -287,32 +254,18 @@ async def test_a_user_that_may_not_ask_for_memory_is_enough(url: SecretStr, admi
     )
     store = RedisStore(SecretStr(url.get_secret_value().replace("//", "//weir:weir@")), events_kept=200, events_bytes=1)
     for begin in range(0, 2000, 100):
-        await store.save([], [("plan", APP, str(begin + i)) for i in range(100)])
+        await write(store, events=[("plan", APP, str(begin + i)) for i in range(100)])
     assert 200 <= len(await store.events("0", count=5000)) <= 400
     await store.check_room()
     admin.config_set("maxmemory", 1)
     with pytest.raises(StoreFull, match="all memory that it may"):
-        await store.save([], [("plan", APP, "{}")])
+        await write(store, events=[("plan", APP, "{}")])
     with pytest.raises(StoreFull):
         await store.check_room()
     admin.config_set("maxmemory", 0)
     await store.check_room()
     await store.close()
     admin.acl_deluser("weir")
-
-
-async def test_a_replica_that_remembers_nothing_removes_what_is_gone(url: SecretStr, admin: Any) -> None:
-    """Cycles that are no longer kept go also where it does not know which lie there; the newest messages stay."""
-    store, current_state = RedisStore(url, state_cache_bytes=0), State(application=APP)
-    for cycle in range(1, 6):
-        for event in (observation(cycle), plan(cycle, 4)):
-            current_state = remember(current_state, event, HistoryLimits(cycles_count=3))
-        await store.save([current_state], [], newest={APP: documents(plan(cycle, 4))})
-        assert {name for name in admin.hkeys(STATE + APP) if name.startswith(b"cycles/")} == {
-            f"cycles/{each.correlation_id}".encode() for each in current_state.cycles
-        }
-    assert await store.newest(APP) == Newest(application=APP, plan=plan(5, 4))
-    await store.close()
 
 
 async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
@@ -322,7 +275,7 @@ async def test_ends_go_with_their_lines(url: SecretStr, admin: Any) -> None:
         decided = plan(cycle, 4)
         state = remember(state, decided, HistoryLimits())
         end = End(plan_id=decided.id, phase="verified")
-        await store.save([state], [], [*history_entries(decided, state), (APP, end)])
+        await write(store, entries=[*history_entries(decided, state), (APP, end)])
         assert admin.hlen(history_keys(APP)[1]) <= 41
     assert [line.outcome for line in await store.history(APP)] == ["verified"] * 20
     await store.close()
@@ -345,11 +298,15 @@ async def test_an_application_takes_the_memory_in_the_documentation(url: SecretS
             current_state = remember(current_state, event, HistoryLimits())
             entries += history_entries(event, current_state)
     newest = documents(observation(501), analysis(501), decided, outcome(decided, "verified", action=action(decided)))
-    await store.save([current_state], [], entries, {APP: newest})
+    await save(store, None, current_state, newest)
+    await write(store, entries=entries)
     assert (len(await store.history(APP)), len(current_state.cycles)) == (500, 60)
     await store.close()
     (kilobytes,) = re.findall(r"about (\d+) kB of an application of ten operators", SIZES.read_text())
-    used = sum(admin.memory_usage(key, samples=0) for key in (STATE + APP, *history_keys(APP)))
-    plain = [*changes(None, current_state, newest).fields.values(), *(entry.model_dump_json() for _, entry in entries)]
+    used = sum(admin.memory_usage(key, samples=0) for key in (f"{DOCUMENT}state:{APP}", *history_keys(APP)))
+    plain = [
+        *state_change(None, current_state, newest).fields.values(),
+        *(entry.model_dump_json() for _, entry in entries),
+    ]
     assert used < int(kilobytes) * 1000
     assert used < 0.7 * sum(len(text) for text in plain)

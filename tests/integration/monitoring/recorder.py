@@ -16,8 +16,7 @@ from tests.loop.world import policy
 from weir_analyzer import service as _analyzer  # noqa: F401 - declares its metrics
 from weir_contracts import Analysis, DeadLetter, Observation, Outcome
 from weir_contracts.topics import DEAD_LETTERS
-from weir_knowledge.gauges import ApplicationGauges
-from weir_knowledge.service import count_dead_letter
+from weir_knowledge.gauges import ApplicationGauges, count_dead_letter
 from weir_monitor import service as _monitor  # noqa: F401 - the same
 from weir_planner import remote as _remote  # noqa: F401 - the same
 from weir_planner.telemetry import no_reply

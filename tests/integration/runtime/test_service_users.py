@@ -29,7 +29,7 @@ from tests.unit.planner.build import policy
 from weir_contracts import DeadLetter, DeploymentRef, Outcome, Plan, ScalingPolicy, parse_policy
 from weir_contracts.base import VERSION
 from weir_contracts.topics import DEAD_LETTERS, OUTCOMES, PLANS, POLICIES, Topic
-from weir_runtime.bus import Bus, Denied, RecordVersion, SignedBus
+from weir_runtime.bus import VERSION_HEADER, Bus, Denied, SignedBus
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import decode, encode
 
@@ -215,10 +215,9 @@ class Forger:
         metadata = self.in_force.metadata.model_copy(update={"version": version})
         wide = policy(SIGNED_APPLICATION, version=version, bounds={"min": FORGED_SUBTASKS, "max": 200}).spec
         spec = self.in_force.spec.model_copy(update={"bounds": wide.bounds})
-        headers = RecordVersion(version, 99).headers()
         forged = self.in_force.model_copy(update={"metadata": metadata, "spec": spec})
-        await self.send(self.bus, POLICIES, forged, **headers)
-        await self.bus.publish(POLICIES.name, SIGNED_APPLICATION, None, RecordVersion(version + 1, 99).headers())
+        await self.send(self.bus, POLICIES, forged, **{VERSION_HEADER: str(version)})
+        await self.bus.publish(POLICIES.name, SIGNED_APPLICATION, None, {VERSION_HEADER: str(version + 1)})
 
     async def outcome(self) -> None:
         """A rollback to 120 subtasks that is to be requested, in an epoch that no executor reaches."""

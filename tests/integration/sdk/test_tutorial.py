@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from testbed.process import free_port
 from tests.tutorial import ROOT, TUTORIAL, Reader, shell
+from tests.unit.knowledge.direct_log import changes_of
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import NOON
 from tests.unit.planner.plugin import LOOPBACK
@@ -27,7 +28,7 @@ from tests.unit.planner.test_service import InProcess
 from weir_contracts import Plan, PlannerRegistration, PlanReply, PlanRequest, parse_policy
 from weir_contracts.topics import PLANS
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
+from weir_knowledge.policy_changes import PlannerCatalogue
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
 from weir_planner.calls import Planners
@@ -66,7 +67,7 @@ def knowledge_service(planner_url: str) -> FastAPI:
     """Policies in memory, whose planners the planner service judges."""
     app = application("Weir knowledge", "Policies.")
     catalogue = PlannerCatalogue(planner_url, timeout_seconds=30.0)
-    app.include_router(policies_router(PolicyChanges(MemoryStore(), SystemClock(), catalogue, lambda: None)))
+    app.include_router(policies_router(changes_of(MemoryStore(), SystemClock(), catalogue)))
     return app
 
 

@@ -15,11 +15,11 @@ import yaml
 
 from tests.unit.cli.test_command import Done, weir
 from tests.unit.knowledge.builders import NOON, document
+from tests.unit.knowledge.direct_log import changes_of
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_cli.client import Client
 from weir_knowledge.__main__ import api
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_runtime.access import Problem
 from weir_runtime.clock import FakeClock
 
@@ -32,8 +32,8 @@ class Knowledge:
     def __init__(self) -> None:
         self.store, self.clock = MemoryStore(), FakeClock(NOON)
         self.app = api()
-        changes = PolicyChanges(self.store, self.clock, PlannerCatalogue(None), lambda: None)
-        self.app.include_router(policies_router(changes))
+        self.changes = changes_of(self.store, self.clock)
+        self.app.include_router(policies_router(self.changes))
         self.observations: Iterator[Any] = iter(())
         self.refuse: Callable[[httpx.Request], bool] = lambda _: False
         self.requests: list[str] = []
@@ -61,7 +61,7 @@ class Knowledge:
 
     def stored(self) -> dict[str, Any]:
         """Return the policies in force, by application."""
-        return {each.application: each for each in asyncio.run(self.store.policies())}
+        return {each.application: each for each in asyncio.run(self.changes.view.policies())}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from weir_contracts.base import VERSION
 from weir_contracts.topics import TOPICS
+from weir_knowledge.decider import NAME as DECIDER
 from weir_runtime.lease import LEASES
 
 ROOT = Path(__file__).parents[3]
@@ -45,9 +46,10 @@ def _rights(arguments: list[str]) -> Iterator[Right]:
     given = {name: [value for option, value in pairs if option == name] for name, _ in pairs}
     (principal,) = given.pop("--allow-principal")
     prefixed = given.pop("--resource-pattern-type", []) == ["prefixed"]
-    operations, topics, groups = (given.pop(name, []) for name in ("--operation", "--topic", "--group"))
+    operations = given.pop("--operation", [])
+    resources = {kind: given.pop(f"--{kind}", []) for kind in ("topic", "group", "transactional-id")}
     assert not given, given
-    for kind, names in (("topic", topics), ("group", groups)):
+    for kind, names in resources.items():
         for name in names:
             yield from (Right(principal.removeprefix("User:"), kind, name, prefixed, each) for each in operations)
 
@@ -82,6 +84,16 @@ def test_rights_by_prefix_neither_read_nor_write_topics(tmp_path: Path) -> None:
     assert {r.name for r in rights if r.kind == "topic" and not r.prefixed} == NAMES
     owners = {
         name: {r.user for r in rights if (r.name, r.operation) == (f"weir.{name}.{VERSION}", "Write")}
-        for name in ("policies", "plans", "outcomes")
+        for name in ("changes", "policies", "actions", "plans", "outcomes")
     }
-    assert owners == {"policies": {"weir-knowledge"}, "plans": {"weir-planner"}, "outcomes": {"weir-executor"}}
+    decided = {name: {"weir-knowledge"} for name in ("changes", "policies", "actions")}
+    assert owners == {**decided, "plans": {"weir-planner"}, "outcomes": {"weir-executor"}}
+
+
+def test_only_knowledge_writes_as_the_decider(tmp_path: Path) -> None:
+    """Its transactional id and its group are those of the code."""
+    assert {(r.user, r.name, r.operation) for r in granted(tmp_path) if r.kind == "transactional-id"} == {
+        ("weir-knowledge", DECIDER, "Describe"),
+        ("weir-knowledge", DECIDER, "Write"),
+    }
+    assert DECIDER.startswith("weir-knowledge")

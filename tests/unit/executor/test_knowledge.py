@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.unit.executor.builders import NOON, OTHER_ATTEMPT, RULES, action, after, policy
+from tests.unit.knowledge.direct_log import add_routes, changes_of, show, show_messages
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import ScalingPolicy
 from weir_engines.driver import Rejected, Unanswered
@@ -17,10 +18,6 @@ from weir_executor.core.observed import Conflict, Recorded, Step
 from weir_executor.core.table import Event
 from weir_executor.knowledge import TOKEN_SETTING, HttpKnowledge, Knowledge, MemoryKnowledge, NotUsable
 from weir_executor.settings import Settings
-from weir_knowledge.applications_api import applications_router
-from weir_knowledge.core import State
-from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
 from weir_runtime.http import application
@@ -50,9 +47,8 @@ async def http() -> AsyncIterator[Rig]:
     """The knowledge service's own routes over its in-memory store."""
     store, clock = MemoryStore(), FakeClock(NOON)
     app = application("knowledge", "for a test")
-    app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
-    app.include_router(applications_router(store, clock))
-    await store.put_policy(policy(), None)
+    add_routes(app, changes_of(store, clock))
+    await show(store, policy())
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://knowledge")
     yield Rig(HttpKnowledge(client), policy())
     await client.aclose()
@@ -119,9 +115,9 @@ async def test_the_newest_outcome_is_read(memory: Rig) -> None:
     assert isinstance(twin, MemoryKnowledge)
     twin.outcomes[APP] = outcome
     store = MemoryStore()
-    await store.save([State(application=APP)], [], [], {APP: {"outcome": outcome.model_dump_json()}})
     routes = application("knowledge", "for a test")
-    routes.include_router(applications_router(store, FakeClock(NOON)))
+    add_routes(routes, changes_of(store, FakeClock(NOON)))
+    await show_messages(store, outcome)
     client = httpx.AsyncClient(transport=httpx.ASGITransport(routes), base_url="http://knowledge")
     for knowledge in (twin, HttpKnowledge(client)):
         assert await knowledge.outcome(APP) == outcome
@@ -205,8 +201,7 @@ class Guarded:
             Tokens({SECRET: Caller("executor", frozenset({"executor"})), READER: Caller("ada", frozenset({"read"}))}),
         )
         store, clock = MemoryStore(), FakeClock(NOON)
-        app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
-        app.include_router(applications_router(store, clock))
+        add_routes(app, changes_of(store, clock))
         self.app = app
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app),

@@ -4,17 +4,13 @@ import asyncio
 
 from fastapi import FastAPI
 
-from tests.unit.knowledge.builders import APP, NOON, action, at, documents, observation, outcome, plan, policy
+from tests.unit.knowledge.builders import APP, NOON, action, at, observation, outcome, plan, policy
+from tests.unit.knowledge.direct_log import PARTITIONS, add_routes, changes_of, show, show_messages
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import analysis as known_well
 from tests.unit.planner.shelf import FixedRegistrations, RequestsHere
 from weir_contracts import PlannerRegistration, PlanReply, PlanRequest, example
 from weir_knowledge.__main__ import api
-from weir_knowledge.applications_api import applications_router
-from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
-from weir_knowledge.events_api import events_router
-from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_planner.adapters.http import PlannerClient
 from weir_planner.api import planner_router
@@ -43,17 +39,13 @@ class Library(MemoryStore):
     async def fill(self) -> None:
         """Store one cycle of the loop."""
         wanted = plan(1, 4)
-        state, history = State(application=APP), list[tuple[str, HistoryEntry]]()
         # With a graph, so that what-if has an answer.
         cycle = (observation(1), known_well(at=at(1)), wanted, outcome(wanted, "applying"))
-        for event in cycle:
-            state = remember(state, event, HistoryLimits())
-            history += history_entries(event, state)
-        await self.restore_policy(policy())
+        await show(self, policy())
         if not await self.history(APP):
-            await self.save([state], [], history, {APP: documents(*cycle)})
-        if await self.action(APP) is None:
-            await self.put_action(action(wanted), 0)
+            await show_messages(self, *cycle)
+        if ("action", APP) not in self.documents:
+            await self.set_action(APP, action(wanted), 1, PARTITIONS)
 
 
 async def inside(_host: str, _port: int) -> list[str]:
@@ -71,11 +63,10 @@ class Desk(RequestsHere):
 
 def knowledge() -> FastAPI:
     app, store, clock = api(), Library(), FakeClock(NOON)
+    changes = changes_of(store, clock)
     asyncio.run(store.fill())
     app.include_router(health_router(Health(clock)))
-    app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
-    app.include_router(applications_router(store, clock))
-    app.include_router(events_router(store))
+    add_routes(app, changes)
     return app
 
 

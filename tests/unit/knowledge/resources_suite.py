@@ -10,12 +10,12 @@ import pytest
 
 from tests.mount import Mount
 from tests.unit.knowledge.builders import NOON, document
+from tests.unit.knowledge.direct_log import DirectLog, changes_of, complete, show
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.resource import RELEASE
 from weir_knowledge.applications_api import summary_by_name
-from weir_knowledge.policy_changes import PolicyChanges
 from weir_knowledge.resource_policies import (
     COMPARE_SECONDS,
     STATUS_SECONDS,
@@ -49,29 +49,29 @@ class House:
 
     def __init__(self, world: World) -> None:
         self.world, self.clock, self.store, self.catalogue = world, FakeClock(NOON), MemoryStore(), Catalogue()
-        self.changes = PolicyChanges(
+        self.changes = changes_of(
             self.store,
             self.clock,
             self.catalogue,
-            lambda: None,
             resource_namespaces=[world.namespace],
             resource_exists=lambda application: resource_exists(self.world.resources, application),
         )
-        self.publishes = True
+        assert isinstance(self.changes.log, DirectLog)
+        self.log, self.decides = self.changes.log, True
         self.app = f"{world.namespace}/orders"
         self.policies = self.new_process()
 
     def new_process(self) -> ResourcePolicies:
         """Return what a process has that was just started."""
-        summary = partial(summary_by_name, self.store, self.clock)
-        return ResourcePolicies(self.world.resources, self.changes, lambda: self.publishes, summary)
+        summary = partial(summary_by_name, self.changes.view, self.clock)
+        return ResourcePolicies(self.world.resources, self.changes, lambda: self.decides, summary)
 
     async def restart_on_an_emptied_store(self) -> None:
         """Start a process whose store has what the log of policies has, and nothing else."""
-        log, self.store = await self.store.outbox(), MemoryStore()
-        for entry in log:
-            await self.store.restore_policy(ScalingPolicy.model_validate_json(entry.value or ""))
-        self.changes.store = self.store
+        policies = await self.changes.view.policies()
+        self.store.empty()
+        complete(self.store)
+        await show(self.store, *policies)
         self.policies = self.new_process()
 
     def document(self, name: str = "orders", **spec: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class House:
                     self.clock.advance(STATUS_SECONDS)
                     await self.policies.check()
                     status = (await self.world.get(name)).get("status", {})
-                    if holds(status, await self.store.policy(f"{self.world.namespace}/{name}")):
+                    if holds(status, await self.changes.view.policy(f"{self.world.namespace}/{name}")):
                         return status
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -125,10 +125,10 @@ class ResourcesSuite:
 
         await house.world.delete("orders")
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while await house.store.policy(house.app) is not None:
+            while await house.changes.view.policy(house.app) is not None:
                 await house.policies.check()
                 await asyncio.sleep(0.05)
-        assert await house.store.deletion(house.app) is not None
+        assert [each.kind for each in house.log.accepted] == ["put", "put", "delete"]
 
     async def test_what_no_schema_refuses_is_in_the_status(self, house: House) -> None:
         """A time zone that does not exist: the sentence of the REST API, and the generation that stays in force."""
@@ -186,7 +186,7 @@ class ResourcesSuite:
         house.changes.resource_namespaces = settings.namespaces
         await house.world.apply(house.document(mode="act"))
         await house.policies.check()
-        assert await house.store.policy(house.app) is None
+        assert await house.changes.view.policy(house.app) is None
         lists.replace({"policies": f"# of a team\n{house.world.namespace}\n"})
         assert [files.renew() for files in settings.followed_files] == [True]
         await house.until(lambda status, _: accepted(status) == "True")
@@ -213,7 +213,7 @@ class ResourcesSuite:
         await house.until(lambda status, _: accepted(status) == "True")
         policy = await house.changes.existing(house.app)
         assert (policy.metadata.owner, policy.spec.bounds.max) == ("resource", 9)
-        assert await house.store.deletion(house.app) is None
+        assert [each.kind for each in house.log.accepted] == ["put", "put", "put"]
 
     async def test_two_resources_cannot_scale_one_job(self, house: House) -> None:
         """The second is refused until the first is deleted."""
@@ -239,7 +239,7 @@ class ResourcesSuite:
         house.policies = house.new_process()
         await house.until(lambda status, _: accepted(status) == "True", "kept")
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while await house.store.policy(house.app) is not None:
+            while await house.changes.view.policy(house.app) is not None:
                 await house.policies.check()
                 await asyncio.sleep(0.05)
         assert await house.changes.existing(f"{house.world.namespace}/kept") == kept

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,25 +10,27 @@ import pytest
 
 from tests.unit.knowledge.builders import (
     APP,
-    ATTEMPT,
     SPACE,
     action,
     analysis,
     at,
-    document,
     documents,
     observation,
     outcome,
     plan,
     policy,
 )
-from weir_contracts import ScalingPolicy
-from weir_knowledge.core import HistoryEntry, HistoryLimits, Newest, State, history_entries, remember
-from weir_knowledge.store import OutboxEntry, Store, StoreFull, StoreUnavailable, TargetTaken, VersionConflict
+from weir_contracts.topics import ACTIONS, PLANS, POLICIES
+from weir_knowledge.core import HistoryEntry, HistoryLimits, Kind, Newest, State, history_entries, remember
+from weir_knowledge.store import Batch, Incomplete, NotContinued, Position, Store, StoreFull
+from weir_knowledge.view import View, action_fields, policy_fields, state_change
+from weir_runtime.bus import partition_of
 
 OTHER = "shop/payments"
-TWIN = {"flink": {"url": "http://JM:8081/", "job": "a"}}
-"""The job a of http://jm:8081, written in another way."""
+PARTITIONS = 4
+POLICY, ACTION = ("policy", APP), ("action", APP)
+LONG = '{"a": "' + "long " * 100 + '"}'
+"""Longer than what is stored as it is."""
 SMALL_BYTES = 400_000
 SMALL_COUNT = 700
 SMALL_HISTORY = 7
@@ -48,273 +50,188 @@ def noise(length: int, seed: int) -> str:
     return f'"{random.Random(seed).randbytes(length // 2).hex()}"'
 
 
-def outline(entries: list[OutboxEntry]) -> list[tuple[str, bool]]:
-    """Return each entry's application and whether it is a deletion."""
-    return [(entry.application, entry.value is None) for entry in entries]
+def position(offset: int, version: int = 0) -> Position:
+    """A place in the log of policies."""
+    return Position({POLICIES.name: offset}, {POLICIES.name: version})
+
+
+def batch(before: int | None, after: int, partition: int = 0, **changes: Any) -> Batch:
+    """Go on from one offset of a partition to another."""
+    continues = {partition: None if before is None else position(before)}
+    return Batch(continues, {partition: position(after)}, **changes)
+
+
+async def write(store: Store, **changes: Any) -> None:
+    """Change the store, wherever it stands."""
+    await store.apply(Batch({}, {}, **changes))
+
+
+async def save(store: Store, before: State | None, after: State, newest: Mapping[Kind, str] | None = None) -> None:
+    """Write a state over the one that is stored."""
+    change, key = state_change(before, after, newest or {}), ("state", after.application)
+    await write(store, changed={key: change.fields}, removed={key: change.removed})
 
 
 class StoreSuite:
     """Subclass it with the fixtures `store`, empty; `small_store`, empty, whose feed keeps `SMALL_COUNT` events of
-    `SMALL_BYTES` together, and histories `SMALL_HISTORY` cycles for `SMALL_AGE_SECONDS`; and `fill`, which takes the
-    room for more from `store` or gives it back."""
+    `SMALL_BYTES` together, and histories `SMALL_HISTORY` cycles for `SMALL_AGE_SECONDS`; `empty`, which empties `store`;
+    and `fill`, which takes the room for more from `store` or gives it back."""
 
-    async def test_it_answers(self, store: Store) -> None:
-        """An empty store answers, and knows nothing: not zero of something, nothing."""
+    async def test_an_empty_one_knows_nothing(self, store: Store) -> None:
+        """It answers, and has no position: None, not offset 0, so that whoever reads begins at the log's beginning."""
         await store.ping()
-        assert await store.policy(APP) is None
-        assert await store.policies() == []
-        assert await store.state(APP) is None
-        assert await store.states([APP, OTHER]) == {APP: None, OTHER: None}
-        assert await store.newest(APP) is None
-        assert await store.action(APP) is None
-        assert await store.applications() == []
-        assert await store.outbox() == []
+        await store.check_room()
+        assert await store.applied([0, 1]) == {0: None, 1: None}
+        assert await store.applied([]) == {}
+        assert await store.get([POLICY, ACTION]) == {}
+        assert await store.get([POLICY], ["text"]) == {}
+        assert await store.get([]) == {}
+        assert (await store.all("policy"), await store.keys("policy")) == ({}, [])
+        assert await store.history(APP) == []
         assert await store.events("0") == []
         assert await store.newest_event() == "0-0"
 
-    async def test_a_policy_comes_back_as_it_was_written(self, store: Store) -> None:
-        """Fields that its user left out stay out."""
-        await store.put_policy(policy(), None)
-        found = await store.policy(APP)
-        assert found is not None
-        shown = found.to_document()
-        assert shown["spec"] == document()["spec"]
-        assert shown["metadata"].keys() == {"namespace", "name", "version", "updatedAt"}
-        assert [p.application for p in await store.policies()] == [APP]
+    async def test_documents_and_position_change_together(self, store: Store) -> None:
+        """Fields that a batch does not name stay; each kind and each key has its own document."""
+        await store.apply(batch(None, 3, changed={POLICY: {"text": LONG, "mode": "act"}, ACTION: {"text": "{}"}}))
+        await store.apply(batch(3, 4, changed={POLICY: {"mode": "paused"}, ("policy", OTHER): {"text": "{}"}}))
+        assert await store.get([POLICY]) == {POLICY: {"text": LONG, "mode": "paused"}}
+        wanted = [ACTION, POLICY, ("action", OTHER)]
+        assert await store.get(wanted, ["mode", "none"]) == {ACTION: {}, POLICY: {"mode": "paused"}}
+        assert await store.all("policy") == {APP: {"text": LONG, "mode": "paused"}, OTHER: {"text": "{}"}}
+        assert (await store.keys("policy"), await store.keys("action")) == ([APP, OTHER], [APP])
+        assert await store.applied([0, 1]) == {0: position(4), 1: None}
 
-    async def test_a_policy_is_written_by_a_reader_of_its_version(self, store: Store) -> None:
-        """Version 0 requires that none exists; the second writer gets the stored one, and publishes nothing."""
-        await store.put_policy(policy(version=1), 0)
-        with pytest.raises(VersionConflict) as again:
-            await store.put_policy(policy(version=1), 0)
-        assert again.value.current == await store.policy(APP)
-        await store.put_policy(policy(version=2), 1)
-        with pytest.raises(VersionConflict):
-            await store.put_policy(policy(version=2), 1)
-        with pytest.raises(VersionConflict) as none:
-            await store.put_policy(policy(OTHER, version=4), 3)
-        assert none.value.current is None
-        assert outline(await store.outbox()) == [(APP, False), (APP, False)]
+    async def test_a_position_comes_back_as_it_was_written(self, store: Store) -> None:
+        """Several topics, and versions of sixteen digits."""
+        given = Position({POLICIES.name: 7, PLANS.name: 2**40}, {POLICIES.name: 1_781_461_815_300_123, ACTIONS.name: 0})
+        await store.apply(Batch({3: None}, {3: given}))
+        assert await store.applied([3]) == {3: given}
+        await store.apply(Batch({3: given}, {3: position(8)}))
 
-    async def test_versions_are_numbers_and_not_texts(self, store: Store) -> None:
-        """9 is before 10, and 1,000,000 is itself, as is a number of sixteen digits."""
-        await store.put_policy(policy(version=9), None)
-        await store.published(await store.outbox())
-        await store.restore_policy(policy(version=10))
-        assert (await _version(store)) == 10
-        await store.put_policy(policy(version=1_000_000), 10)
-        await store.put_policy(policy(version=1_000_001), 1_000_000)
-        assert (await _version(store)) == 1_000_001
-        await store.put_policy(policy(version=2**52 + 3), 1_000_001)
-        await store.put_policy(policy(version=2**52 + 4), 2**52 + 3)
-        assert (await _version(store)) == 2**52 + 4
+    async def test_what_does_not_continue_changes_nothing(self, store: Store) -> None:
+        """The former owner of a partition woke up: its batch is refused as one, also where only one of its partitions
+        went on without it, and one with an older version of the same place."""
+        await store.apply(batch(None, 3, changed={POLICY: {"mode": "paused"}}))
+        late = batch(2, 5, changed={POLICY: {"mode": "act"}}, deleted=[ACTION], events=[("plan", APP, "{}")])
+        both = Batch({0: position(3), 1: position(1)}, {0: position(9), 1: position(9)}, deleted=[POLICY])
+        of_version = Batch({0: position(3, version=1)}, {0: position(9)}, deleted=[POLICY])
+        for refused, partition in ((late, 0), (both, 1), (of_version, 0)):
+            with pytest.raises(NotContinued, match=f"applied partition {partition} meanwhile") as error:
+                await store.apply(refused)
+            assert error.value.partition == partition
+        assert await store.get([POLICY]) == {POLICY: {"mode": "paused"}}
+        assert await store.applied([0, 1]) == {0: position(3), 1: None}
+        assert await store.events("0") == []
 
-    async def test_one_of_several_writers_wins(self, store: Store) -> None:
-        """20 that have read the same version: 1 is stored, 19 get the conflict."""
-        await store.put_policy(policy(version=1), 0)
+    async def test_of_several_owners_one_continues(self, store: Store) -> None:
+        """Twenty that have read the same position: one batch is applied."""
+        await store.apply(batch(None, 1))
         results = await asyncio.gather(
-            *(store.put_policy(policy(version=2), 1) for _ in range(20)), return_exceptions=True
+            *(store.apply(batch(1, 2, changed={POLICY: {"by": str(n)}})) for n in range(20)), return_exceptions=True
         )
-        assert [r for r in results if r is None] == [None]
-        assert sum(isinstance(r, VersionConflict) for r in results) == 19
-        assert len(await store.outbox()) == 2
+        assert [each for each in results if each is None] == [None]
+        assert sum(isinstance(each, NotContinued) for each in results) == 19
+        found = await store.get([POLICY])
+        assert results[int(found[POLICY]["by"])] is None
 
-    async def test_a_deletion_is_a_change_like_others(self, store: Store) -> None:
-        """It is refused without the newest version, published once, and deleting nothing publishes nothing."""
-        await store.put_policy(policy(version=1), 0)
-        with pytest.raises(VersionConflict):
-            await store.delete_policy(APP, 7)
-        assert await store.delete_policy(APP, 1)
-        assert await store.policy(APP) is None
-        assert not await store.delete_policy(APP, None)
-        assert outline(await store.outbox()) == [(APP, False), (APP, True)]
+    async def test_a_batch_replaces_a_document(self, store: Store) -> None:
+        """Deleted first, then written: a partition that is read again leaves nothing of before."""
+        other = ("policy", OTHER)
+        await store.apply(batch(None, 2, changed={POLICY: {"old": "1"}, other: {"old": "1", "text": "2"}}))
+        again = batch(2, 2, deleted=[POLICY, ACTION], changed={POLICY: {"new": "1"}}, removed={other: ["old", "none"]})
+        await store.apply(again)
+        assert await store.get([POLICY, other]) == {POLICY: {"new": "1"}, other: {"text": "2"}}
+        await store.apply(batch(2, 3, deleted=[POLICY]))
+        assert await store.all("policy") == {OTHER: {"text": "2"}}
 
-    async def test_a_target_has_one_policy(self, store: Store) -> None:
-        """The second is refused with the first's name; the first may be changed. A moved or deleted one
-        frees its target."""
-        one, other = {"application": {"flink": {"url": "http://jm:8081", "job": "a"}}}, {"application": TWIN}
-        await store.put_policy(policy(APP, **one), 0)
-        with pytest.raises(TargetTaken) as refused:
-            await store.put_policy(policy(OTHER, **other), 0)
-        assert refused.value.application == APP
-        assert await store.policy(OTHER) is None
-        await store.put_policy(policy(APP, version=2, **other), 1)
-        await store.put_policy(policy(APP, version=3, application={"flink": {"url": "http://jm:8081", "job": "b"}}), 2)
-        await store.put_policy(policy(OTHER, **one), 0)
-        with pytest.raises(TargetTaken):
-            await store.put_policy(policy(APP, version=4, **one), 3)
-        assert await store.delete_policy(OTHER, 1)
-        await store.put_policy(policy(APP, version=4, **one), 3)
-        texts = outline(await store.outbox())
-        assert texts == [(APP, False)] * 3 + [(OTHER, False), (OTHER, True), (APP, False)]
+    async def test_an_emptied_one_is_read_from_the_beginning(
+        self, store: Store, empty: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Under a running reader: its next batch is refused, and the one that begins at the beginning is applied."""
+        await store.apply(batch(None, 3, changed={POLICY: {"mode": "act"}}))
+        await empty()
+        with pytest.raises(NotContinued):
+            await store.apply(batch(3, 4))
+        assert await store.applied([0]) == {0: None}
+        await store.apply(batch(None, 4, changed={POLICY: {"mode": "act"}}))
+        assert await store.applied([0]) == {0: position(4)}
 
-    async def test_of_several_policies_for_one_target_one_is_stored(self, store: Store) -> None:
-        """Written at the same moment: 1 is stored and published, 11 get its name."""
-        names = [f"shop/orders-{i}" for i in range(12)]
-        results = await asyncio.gather(
-            *(store.put_policy(policy(name, application=TWIN), 0) for name in names), return_exceptions=True
-        )
-        (stored,) = [p.application for p in await store.policies()]
-        assert [name for name, result in zip(names, results, strict=True) if result is None] == [stored]
-        assert {r.application for r in results if isinstance(r, TargetTaken)} == {stored}
-        assert sum(isinstance(r, TargetTaken) for r in results) == 11
-        assert outline(await store.outbox()) == [(stored, False)]
+    async def test_what_is_not_complete_is_not_read(self, store: Store) -> None:
+        """A policy of a partition that was not read to its end: neither what is there nor that nothing is there."""
+        await store.apply(batch(None, 1, changed={POLICY: {"text": "{}"}}))
+        assert await store.get([POLICY], complete=[0]) == {POLICY: {"text": "{}"}}
+        for read in (
+            store.get([POLICY], complete=[1]),
+            store.get([("policy", OTHER)], ["text"], complete=[0, 1]),
+            store.all("policy", complete=[1, 0]),
+        ):
+            with pytest.raises(Incomplete, match="try again in some seconds"):
+                await read
+        await store.apply(batch(None, 0, partition=1))
+        assert await store.all("policy", complete=[1, 0]) == {APP: {"text": "{}"}}
 
-    async def test_two_policies_for_one_target_that_are_there_can_be_changed(self, store: Store) -> None:
-        """An earlier version took both: each can be paused and deleted, and none taken again."""
-        await store.restore_policy(policy(APP, application=TWIN))
-        await store.restore_policy(policy(OTHER, application=TWIN))
-        await store.put_policy(policy(OTHER, version=2, application=TWIN, mode="paused"), 1)
-        assert await store.delete_policy(OTHER, 2)
-        with pytest.raises(TargetTaken):
-            await store.put_policy(policy(OTHER, version=3, application=TWIN), 0)
-
-    async def test_the_outbox_keeps_its_order_until_each_is_published(self, store: Store) -> None:
-        """Oldest first; only what was acknowledged goes, and what came meanwhile stays behind it."""
-        await store.put_policy(policy(APP), None)
-        await store.put_policy(policy(OTHER), None)
-        await store.delete_policy(APP, None)
-        entries = await store.outbox()
-        assert outline(entries) == [(APP, False), (OTHER, False), (APP, True)]
-        assert outline(await store.outbox(count=1)) == [(APP, False)]
-        assert await store.outbox_size() == 3
-        await store.published(entries[:1])
-        await store.put_policy(policy(APP, version=3), None)
-        assert outline(await store.outbox()) == [(OTHER, False), (APP, True), (APP, False)]
-        await store.published([])
-        await store.published(await store.outbox())
-        assert await store.outbox() == []
-
-    async def test_restoring_keeps_what_is_newer_and_publishes_nothing(self, store: Store) -> None:
-        """The topic may be behind the store, never the other way round without a loss of data."""
-        await store.put_policy(policy(version=3), None)
-        await store.published(await store.outbox())
-        await store.restore_policy(policy(version=2))
-        await store.restore_policy(policy(version=3))
-        assert await _version(store) == 3
-        await store.restore_policy(policy(version=5))
-        assert await _version(store) == 5
-        await store.restore_policy(policy(OTHER, version=1))
-        assert await store.applications() == [APP, OTHER]
-        assert await store.outbox() == []
-
-    async def test_a_deletion_is_newer_than_its_policy(self, store: Store) -> None:
-        """It has an own version, also where the clock is behind; restoring what it deleted, or writing no newer policy,
-        is refused, and the next policy takes its place."""
-        await store.put_policy(policy(version=5), None)
-        await store.delete_policy(APP, 5, 4)
-        assert (await store.deletion(APP), await store.deletions()) == (6, {APP: 6})
-        await store.restore_policy(policy(version=5))
-        with pytest.raises(VersionConflict):
-            await store.put_policy(policy(version=6), 0)
-        assert await store.policy(APP) is None
-        await store.put_policy(policy(version=7), 0)
-        assert await store.deletion(APP) is None
-        await store.restore_policy(policy(version=5))
-        assert await _version(store) == 7
-        await store.delete_policy(APP, 7, 1_767_268_800_000)
-        assert await store.deletion(APP) == 1_767_268_800_000
-        entries = await store.outbox()
-        assert [entry.version for entry in entries] == [None, 6, None, 1_767_268_800_000]
-        assert entries[1].deleted is not None
-        assert ScalingPolicy.model_validate_json(entries[1].deleted) == policy(version=5)
-
-    async def test_a_deletion_is_restored_unless_the_policy_is_newer(self, store: Store) -> None:
-        """As it was published; nothing is published for it, and it is forgotten by its version."""
-        await store.put_policy(policy(version=5), None)
-        await store.put_policy(policy(OTHER, version=9), None)
-        await store.published(await store.outbox())
-        await store.restore_deletion(APP, 6)
-        await store.restore_deletion(OTHER, 8)
-        assert [p.application for p in await store.policies()] == [OTHER]
-        assert await store.deletions() == {APP: 6}
-        await store.restore_deletion(APP, 4)
-        assert await store.deletion(APP) == 6
-        assert await store.outbox() == []
-        await store.forget_deletions(6)
-        assert await store.deletion(APP) == 6
-        await store.forget_deletions(7)
-        assert await store.deletion(APP) is None
-
-    async def test_what_is_stored_is_published_again(self, store: Store) -> None:
-        """The policy, or its deletion, whose end was published before; nothing for an unknown policy."""
-        await store.put_policy(policy(version=5), None)
-        await store.put_policy(policy(OTHER, version=9), None)
-        await store.delete_policy(APP, None)
-        await store.published(await store.outbox())
-        for application in (APP, OTHER, "shop/unknown"):
-            await store.publish_again(application)
-        entries = await store.outbox()
-        assert outline(entries) == [(APP, True), (OTHER, False)]
-        assert (entries[0].version, entries[0].deleted) == (6, None)
-
-    async def test_what_is_left_of_an_application_is_found(self, store: Store) -> None:
-        """Without a policy, whatever it is: with the time of its newest message, or None."""
-        await store.put_policy(policy(OTHER), None)
-        for name in (APP, OTHER):
-            state = remember(
-                remember(State(application=name), observation(1, name), HistoryLimits()),
-                plan(2, 4, name),
-                HistoryLimits(),
+    async def test_policies_and_actions_come_back_as_they_were_written(self, store: Store) -> None:
+        """Fields that the policy's user left out stay out; both are known once their partition was read to its end."""
+        view, written, acted = View(store, PARTITIONS), policy(version=7), action(plan(1), version=3)
+        assert view.partition(APP) == partition_of(APP, PARTITIONS)
+        for read in (view.policy(APP), view.policies(), view.action(APP)):
+            with pytest.raises(Incomplete):
+                await read
+        assert not await view.shows(POLICIES.name, APP, 0)
+        positions = {each: position(1, version=7) for each in range(PARTITIONS)}
+        await store.apply(
+            Batch(
+                dict.fromkeys(range(PARTITIONS)),
+                positions,
+                changed={POLICY: policy_fields(written), ACTION: action_fields(acted, 8)},
             )
-            await store.save([state], [])
-        await store.put_action(action(plan(1, application="shop/acted")), 0)
-        await store.save([], [], [("shop/past", plan(1, 4).in_short(None, None))])
-        nameless = ("shop/acted", "shop/past")
-        assert await store.leftovers() == {APP: at(2)} | dict.fromkeys(nameless)
-        for name in (APP, *nameless):
-            await store.forget(name)
-        assert await store.leftovers() == {}
-
-    async def test_states_are_saved_and_forgotten(self, store: Store) -> None:
-        """With its state an application's action is forgotten; other applications keep theirs."""
-        states = [remember(State(application=name), observation(1, name), HistoryLimits()) for name in (APP, OTHER)]
-        await store.save(states, [], newest={APP: documents(observation(1))})
-        await store.put_action(action(plan(1)), 0)
-        assert await store.state(APP) == states[0]
-        await store.forget(APP)
-        assert await store.states([APP, OTHER]) == {APP: None, OTHER: states[1]}
-        assert await store.newest(APP) is None
-        assert await store.action(APP) is None
-        assert await store.applications() == [OTHER]
+        )
+        found = await view.policy(APP)
+        assert found is not None and found.to_document() == written.to_document()
+        assert [each.application for each in await view.policies()] == [APP]
+        assert (await view.action(APP), await view.action(OTHER), await view.policy(OTHER)) == (acted, None, None)
+        assert await view.shows(POLICIES.name, APP, 7)
+        assert not await view.shows(POLICIES.name, APP, 8)
+        assert not await view.shows(ACTIONS.name, APP, 1)
 
     async def test_a_state_comes_back_as_it_grew(self, store: Store) -> None:
         """Forty cycles, of which few are kept, with outcomes and late readings: after each message the entire state is
-        as computed."""
-        limits, current_state = HistoryLimits(cycles_count=5), State(application=APP)
+        as computed, whether the next is computed from it or from what was read."""
+        view, limits, state = View(store, PARTITIONS), HistoryLimits(cycles_count=5), State(application=APP)
         for cycle in range(1, 41):
             decided = plan(cycle, wanted=None if cycle % 3 else 1 + cycle % 5)
-            for event in (
-                observation(cycle),
-                analysis(cycle),
-                decided,
-                *([] if cycle % 3 else [outcome(decided, "verified")]),
-            ):
-                current_state = remember(current_state, event, limits)
-                await store.save([current_state], [])
-                found = await store.state(APP)
-                assert found == current_state
-                current_state = found
-        assert len(current_state.cycles) == 5
+            ended = [] if cycle % 3 else [outcome(decided, "verified")]
+            for event in (observation(cycle), analysis(cycle), decided, *ended):
+                after = remember(state, event, limits)
+                await save(store, state if state.times.newest else None, after)
+                found = await view.state(APP)
+                assert found == after
+                state = found if cycle % 2 else after
+        assert len(state.cycles) == 5
+        assert (await store.keys("state"), await view.applications()) == ([APP], [APP])
+        entries = [name for name in (await store.get([("state", APP)]))["state", APP] if name.startswith("cycles/")]
+        assert len(entries) == 5
 
     async def test_the_newest_of_each_kind_are_kept(self, store: Store) -> None:
         """Each is what was last given; an application without one knows its name, and after its end nothing of before
         comes back."""
-        current_state = State(application=APP)
-        await store.save([current_state], [])
-        assert await store.newest(APP) == Newest(application=APP)
-        assert await store.newest(OTHER) is None
+        view, state = View(store, PARTITIONS), State(application=APP)
+        await save(store, None, state)
+        assert await view.newest(APP) == Newest(application=APP)
+        assert await view.newest(OTHER) is None
+        assert await view.states([APP, OTHER]) == {APP: (await view.states([APP]))[APP], OTHER: None}
         scale = plan(1, 4)
         given = [observation(1), analysis(1), scale, outcome(scale, "intended"), observation(2)]
         for message in given:
-            await store.save([current_state], [], newest={APP: documents(message)})
+            await save(store, state, state, documents(message))
         expected = Newest(application=APP, observation=given[4], analysis=given[1], plan=scale, outcome=given[3])
-        assert await store.newest(APP) == expected
-        await store.save([current_state], [("plan", APP, "{}")])
-        assert await store.newest(APP) == expected
-        await store.forget(APP)
-        await store.save([current_state], [], newest={APP: documents(observation(3))})
-        assert await store.newest(APP) == Newest(application=APP, observation=observation(3))
+        assert await view.newest(APP) == expected
+        assert await view.newest(APP, ["plan"]) == Newest(application=APP, plan=scale)
+        await write(store, deleted=[("state", APP)], forgotten=[APP])
+        assert await view.applications() == []
+        await save(store, None, state, documents(observation(3)))
+        assert await view.newest(APP) == Newest(application=APP, observation=observation(3))
 
     async def test_a_history_is_added_to(self, small_store: Store) -> None:
         """Newest first, up to its number, each cycle with what became of its plan; of other applications it knows
@@ -332,7 +249,7 @@ class StoreSuite:
                 state = remember(state, event, HistoryLimits())
                 past_entries += history_entries(event, state)
             assert len(past_entries) == 3
-            await small_store.save([state], [], past_entries)
+            await write(small_store, entries=past_entries)
         found = await small_store.history(APP)
         newest = 3 * SMALL_HISTORY - 1
         assert [(line.plan_id, line.outcome) for line in found] == [
@@ -340,29 +257,15 @@ class StoreSuite:
             for cycle in range(newest, newest - SMALL_HISTORY, -1)
         ]
         assert await small_store.history(OTHER) == []
-        await small_store.save([], [], [(OTHER, found[0])])
-        await small_store.forget(APP)
+        await write(small_store, entries=[(OTHER, found[0])])
+        await write(small_store, forgotten=[APP])
         assert await small_store.history(APP) == []
         assert await small_store.history(OTHER) == found[:1]
 
-    async def test_an_action_is_replaced_by_a_reader_of_its_version(self, store: Store) -> None:
-        """Compare-and-swap: the loser gets the stored action, so that it can recognise its own attempt."""
-        await store.put_action(action(plan(1), version=1), 0)
-        with pytest.raises(VersionConflict) as conflict:
-            await store.put_action(action(plan(1), version=1, attempt_id=SPACE), 0)
-        assert conflict.value.current == action(plan(1), version=1)
-        assert action(plan(1)).attempt_id == ATTEMPT
-        await store.put_action(action(plan(1), version=2, phase="verifying"), 1)
-        with pytest.raises(VersionConflict) as missing:
-            await store.put_action(action(plan(1, application=OTHER), version=2), 1)
-        assert missing.value.current is None
-        found = await store.action(APP)
-        assert found is not None and (found.version, found.phase) == (2, "verifying")
-
     async def test_a_feed_is_resumed_where_it_was_left(self, store: Store) -> None:
         """Ids order all events; a reader that continues from the last gets each once."""
-        await store.save([], [("observation", APP, '{"n": 1}'), ("plan", APP, '{"n": 2}')])
-        await store.save([], [("outcome", OTHER, '{"n": 3}')])
+        await write(store, events=[("observation", APP, '{"n": 1}'), ("plan", APP, '{"n": 2}')])
+        await write(store, events=[("outcome", OTHER, '{"n": 3}')])
         everything = await store.events("0")
         assert [(e.kind, e.application, e.data) for e in everything] == [
             ("observation", APP, '{"n": 1}'),
@@ -380,7 +283,7 @@ class StoreSuite:
         assert await store.events("0", wait_seconds=0.05) == []
         waiting = asyncio.create_task(store.events(await store.newest_event(), wait_seconds=30))
         await asyncio.sleep(0.01)
-        await store.save([], [("plan", APP, "{}")])
+        await write(store, events=[("plan", APP, "{}")])
         async with asyncio.timeout(5):
             assert [event.kind for event in await waiting] == ["plan"]
 
@@ -389,7 +292,7 @@ class StoreSuite:
         without a gap; a reader of a deleted one continues with the oldest."""
         sizes = [100] * 600 + [20_000] * 60
         for i, size in enumerate(sizes):
-            await small_store.save([], [("plan", APP, noise(size, i))])
+            await write(small_store, events=[("plan", APP, noise(size, i))])
         kept = await small_store.events("0-1", count=1000)
         assert [event.data for event in kept] == [
             noise(size, i) for i, size in list(enumerate(sizes))[len(sizes) - len(kept) :]
@@ -401,7 +304,7 @@ class StoreSuite:
     async def test_a_feed_keeps_within_its_number(self, small_store: Store) -> None:
         """The number bounds small events, to about a hundred."""
         for begin in range(0, 1200, 100):
-            await small_store.save([], [("plan", APP, str(begin + i)) for i in range(100)])
+            await write(small_store, events=[("plan", APP, str(begin + i)) for i in range(100)])
         kept = await small_store.events("0", count=2000)
         assert SMALL_COUNT <= len(kept) <= SMALL_COUNT + 200
         assert kept[-1].data == "1199"
@@ -409,13 +312,13 @@ class StoreSuite:
     async def test_what_is_long_comes_back_as_it_was(self, store: Store) -> None:
         """Whatever is in it, in the feed and in a state."""
         texts = [f'{{"é": "{text * 200}"}}' for text in ("a", "\u00fc\u4e2d\U0001f600", "\x7f", "x y ")]
-        await store.save([], [("plan", APP, data) for data in texts])
+        await write(store, events=[("plan", APP, data) for data in texts])
         assert [event.data for event in await store.events("0")] == texts
-        long = plan(1, 4, sentence="ü\U0001f600 " * 50)
-        current_state = remember(State(application=APP), long, HistoryLimits())
-        await store.save([current_state], [], newest={APP: documents(long)})
-        assert await store.state(APP) == current_state
-        assert (await store.newest(APP) or Newest(application=APP)).plan == long
+        view, long = View(store, PARTITIONS), plan(1, 4, sentence="ü\U0001f600 " * 50)
+        state = remember(State(application=APP), long, HistoryLimits())
+        await save(store, None, state, documents(long))
+        assert await view.state(APP) == state
+        assert (await view.newest(APP) or Newest(application=APP)).plan == long
 
     async def test_a_history_ends_with_its_age(self, small_store: Store) -> None:
         """Counted from its newest cycle; exactly at the limit one is still kept."""
@@ -426,66 +329,38 @@ class StoreSuite:
         late = lines[0].model_copy(
             update={"at": lines[1].at + timedelta(seconds=SMALL_AGE_SECONDS), "plan_id": plan(9).id}
         )
-        await small_store.save([], [], [(APP, line) for line in lines])
+        await write(small_store, entries=[(APP, line) for line in lines])
         assert await small_store.history(APP) == lines[::-1]
-        await small_store.save([], [], [(APP, late)])
+        await write(small_store, entries=[(APP, late)])
         assert await small_store.history(APP) == [late, *lines[:0:-1]]
 
     async def test_a_full_one_is_still_read(self, store: Store, fill: Fill) -> None:
-        """A write that needs room is refused completely; reads and deletions succeed, and with room again writes as
-        well."""
-        first = remember(State(application=APP), observation(1), HistoryLimits())
-        then = remember(first, plan(1), HistoryLimits())
-        await store.put_policy(policy(version=1), 0)
-        await store.put_action(action(plan(1), version=1), 0)
+        """A batch that needs room is refused completely, with its position; reads succeed, and with room again the same
+        batch is applied."""
         line = plan(1, 4).in_short(None, None)
-        await store.save([first], [("plan", APP, "{}")], [(APP, line)])
-        await store.check_room()
+        await store.apply(
+            batch(None, 1, changed={POLICY: {"text": "{}"}}, events=[("plan", APP, "{}")], entries=[(APP, line)])
+        )
         await fill(True)
         with pytest.raises(StoreFull, match="full"):
             await store.check_room()
         await store.ping()
-        for write in (
-            store.save([then], [("plan", APP, "{}")], newest={APP: documents(plan(1))}),
-            store.put_policy(policy(version=2), 1),
-            store.restore_policy(policy(OTHER)),
-            store.put_action(action(plan(1), version=2), 1),
-            store.save([], [], [(APP, line.model_copy(update={"plan_id": SPACE}))]),
-            store.mark_complete(),
-        ):
+        another = line.model_copy(update={"plan_id": SPACE})
+        changes: list[dict[str, Any]] = [
+            {"changed": {POLICY: {"text": LONG}}},
+            {"events": [("plan", APP, "[]")]},
+            {"entries": [(APP, another)]},
+            {},
+        ]
+        for each in changes:
             with pytest.raises(StoreFull):
-                await write
-        assert await _version(store) == 1
-        assert await store.state(APP) == first
-        assert await store.newest(APP) == Newest(application=APP)
-        assert (await store.action(APP) or action(plan(1), version=0)).version == 1
+                await store.apply(batch(1, 2, **each))
+        assert await store.applied([0]) == {0: position(1)}
+        assert await store.get([POLICY], complete=[0]) == {POLICY: {"text": "{}"}}
         assert [event.data for event in await store.events("0")] == ["{}"]
         assert await store.history(APP) == [line]
-        await store.published(await store.outbox())
-        assert await store.delete_policy(APP, None)
-        await store.forget(OTHER)
         await fill(False)
         await store.check_room()
-        await store.save([then], [("plan", APP, "[]")])
-        assert await store.state(APP) == then
+        await store.apply(batch(1, 2, changed={POLICY: {"text": LONG}}, events=[("plan", APP, "[]")]))
+        assert await store.get([POLICY]) == {POLICY: {"text": LONG}}
         assert [event.data for event in await store.events("0")] == ["{}", "[]"]
-
-    async def test_an_emptied_one_takes_no_policy(self, empty_store: Store) -> None:
-        """Until it has the topics' data again and is marked: a policy still to be restored may have a higher version, by
-        a clock that was ahead, or another owner, and an accepted write would be lost to it."""
-        assert not await empty_store.is_complete()
-        for write in (empty_store.put_policy(policy(version=1), 0), empty_store.delete_policy(APP, None)):
-            with pytest.raises(StoreUnavailable, match=r"compared with the topics.* try again"):
-                await write
-        await empty_store.restore_policy(policy(version=5))
-        await empty_store.mark_complete()
-        assert await empty_store.is_complete()
-        with pytest.raises(VersionConflict):
-            await empty_store.put_policy(policy(version=1), 0)
-        assert await empty_store.outbox() == []
-
-
-async def _version(store: Store) -> int | None:
-    found = await store.policy(APP)
-    assert found is not None
-    return found.metadata.version

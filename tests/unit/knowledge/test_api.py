@@ -11,15 +11,13 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, documents, observation, outcome, plan
+from tests.unit.knowledge.builders import APP, NOON, action, analysis, document, observation, outcome, plan
+from tests.unit.knowledge.direct_log import DirectLog, add_routes, changes_of, complete, show_messages
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import Deployment, PolicySpec
 from weir_knowledge.__main__ import api
-from weir_knowledge.applications_api import applications_router
-from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
-from weir_knowledge.events_api import events_router
-from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerAway, PlannerCatalogue, PolicyChanges, named
+from weir_knowledge.core import HistoryLimits
+from weir_knowledge.policy_changes import PlannerAway, PlannerCatalogue, named
 from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_runtime.access import Caller, Tokens
 from weir_runtime.clock import FakeClock
@@ -66,25 +64,28 @@ class House:
 
     def __init__(self) -> None:
         self.clock, self.store, self.catalogue = FakeClock(NOON), MemoryStore(), Catalogue()
+        changes = changes_of(self.store, self.clock, self.catalogue)
+        assert isinstance(changes.log, DirectLog)
+        self.log = changes.log
         self.app: FastAPI = api()
-        self.app.include_router(policies_router(PolicyChanges(self.store, self.clock, self.catalogue, self._changed)))
-        self.app.include_router(applications_router(self.store, self.clock))
-        self.app.include_router(events_router(self.store, clock=self.clock))
+        add_routes(self.app, changes)
 
     def empty(self) -> None:
         """As on the first day."""
         for part, fresh in (
             (self.clock, FakeClock(NOON)),
-            (self.store, MemoryStore()),
+            (self.store, complete(MemoryStore())),
             (self.catalogue, Catalogue()),
         ):
             vars(part).update(vars(fresh))
         self.app.state.tokens = Tokens({})
-        self.changes = 0
+        self.log.accepted.clear()
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://knowledge")
 
-    def _changed(self) -> None:
-        self.changes += 1
+    @property
+    def changes(self) -> int:
+        """How many changes were accepted."""
+        return len(self.log.accepted)
 
     async def apply(self, status: int = 201, **spec: Any) -> dict[str, Any]:
         answer = await self.http.put(POLICY, json=document(**spec))
@@ -93,13 +94,7 @@ class House:
 
     async def store_events(self, *events: Any) -> None:
         """Store events as if the loop had published them."""
-        state = await self.store.state(APP) or State(application=APP)
-        entries: list[tuple[str, HistoryEntry]] = []
-        for event in events:
-            state = remember(state, event, HistoryLimits())
-            entries += history_entries(event, state)
-        events_json = [(type(e).__name__.lower(), e.application, e.model_dump_json()) for e in events]
-        await self.store.save([state], events_json, entries, {APP: documents(*events)})
+        await show_messages(self.store, *events)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +116,7 @@ def fields(answer: httpx.Response) -> list[str]:
 
 
 async def test_a_document_that_is_stored_makes_no_new_version(house: House) -> None:
-    """Unchanged: same version, nothing to publish. What a dry run would store is shown, and not stored."""
+    """Unchanged: same version. What a dry run would store is shown, and not stored."""
     tried = await house.http.put(POLICY, json=document(), params={"dry_run": True})
     assert (tried.status_code, tried.headers["x-weir-result"], house.changes) == (200, "created", 0)
     assert (await house.http.get(POLICY)).status_code == 404
@@ -140,8 +135,7 @@ async def test_a_document_that_is_stored_makes_no_new_version(house: House) -> N
 
 
 async def test_a_policy_is_created_then_replaced(house: House) -> None:
-    """201 and 200, a version each, with who changed it and when; it comes back as it was written, and is to be
-    published."""
+    """201 and 200, a version each, with who changed it and when; it comes back as it was written."""
     created = await house.http.put(POLICY, json=document())
     assert (created.status_code, created.headers["etag"]) == (201, f'"{NOON_MS}"')
     house.clock.advance(60)
@@ -158,11 +152,10 @@ async def test_a_policy_is_created_then_replaced(house: House) -> None:
         "updatedBy": "local",
     }
     assert house.changes == 2
-    assert len(await house.store.outbox()) == 2
 
 
 async def test_only_what_was_read_is_replaced(house: House) -> None:
-    """By the version in the document, or `If-Match`; 409 names the stored version, and nothing is published for it."""
+    """By the version in the document, or `If-Match`; 409 names the stored version, and nothing changes."""
     shown = await house.apply()
     await house.apply(200, mode="act")
     stale = await house.http.put(POLICY, json=shown)
@@ -171,7 +164,7 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     assert current == read + 1
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{read}"'})).status_code == 409
     assert (await house.http.put(POLICY, json=document(), headers={"If-Match": f'"{current}"'})).status_code == 200
-    assert len(await house.store.outbox()) == 3
+    assert house.changes == 3
 
 
 def _job(url: str = "http://jobmanager:8081", job: str = "orders") -> dict[str, Any]:
@@ -276,7 +269,7 @@ async def test_every_wrong_field_is_named(house: House) -> None:
     answer = await house.http.put(POLICY, json=wrong)
     assert answer.status_code == 422
     assert set(fields(answer)) == {"spec.interval", "spec.bounds.min", "spec.moad"}
-    assert await house.store.policies() == []
+    assert await house.log.view.policies() == []
 
 
 async def test_a_policy_may_be_yaml(house: House) -> None:
@@ -455,7 +448,7 @@ async def test_what_was_written_paused_advises_when_resumed(house: House) -> Non
 
 
 async def test_a_deleted_policy_is_not_found(house: House) -> None:
-    """204, then 404 everywhere; a tombstone is to be published; a stale deletion is refused."""
+    """204, then 404 everywhere; a stale deletion is refused."""
     version = (await house.apply())["metadata"]["version"]
     assert (await house.http.delete(POLICY, headers={"If-Match": '"7"'})).status_code == 409
     assert (await house.http.delete(POLICY, headers={"If-Match": f'"{version}"'})).status_code == 204
@@ -467,7 +460,7 @@ async def test_a_deleted_policy_is_not_found(house: House) -> None:
         house.http.get(f"/v1/applications/{APP}"),
     ):
         assert (await call).status_code == 404
-    assert [entry.value is None for entry in await house.store.outbox()] == [False, True]
+    assert [each.kind for each in house.log.accepted] == ["put", "delete"]
 
 
 async def test_a_version_never_comes_twice(house: House) -> None:
@@ -516,6 +509,8 @@ async def test_an_action_is_replaced_by_a_reader_of_its_version(house: House) ->
     by."""
     first, second = (action(plan(1, 4), version=n).model_dump(mode="json") for n in (1, 2))
     assert (await house.http.put(ACTION, json=first)).status_code == 428
+    assert (await house.http.put(ACTION, json=first, headers={"If-Match": "0"})).status_code == 404
+    await house.apply()
     stored = await house.http.put(ACTION, json=first, headers={"If-Match": "0"})
     assert (stored.status_code, stored.headers["etag"]) == (200, '"1"')
     lost = await house.http.put(ACTION, json=first, headers={"If-Match": "0"})
@@ -538,25 +533,24 @@ async def test_an_action_of_another_application_is_refused(house: House) -> None
 async def test_a_store_that_is_away_is_503(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 as a problem document: come again."""
 
-    async def away(_application: str) -> None:
+    async def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("redis: no connection")
 
-    monkeypatch.setattr(house.store, "policy", away)
+    monkeypatch.setattr(house.store, "get", away)
     answer = await house.http.get(POLICY)
     assert (answer.status_code, answer.json()["detail"]) == (503, "redis: no connection")
 
 
-async def test_an_emptied_store_denies_no_policy_and_takes_none(house: House) -> None:
-    """Answer 503 with the reason until the topics' data is restored: a 404 or an accepted write would be wrong."""
-    vars(house.store).update(vars(MemoryStore(complete=False)))
+async def test_an_emptied_store_denies_no_policy(house: House) -> None:
+    """Answer 503 with the reason until policies were read from the log: a 404 would be wrong."""
+    house.store.empty()
     for answer in (
         await house.http.get(POLICY),
+        await house.http.get("/v1/policies"),
         await house.http.put(POLICY, json=document()),
-        await house.http.delete(POLICY),
-        await house.http.post(f"{POLICY}/pause"),
     ):
         assert (answer.status_code, "try again in some seconds" in answer.json()["detail"]) == (503, True)
-    await house.store.mark_complete()
+    complete(house.store)
     assert (await house.http.get(POLICY)).status_code == 404
     await house.apply()
 
@@ -727,7 +721,7 @@ async def test_the_feed_without_an_id_begins_now(house: House) -> None:
 
 async def test_an_applications_feed_is_its_own(house: House) -> None:
     """Others' events are left out."""
-    await house.store.save([], [("plan", "shop/payments", "{}"), ("plan", APP, '{"mine": 1}')])
+    await house.store.write(events=[("plan", "shop/payments", "{}"), ("plan", APP, '{"mine": 1}')])
     (event,) = await feed(house, f"/v1/applications/{APP}/events", 1, "0")
     assert event["data"] == '{"mine": 1}'
 
@@ -737,7 +731,7 @@ async def test_a_feed_that_does_not_follow_ends_after_the_newest_event(house: Ho
     answer = await house.http.get("/v1/events?follow=false", headers={"Last-Event-ID": "0"})
     assert answer.text.count("event: ") == answer.text.count("event: end") == 1
     await house.store_events(observation(1), analysis(1), plan(1))
-    await house.store.save([], [("plan", "shop/payments", "{}")])
+    await house.store.write(events=[("plan", "shop/payments", "{}")])
     for path, kinds in (
         (f"/v1/applications/{APP}/events", ["observation", "analysis", "plan", "end"]),
         ("/v1/events", ["observation", "analysis", "plan", "plan", "end"]),

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from tests.unit.knowledge.builders import NOON
 from weir_contracts import DeadLetter
 from weir_contracts.topics import DEAD_LETTERS
-from weir_knowledge.service import count_dead_letter
+from weir_knowledge.gauges import count_dead_letter
 from weir_runtime.bus import Record
 from weir_runtime.messages import encode
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.unit.knowledge.builders import APP, NOON
+from tests.unit.knowledge.direct_log import changes_of
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_knowledge import events_api
 from weir_knowledge.__main__ import api
@@ -28,7 +29,8 @@ class Listener:
     def __init__(self) -> None:
         self.store, self.streams = MemoryStore(events_bytes=100_000_000), EventStreams(MAX_OPEN)
         app = api()
-        app.include_router(applications_router(self.store, FakeClock(NOON), None, self.streams))
+        changes = changes_of(self.store, FakeClock(NOON))
+        app.include_router(applications_router(changes, None, self.streams))
         app.include_router(events_router(self.store, self.streams))
         self._stop, bound = Stop(), listen("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
@@ -113,7 +115,7 @@ async def test_a_client_that_takes_nothing_gives_its_stream_back(
         lines = response.aiter_lines()
         assert await anext(lines) == ": weir"
         await listener.until_open(2)
-        await listener.store.save([], [("plan", APP, data)] * 20)
+        await listener.store.write(events=[("plan", APP, data)] * 20)
         async with asyncio.timeout(15):
             received = 0
             while received < 20:

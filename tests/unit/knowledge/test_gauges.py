@@ -1,20 +1,15 @@
 """The applications' series: they show the newest messages, and are removed with the application."""
 
-from datetime import timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from tests.unit.knowledge.builders import APP, NOON, analysis, at, letters, observation, outcome, plan, policy
-from tests.unit.knowledge.memory_store import MemoryStore
-from tests.unit.knowledge.test_service import World
+from tests.unit.knowledge.builders import APP, analysis, at, observation, outcome, plan, policy
+from tests.unit.knowledge.log_world import LogWorld
 from weir_contracts import Deployment, Operator, Topology, unknown
 from weir_contracts.analysis import OperatorAnalysis, Symptom
 from weir_contracts.base import Estimate
-from weir_knowledge.core import HistoryLimits
 from weir_knowledge.gauges import LEFT_OUT, SHOWN, ApplicationGauges
-from weir_knowledge.service import Knowledge
-from weir_runtime.memory_bus import MemoryBus
 
 OTHER = "shop/payments"
 
@@ -113,18 +108,6 @@ def test_an_application_that_ended_has_no_series() -> None:
     assert shown.value(SHOWN, None) == 0
 
 
-def test_one_whose_policy_was_deleted_in_an_outage_goes_after_a_minute() -> None:
-    """No message ends it while the monitor is away; and a policy that was just made may not be there yet."""
-    shown = Shown()
-    shown.gauges.saw(observation(0))
-    shown.gauges.saw(observation(0, OTHER))
-    shown.gauges.keep_only({OTHER}, NOON + timedelta(seconds=30))
-    assert shown.lines() > 0
-    shown.gauges.keep_only({OTHER}, NOON + timedelta(seconds=61))
-    assert shown.lines() == 0
-    assert shown.lines(OTHER) > 0
-
-
 def test_what_another_replica_took_over_is_shown_there() -> None:
     """Two replicas that both showed it would disagree."""
     shown = Shown(partition=lambda application: int(application == OTHER))
@@ -151,28 +134,19 @@ def test_there_are_never_more_series_than_set() -> None:
 
 async def test_the_service_shows_what_it_remembers() -> None:
     """A message on the bus becomes a series; the application's end takes it away."""
-    world = World()
-    gauges = ApplicationGauges()
-    world.knowledge = Knowledge(
-        world.bus,
-        world.store,
-        world.clock,
-        HistoryLimits(),
-        letters(world.bus, world.clock),
-        5.0,
-        gauges=gauges,
-    )
-    await world.store.put_policy(policy(), 0)
+    world, gauges = LogWorld(), ApplicationGauges()
+    knowledge = world.replica()
+    knowledge.gauges = gauges
+    await world.decide(policy())
     shown = Shown()
     shown.gauges = gauges
     registry = CollectorRegistry()
     registry.register(gauges)
-    assert isinstance(world.bus, MemoryBus)
-    assert isinstance(world.store, MemoryStore)
+    status = {"application": APP, "status": "running"}
     await world.send(observation(1), analysis(1), plan(1))
-    reader = world.bus.reader("weir.observations.v1alpha1")
-    await world.knowledge.take(await reader.receive())
-    assert registry.get_sample_value("weir_application_status", {"application": APP, "status": "running"}) == 1
-    await world.send(observation(2, status="ended"))
-    await world.knowledge.take(await reader.receive())
-    assert registry.get_sample_value("weir_application_status", {"application": APP, "status": "running"}) is None
+    async with world.running(knowledge):
+        await world.until(world.is_applied)
+        assert registry.get_sample_value("weir_application_status", status) == 1
+        await world.delete(5)
+        await world.until(world.is_applied)
+    assert registry.get_sample_value("weir_application_status", status) is None

@@ -1,5 +1,7 @@
 """The memory store is a store like the real one."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from tests.unit.knowledge.builders import APP
@@ -13,13 +15,16 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def empty_store() -> MemoryStore:
-    return MemoryStore(complete=False)
+def small_store() -> MemoryStore:
+    return MemoryStore(**SMALL)
 
 
 @pytest.fixture
-def small_store() -> MemoryStore:
-    return MemoryStore(**SMALL)
+def empty(store: MemoryStore) -> Callable[[], Awaitable[None]]:
+    async def emptied() -> None:
+        store.empty()
+
+    return emptied
 
 
 @pytest.fixture
@@ -37,5 +42,5 @@ class TestMemoryStore(StoreSuite):
 async def test_old_events_make_room() -> None:
     """The feed is bounded; the newest events stay."""
     store = MemoryStore(events_kept=2)
-    await store.save([], [("plan", APP, str(i)) for i in range(5)])
+    await store.write(events=[("plan", APP, str(i)) for i in range(5)])
     assert [event.data for event in await store.events("0")] == ["3", "4"]

@@ -8,13 +8,10 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
+from tests.unit.knowledge.direct_log import add_routes, changes_of
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_knowledge import documents
 from weir_knowledge.__main__ import api
-from weir_knowledge.applications_api import applications_router
-from weir_knowledge.events_api import events_router
-from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_runtime.clock import FakeClock
 from weir_runtime.service import Health, health_router
 
@@ -27,9 +24,7 @@ METHODS = {"get", "put", "post", "delete", "patch"}
 def document() -> dict[str, Any]:
     app, store, clock = api(), MemoryStore(), FakeClock()
     app.include_router(health_router(Health(clock)))
-    app.include_router(policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)))
-    app.include_router(applications_router(store, clock))
-    app.include_router(events_router(store))
+    add_routes(app, changes_of(store, clock))
     return app.openapi()
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
+from tests.unit.knowledge.direct_log import changes_of
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.events_api import events_router
 from weir_knowledge.policies_api import policies_router
-from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.service import READ
 from weir_knowledge.settings import KnowledgeSettings
 from weir_runtime.clock import FakeClock
@@ -24,12 +24,8 @@ def test_the_settings_are_the_ones_there_are() -> None:
 
 def test_every_endpoint_and_topic_is_named() -> None:
     """The distinguishing part of each endpoint is in the table."""
-    store, clock = MemoryStore(), FakeClock()
-    routers = (
-        policies_router(PolicyChanges(store, clock, PlannerCatalogue(None), lambda: None)),
-        applications_router(store, clock),
-        events_router(store),
-    )
+    changes = changes_of(MemoryStore(), FakeClock())
+    routers = (policies_router(changes), applications_router(changes), events_router(changes.view.store))
     paths = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     assert len(paths) >= 12
     for path in paths:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.unit.knowledge.builders import analysis, documents, observation, outcome, plan
+from tests.unit.knowledge.builders import analysis, observation, outcome, plan
+from tests.unit.knowledge.direct_log import PARTITIONS, show_messages
 from tests.unit.knowledge.memory_resources import MemoryResources
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
 from weir_contracts.base import Estimate
-from weir_knowledge.core import HistoryLimits, State, remember
 from weir_knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
 from weir_runtime.access import Problem as Refused
 
@@ -55,11 +55,11 @@ async def test_unreadable_resources_delete_nothing(house: House, world: MemoryWo
     for _ in range(3):
         house.clock.advance(COMPARE_SECONDS)
         await house.policies.check()
-    assert await house.store.policy(house.app) is not None
+    assert await house.changes.view.policy(house.app) is not None
     world.resources.failure = None
     await world.delete("orders")
     await house.policies.check()
-    assert await house.store.policy(house.app) is None
+    assert await house.changes.view.policy(house.app) is None
 
 
 async def test_the_policy_of_a_namespace_that_is_gone_can_be_deleted(house: House, world: MemoryWorld) -> None:
@@ -73,35 +73,35 @@ async def test_the_policy_of_a_namespace_that_is_gone_can_be_deleted(house: Hous
         await house.changes.delete(house.app, WRITER, None)
     world.resources.failure, world.resources.denied = "may not list scalingpolicies in namespace shop (403)", True
     await house.policies.check()
-    assert await house.store.policy(house.app) is not None
+    assert await house.changes.view.policy(house.app) is not None
     await house.changes.delete(house.app, WRITER, None)
-    assert await house.store.policy(house.app) is None
+    assert await house.changes.view.policy(house.app) is None
 
 
-async def test_only_the_replica_that_publishes_writes(house: House, world: MemoryWorld) -> None:
+async def test_only_the_replica_that_decides_writes(house: House, world: MemoryWorld) -> None:
     """One that loses the lease forgets what it knew: another one may have stored more since."""
     await world.apply(house.document())
-    house.publishes = False
+    house.decides = False
     await house.policies.check()
-    assert (await house.store.policy(house.app), world.resources.writes) == (None, 0)
-    house.publishes = True
+    assert (await house.changes.view.policy(house.app), world.resources.writes) == (None, 0)
+    house.decides = True
     await house.until(lambda status, _: accepted(status) == "True")
-    house.publishes = False
+    house.decides = False
     await house.policies.check()
     await world.delete("orders")
-    house.publishes = True
+    house.decides = True
     await house.policies.check()
-    assert await house.store.policy(house.app) is None
+    assert await house.changes.view.policy(house.app) is None
 
 
 async def test_what_the_store_lost_is_stored_again(house: House, world: MemoryWorld) -> None:
     """Redis may lose its last second: within a minute."""
     await world.apply(house.document())
     await house.until(lambda status, _: accepted(status) == "True")
-    assert await house.store.delete_policy(house.app, None)
+    await house.store.set_policy(house.app, None, 1, PARTITIONS)
     house.clock.advance(COMPARE_SECONDS)
     await house.policies.check()
-    assert await house.store.policy(house.app) is not None
+    assert await house.changes.view.policy(house.app) is not None
 
 
 async def test_a_refusal_that_may_pass_is_tried_again(house: House, world: MemoryWorld) -> None:
@@ -133,10 +133,7 @@ async def _hear(
     lag = {} if estimate.proven is None else {"lag_seconds": estimate}
     decided = plan(cycle, subtasks + 1, current={"work": subtasks})
     messages = (observation(cycle), analysis(cycle, **lag), decided)
-    state = State(application=house.app)
-    for message in messages:
-        state = remember(state, message, HistoryLimits())
-    await house.store.save([state], [], newest={house.app: documents(*messages)})
+    await show_messages(house.store, *messages)
 
 
 async def test_a_status_shows_lag_decision_and_objective(house: House, world: MemoryWorld) -> None:
@@ -172,10 +169,7 @@ async def test_a_status_shows_lag_decision_and_objective(house: House, world: Me
 
 async def _store(house: House, *messages: Any) -> None:
     """Store messages as the newest ones."""
-    state = await house.store.state(house.app) or State(application=house.app)
-    for message in messages:
-        state = remember(state, message, HistoryLimits())
-    await house.store.save([state], [], newest={house.app: documents(*messages)})
+    await show_messages(house.store, *messages)
 
 
 async def test_a_refusal_of_the_executor_is_in_the_conditions_and_an_event(house: House, world: MemoryWorld) -> None:
@@ -286,9 +280,9 @@ async def test_a_resource_that_is_deleted_while_its_status_is_written_is_no_fail
 
     world.resources.read = deleting  # type: ignore[method-assign]
     await house.policies.check()
-    assert await house.store.policy(house.app) is not None
+    assert await house.changes.view.policy(house.app) is not None
     await house.policies.check()
-    assert await house.store.policy(house.app) is None
+    assert await house.changes.view.policy(house.app) is None
 
 
 async def test_a_status_that_cannot_be_written_delays_no_other_policy(house: House, world: MemoryWorld) -> None:

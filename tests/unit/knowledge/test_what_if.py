@@ -8,14 +8,14 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from tests.unit.knowledge.builders import documents, policy
+from tests.unit.knowledge.builders import policy
+from tests.unit.knowledge.direct_log import changes_of, show, show_messages
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.planner.build import APP, NOON, SOURCE, WORK, analysis, operator
 from tests.unit.predictor.test_what_if_ahead import WAVE
 from weir_contracts import WhatIf
 from weir_knowledge.__main__ import api
 from weir_knowledge.applications_api import applications_router
-from weir_knowledge.core import HistoryLimits, State, remember
 from weir_runtime.clock import FakeClock
 
 PATH = f"/v1/applications/{APP}/what-if"
@@ -29,15 +29,14 @@ def store() -> MemoryStore:
 @pytest.fixture
 async def http(store: MemoryStore) -> AsyncIterator[httpx.AsyncClient]:
     app = api()
-    app.include_router(applications_router(store, FakeClock(NOON + timedelta(seconds=5))))
+    app.include_router(applications_router(changes_of(store, FakeClock(NOON + timedelta(seconds=5)))))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://knowledge") as client:
         yield client
 
 
 async def remembered(store: MemoryStore, **changes: Any) -> None:
     """The store knows an analysis of 800/s on two subtasks of 500/s."""
-    found = analysis(**changes)
-    await store.save([remember(State(application=APP), found, HistoryLimits())], [], newest={APP: documents(found)})
+    await show_messages(store, analysis(**changes))
 
 
 async def test_an_answer(http: httpx.AsyncClient, store: MemoryStore) -> None:
@@ -114,7 +113,7 @@ async def test_an_unknown_application(http: httpx.AsyncClient) -> None:
 
 async def test_too_early(http: httpx.AsyncClient, store: MemoryStore) -> None:
     """A policy and no analysis, then an analysis without a capacity: 409, with what is missing."""
-    await store.restore_policy(policy())
+    await show(store, policy())
     answer = await http.get(PATH)
     assert answer.status_code == 409
     assert answer.json()["detail"] == f"{APP} has no prediction yet: it was not analysed yet"

@@ -1,18 +1,16 @@
 """The connection to Redis: its errors as `StoreUnavailable` with a hint, and whether it has room."""
 
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis.asyncio as redis
 from pydantic import SecretStr
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError, WatchError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from weir_knowledge.store import StoreFull, StoreUnavailable
 
-ATTEMPTS = 50
-"""Of a write that others precede: each failure is the success of another writer."""
 ROOM_AGAIN_SHARE = 0.9
 """After a refused write Redis counts as full above this share of its limit: the refused write needs room itself."""
 
@@ -32,16 +30,20 @@ ENCODING_ERRORS = "surrogateescape"
 class Connection:
     """A client that raises `StoreUnavailable` only. The next call reopens a lost connection."""
 
-    def __init__(self, url: SecretStr, timeout_seconds: float) -> None:
-        # Any: the library types each command as a value or an awaitable of it.
-        self.client: Any = redis.from_url(
+    def __init__(self, url: SecretStr, timeout_seconds: float, connections: int) -> None:
+        # Beyond its size the library's usual pool refuses, and this one waits.
+        pool = redis.BlockingConnectionPool.from_url(
             url.get_secret_value(),
+            max_connections=connections,
+            timeout=timeout_seconds,
             decode_responses=True,
             encoding_errors=ENCODING_ERRORS,
             socket_timeout=timeout_seconds + 3.0,
             socket_connect_timeout=timeout_seconds,
             health_check_interval=15,
         )
+        # Any: the library types each command as a value or an awaitable of it.
+        self.client: Any = redis.Redis.from_pool(pool)
         self.refused = False
         """Redis refused a write for lack of memory, and has not been observed with room since."""
 
@@ -49,8 +51,6 @@ class Connection:
         """Return the response of one command, transaction or script."""
         try:
             return await work
-        except WatchError:
-            raise
         except (AuthenticationError, NoPermissionError) as error:
             # Never the password: only the server's message, and the setting.
             raise StoreUnavailable(f"redis: {error}: {CREDENTIALS_ADVICE}") from error
@@ -69,7 +69,7 @@ class Connection:
 
         return await self.do(requested())
 
-    async def script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:
+    async def script(self, text: str, keys: Sequence[str], *arguments: Any) -> Any:
         """Return the result of a Lua script."""
         return await self.do(self.client.eval(text, len(keys), *keys, *arguments))
 
@@ -79,20 +79,6 @@ class Connection:
             for command in commands:
                 pipeline.execute_command(*command)
             return list(await self.do(pipeline.execute()))
-
-    async def script_unchanged(
-        self, key: str, check: Callable[[Any], Awaitable[None]], text: str, keys: Sequence[str], *arguments: str
-    ) -> Any:
-        """Run a script only if `key` is unchanged since `check` read it through the pipeline; otherwise repeat both."""
-        async with self.client.pipeline() as pipeline:
-            for _ in range(ATTEMPTS):
-                await self.do(pipeline.watch(key))
-                await check(pipeline)
-                pipeline.multi()
-                pipeline.eval(text, len(keys), *keys, *arguments)
-                with suppress(WatchError):
-                    return (await self.do(pipeline.execute()))[0]
-        raise StoreUnavailable(f"redis: {key} was changed {ATTEMPTS} times while it was read: try again")
 
     async def close(self) -> None:
         await self.client.aclose()

@@ -1,102 +1,42 @@
-"""The store on Redis. Each atomic step is one Lua script or one transaction."""
+"""The store in Redis: a hash for each document, a string for each position, past cycles of an application as a sorted set
+of lines, the feed of all as a stream, and one script that changes them together.
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime
+A line that is written twice is one line. The feed is bounded by its number of events and by the memory they take.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from pydantic import SecretStr
 
-from weir_contracts import ActionState, LoopResult, ScalingPolicy
-from weir_engines.registry import Claim, claims, rival
-from weir_knowledge.adapters import layout
-from weir_knowledge.adapters.connection import Connection, pack
-from weir_knowledge.adapters.layout import EVENT_BYTES, RedisFeed, RedisHistory, Stored, history_keys
-from weir_knowledge.core import KINDS, HistoryEntry, Kind, Newest, State
-from weir_knowledge.store import (
-    INCOMPLETE,
-    NOTHING_NEW,
-    FeedEvent,
-    OutboxEntry,
-    StoreFull,
-    StoreUnavailable,
-    TargetTaken,
-    VersionConflict,
-)
+from weir_contracts import LoopResult
+from weir_knowledge.adapters.connection import Connection, pack, unpack
+from weir_knowledge.core import End, HistoryEntry, with_ends
+from weir_knowledge.store import Batch, FeedEvent, Incomplete, Key, NotContinued, Position, StoreFull
 
-POLICIES = "weir:policies"
-OUTBOX = "weir:outbox"
-DELETIONS = "weir:deletions"
-"""A hash: the version of each deletion, kept for as long as a record of the policy may still be read."""
-APPLICATIONS = "weir:applications"
-"""A set of the applications with a state; each state is a hash."""
-STATE = "weir:state:"
-ACTIONS = "weir:actions"
-WHOLE = "weir:whole"
-MAX_STATES_READ = 50
-"""In one round trip: some megabytes."""
+POSITION = "weir:position:"
+DOCUMENT = "weir:document:"
+KEYS = "weir:keys:"
+"""A set of the keys of a kind."""
 
-# KEYS: policies, outbox, deletions, the mark of a complete store. ARGV: application, expected version or "", new value or
-# "" (delete), the new value's version or the deletion's least. A policy or deletion and its outbox entry are written
-# together, so nothing is stored that is never published.
-_PUT_POLICY = """
-if redis.call('EXISTS', KEYS[4]) == 0 then return {3, ''} end
-local current = redis.call('HGET', KEYS[1], ARGV[1])
-local version = 0
-if current then version = cjson.decode(current).metadata.version end
-if ARGV[2] ~= '' and string.format('%.0f', version) ~= ARGV[2] then return {0, current or ''} end
-if ARGV[3] == '' then
-  if not current then return {2, ''} end
-  local deleted = string.format('%.0f', math.max(version + 1, tonumber(ARGV[4])))
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('HSET', KEYS[3], ARGV[1], deleted)
-  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'version', deleted, 'deleted', current)
-else
-  local deleted = redis.call('HGET', KEYS[3], ARGV[1])
-  if deleted and tonumber(deleted) >= tonumber(ARGV[4]) then return {0, ''} end
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-  redis.call('HDEL', KEYS[3], ARGV[1])
-  redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', ARGV[3])
+# KEYS: positions. ARGV: the value that each must have, "" for none; then commands, each after its number of arguments.
+# A script is refused as a whole if its first write finds no memory, and is not interrupted afterwards.
+_APPLY = """
+for place = 1, #KEYS do
+  if (redis.call('GET', KEYS[place]) or '') ~= ARGV[place] then return place end
 end
-return {1, ''}
+local at = #KEYS + 1
+while at <= #ARGV do
+  local count = tonumber(ARGV[at])
+  redis.call(unpack(ARGV, at + 1, at + count))
+  at = at + count + 1
+end
+return 0
 """
-
-# KEYS: policies, deletions. ARGV: application, version, value or "" (deleted). What is newer stays.
-_RESTORE_POLICY = """
-local current = redis.call('HGET', KEYS[1], ARGV[1])
-if current and cjson.decode(current).metadata.version >= tonumber(ARGV[2]) then return end
-local deleted = redis.call('HGET', KEYS[2], ARGV[1])
-if deleted and tonumber(deleted) >= tonumber(ARGV[2]) then return end
-local written, removed = KEYS[1], KEYS[2]
-if ARGV[3] == '' then written, removed = KEYS[2], KEYS[1] end
-redis.call('HSET', written, ARGV[1], ARGV[3] == '' and ARGV[2] or ARGV[3])
-redis.call('HDEL', removed, ARGV[1])
-"""
-
-# KEYS: policies, outbox, deletions. ARGV: application.
-_PUBLISH_AGAIN = """
-local current = redis.call('HGET', KEYS[1], ARGV[1])
-if current then return redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'value', current) end
-local deleted = redis.call('HGET', KEYS[3], ARGV[1])
-if deleted then redis.call('XADD', KEYS[2], '*', 'application', ARGV[1], 'version', deleted) end
-"""
-
-# KEYS: hash. ARGV: application, expected version, value.
-_PUT_ACTION = """
-local current = redis.call('HGET', KEYS[1], ARGV[1])
-local version = 0
-if current then version = cjson.decode(current).version end
-if string.format('%.0f', version) ~= ARGV[2] then return {0, current or ''} end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-return {1, ''}
-"""
-
-
-def _as_written(policy: ScalingPolicy) -> str:
-    """Return the policy without the fields that its user left out: a default may change."""
-    return policy.model_dump_json(exclude_unset=True)
 
 
 class RedisStore(Connection):
@@ -106,251 +46,91 @@ class RedisStore(Connection):
         self,
         url: SecretStr,
         events_kept: int = 20_000,
-        state_cache_bytes: int = 16_000_000,
         timeout_seconds: float = 3.0,
         *,
+        connections: int = 100,
         events_bytes: int = 16_000_000,
         history_kept: int = 500,
         history_seconds: float = 86_400.0,
     ) -> None:
-        super().__init__(url, timeout_seconds)
-        self._cache = layout.state_cache(state_cache_bytes)
+        """`connections`: as many at most; each open event stream has one."""
+        super().__init__(url, timeout_seconds, connections)
         self._feed = RedisFeed(self, events_kept, events_bytes)
         self._history = RedisHistory(self, history_kept, history_seconds)
 
-    async def is_complete(self) -> bool:
-        return bool(await self.do(self.client.exists(WHOLE)))
+    async def applied(self, partitions: Collection[int]) -> dict[int, Position | None]:
+        if not partitions:
+            return {}
+        texts = await self.do(self.client.mget([f"{POSITION}{partition}" for partition in partitions]))
+        return {partition: _position(text) for partition, text in zip(partitions, texts, strict=True)}
 
-    async def mark_complete(self) -> None:
-        await self.do(self.client.set(WHOLE, "1"))
-
-    async def policy(self, application: str) -> ScalingPolicy | None:
-        text = await self.do(self.client.hget(POLICIES, application))
-        return ScalingPolicy.model_validate_json(text) if text else None
-
-    async def policies(self) -> list[ScalingPolicy]:
-        found = await self.do(self.client.hgetall(POLICIES))
-        return [ScalingPolicy.model_validate_json(found[name]) for name in sorted(found)]
-
-    async def put_policy(self, policy: ScalingPolicy, expected: int | None) -> None:
-        wanted = claims(policy.subject)
-
-        async def check(pipeline: Any) -> None:
-            own = await self.do(pipeline.hget(POLICIES, policy.application))
-            if own and _claims(own) == wanted:
-                return
-            found = await self.do(pipeline.hgetall(POLICIES))
-            others = {name: _claims(text) for name, text in found.items() if name != policy.application}
-            if (taken := rival(wanted, others)) is not None:
-                raise TargetTaken(taken)
-
-        version = policy.metadata.version or 0
-        await self._change(policy.application, expected, _as_written(policy), version, check)
-
-    async def delete_policy(self, application: str, expected: int | None, min_version: int = 1) -> bool:
-        return await self._change(application, expected, "", min_version)
-
-    async def _change(
-        self,
-        application: str,
-        expected: int | None,
-        value: str,
-        version: int,
-        check: Callable[[Any], Awaitable[None]] | None = None,
-    ) -> bool:
-        keys = [POLICIES, OUTBOX, DELETIONS, WHOLE]
-        arguments = (application, "" if expected is None else str(expected), value, str(version))
-        if check is None:
-            done, current = await self.script(_PUT_POLICY, keys, *arguments)
+    async def get(
+        self, keys: Collection[Key], names: Collection[str] | None = None, *, complete: Collection[int] = ()
+    ) -> dict[Key, dict[str, str]]:
+        documents = [_document(key) for key in keys]
+        if names is None:
+            hashes = await self._complete([("HGETALL", document) for document in documents], complete)
+            found = [fields or None for fields in hashes]
         else:
-            done, current = await self.script_unchanged(POLICIES, check, _PUT_POLICY, keys, *arguments)
-        if done == 3:
-            raise StoreUnavailable(INCOMPLETE)
-        if done == 0:
-            raise VersionConflict(ScalingPolicy.model_validate_json(current) if current else None)
-        return bool(done == 1)
+            reads = [(("HMGET", document, *names), ("EXISTS", document)) for document in documents]
+            answers = await self._complete([command for pair in reads for command in pair], complete)
+            pairs = zip(answers[::2], answers[1::2], strict=True)
+            found = [dict(zip(names, texts, strict=True)) if exists else None for texts, exists in pairs]
+        return {key: _unpacked(fields) for key, fields in zip(keys, found, strict=True) if fields is not None}
 
-    async def restore_policy(self, policy: ScalingPolicy) -> None:
-        version = str(policy.metadata.version or 0)
-        await self.script(_RESTORE_POLICY, [POLICIES, DELETIONS], policy.application, version, _as_written(policy))
+    async def all(self, kind: str, *, complete: Collection[int] = ()) -> dict[str, dict[str, str]]:
+        (keys,) = await self._complete([("SMEMBERS", KEYS + kind)], complete)
+        documents = await self.get([(kind, key) for key in sorted(keys)], complete=complete)
+        return {key: fields for (_, key), fields in documents.items()}
 
-    async def restore_deletion(self, application: str, version: int) -> None:
-        await self.script(_RESTORE_POLICY, [POLICIES, DELETIONS], application, str(version), "")
+    async def _complete(self, reads: Sequence[tuple[str, ...]], partitions: Collection[int]) -> list[Any]:
+        """Return the answers to commands that are sent together with the question for these positions."""
+        answers = await self.batch([*reads, *(("EXISTS", f"{POSITION}{each}") for each in partitions)])
+        if not all(answers[len(reads) :]):
+            raise Incomplete
+        return answers[: len(reads)]
 
-    async def deletion(self, application: str) -> int | None:
-        found = await self.do(self.client.hget(DELETIONS, application))
-        return None if found is None else int(found)
+    async def keys(self, kind: str) -> list[str]:
+        return sorted(await self.do(self.client.smembers(KEYS + kind)))
 
-    async def deletions(self) -> dict[str, int]:
-        found = await self.do(self.client.hgetall(DELETIONS))
-        return {name: int(version) for name, version in found.items()}
-
-    async def forget_deletions(self, before: int) -> None:
-        old = [name for name, version in (await self.deletions()).items() if version < before]
-        if old:
-            await self.do(self.client.hdel(DELETIONS, *old))
-
-    async def publish_again(self, application: str) -> None:
-        await self.script(_PUBLISH_AGAIN, [POLICIES, OUTBOX, DELETIONS], application)
-
-    async def outbox(self, count: int = 100) -> list[OutboxEntry]:
-        found = await self.do(self.client.xrange(OUTBOX, count=count))
-        return [
-            OutboxEntry(
-                entry,
-                fields["application"],
-                fields.get("value"),
-                int(fields["version"]) if "version" in fields else None,
-                fields.get("deleted"),
-            )
-            for entry, fields in found
-        ]
-
-    async def outbox_size(self) -> int:
-        return int(await self.do(self.client.xlen(OUTBOX)))
-
-    async def published(self, entries: Sequence[OutboxEntry]) -> None:
-        if entries:
-            await self.do(self.client.xdel(OUTBOX, *(entry.id for entry in entries)))
-
-    async def state(self, application: str) -> State | None:
-        return (await self.states([application]))[application]
-
-    async def states(self, applications: Collection[str]) -> dict[str, State | None]:
-        cached = await self._as_remembered({name: self._cache.get(name) for name in applications})
-        found: dict[str, State | None] = {name: stored.state for name, stored in cached.items()}
-        unread = [name for name in applications if name not in cached]
-        for begin in range(0, len(unread), MAX_STATES_READ):
-            piece = unread[begin : begin + MAX_STATES_READ]
-            hashes = await self.batch(("HGETALL", STATE + name) for name in piece)
-            for name, fields in zip(piece, hashes, strict=True):
-                stored = layout.read(name, fields)
-                self._cache.pop(name, None)
-                if stored is not None:
-                    self._keep(name, stored)
-                found[name] = None if stored is None else stored.state
-                await asyncio.sleep(0)  # parsing takes time: HTTP requests are answered in between
-        return found
-
-    async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
-        names = [layout.VERSION, *layout.SUMS, *kinds]
-        found = await self.do(self.client.hmget(STATE + application, names))
-        fields = {name: text for name, text in zip(names, found, strict=True) if text is not None}
-        return layout.read_newest(application, fields) if layout.VERSION in fields else None
-
-    def _keep(self, application: str, stored: Stored) -> None:
-        # A state larger than the cache is read again each time.
-        with suppress(ValueError):
-            self._cache[application] = stored
-
-    async def applications(self) -> list[str]:
-        with_state, with_policy = await self.batch([("SMEMBERS", APPLICATIONS), ("HKEYS", POLICIES)])
-        return sorted({*with_state, *with_policy})
+    async def apply(self, batch: Batch) -> None:
+        # Most events are newest messages as well: no text is packed twice.
+        once = cache(pack)
+        await self._feed.make_room(sum(len(once(text)) + EVENT_BYTES for _, _, text in batch.events))
+        partitions = list(batch.continues)
+        # The pipeline only collects the commands; the script runs them.
+        pipeline = self.client.pipeline()
+        for kind, key in batch.deleted:
+            pipeline.delete(_document((kind, key)))
+            pipeline.srem(KEYS + kind, key)
+        for application in batch.forgotten:
+            pipeline.delete(*history_keys(application))
+        for document, names in batch.removed.items():
+            if names:
+                pipeline.hdel(_document(document), *names)
+        for (kind, key), fields in batch.changed.items():
+            pipeline.hset(_document((kind, key)), mapping={name: once(text) for name, text in fields.items()})
+            pipeline.sadd(KEYS + kind, key)
+        for kind, application, text in batch.events:
+            self._feed.add(pipeline, kind, application, once(text))
+        self._history.add(pipeline, batch.entries)
+        for partition, position in batch.positions.items():
+            pipeline.set(f"{POSITION}{partition}", _text(position))
+        arguments: list[Any] = [_text(batch.continues[partition]) for partition in partitions]
+        for command, _ in pipeline.command_stack:
+            arguments += [len(command), *command]
+        try:
+            place = await self.script(_APPLY, [f"{POSITION}{partition}" for partition in partitions], *arguments)
+        except StoreFull:
+            self._feed.measure_next()
+            raise
+        if place:
+            raise NotContinued(partitions[place - 1])
+        self.refused = False
+        await self._history.tidy(batch.entries)
 
     async def history(self, application: str) -> list[LoopResult]:
         return await self._history.read(application)
-
-    async def save(
-        self,
-        states: Sequence[State],
-        events: Sequence[tuple[Kind, str, str]],
-        entries: Sequence[tuple[str, HistoryEntry]] = (),
-        newest: Mapping[str, Mapping[Kind, str]] = NOTHING_NEW,
-    ) -> None:
-        # Most events are newest messages as well: no text is packed twice.
-        once = cache(pack)
-        packed = [(kind, application, once(data)) for kind, application, data in events]
-        await self._feed.make_room(sum(len(data) + EVENT_BYTES for _, _, data in packed))
-        cached = await self._unchanged([state.application for state in states])
-        there = await self._fields([state.application for state in states if state.application not in cached])
-        written = []
-        async with self.client.pipeline(transaction=True) as pipeline:
-            for state in states:
-                name, before = state.application, cached.get(state.application)
-                change = layout.changes(
-                    None if before is None else before.state, state, newest.get(name, {}), there.get(name, ())
-                )
-                pipeline.hset(STATE + name, mapping=change.packed(once))
-                if change.removed:
-                    pipeline.hdel(STATE + name, *change.removed)
-                pipeline.sadd(APPLICATIONS, name)
-                written.append((before or Stored("", state, {})).changed(state, change))
-            for event in packed:
-                self._feed.add(pipeline, *event)
-            self._history.add(pipeline, entries)
-            try:
-                await self.do(pipeline.execute())
-            except StoreFull:
-                self._feed.measure_next()
-                raise
-        self.refused = False
-        for stored in written:
-            self._keep(stored.state.application, stored)
-        await self._history.tidy(entries)
-
-    async def _unchanged(self, applications: Sequence[str]) -> dict[str, Stored]:
-        """Take the cached states out of the cache, so that the next read asks Redis until the change is known to be
-        written.
-
-        `StoreUnavailable` if one is not the stored one any more, since another replica wrote it or Redis lost data: the
-        change must be computed again.
-        """
-        remembered = {name: self._cache.pop(name, None) for name in applications}
-        cached = await self._as_remembered(remembered)
-        changed = [name for name, stored in remembered.items() if stored is not None and name not in cached]
-        if changed:
-            raise StoreUnavailable(f"redis: {changed[0]} was changed by another replica meanwhile")
-        return cached
-
-    async def _as_remembered(self, remembered: Mapping[str, Stored | None]) -> dict[str, Stored]:
-        """Return the cached states that are still the stored ones: another replica may have owned an application in
-        between."""
-        cached = {name: stored for name, stored in remembered.items() if stored is not None}
-        versions = await self.batch(("HGET", STATE + name, layout.VERSION) for name in cached)
-        return {
-            name: stored
-            for (name, stored), version in zip(cached.items(), versions, strict=True)
-            if stored.version == version
-        }
-
-    async def _fields(self, applications: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names of the fields of each state's hash."""
-        fields = await self.batch(("HKEYS", STATE + name) for name in applications)
-        return dict(zip(applications, fields, strict=True))
-
-    async def leftovers(self) -> dict[str, datetime | None]:
-        found = await self.batch([("SMEMBERS", APPLICATIONS), ("HKEYS", ACTIONS), ("HKEYS", POLICIES)])
-        with_policy = found.pop()
-        kept = {name for names in found for name in names}
-        for prefix in (STATE, *history_keys("")):
-            kept |= {key.removeprefix(prefix) for key in await self.do(self._keys(prefix))}
-        kept -= set(with_policy)
-        states = await self.states(sorted(kept))
-        return {name: state.times.newest if state is not None else None for name, state in states.items()}
-
-    async def _keys(self, prefix: str) -> list[str]:
-        return [key async for key in self.client.scan_iter(match=f"{prefix}*", count=1000)]
-
-    async def forget(self, application: str) -> None:
-        self._cache.pop(application, None)
-        await self.batch(
-            [
-                ("DEL", STATE + application, *history_keys(application)),
-                ("SREM", APPLICATIONS, application),
-                ("HDEL", ACTIONS, application),
-            ]
-        )
-
-    async def action(self, application: str) -> ActionState | None:
-        text = await self.do(self.client.hget(ACTIONS, application))
-        return ActionState.model_validate_json(text) if text else None
-
-    async def put_action(self, action: ActionState, expected: int) -> None:
-        done, current = await self.script(
-            _PUT_ACTION, [ACTIONS], action.application, str(expected), action.model_dump_json()
-        )
-        if done == 0:
-            raise VersionConflict(ActionState.model_validate_json(current) if current else None)
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         return await self._feed.after(after, count, wait_seconds)
@@ -359,6 +139,138 @@ class RedisStore(Connection):
         return await self._feed.newest()
 
 
-def _claims(document: str) -> frozenset[Claim]:
-    """Return the claims of a policy's JSON."""
-    return claims(ScalingPolicy.model_validate_json(document).subject)
+def _document(key: Key) -> str:
+    return f"{DOCUMENT}{key[0]}:{key[1]}"
+
+
+def _unpacked(fields: dict[str, str | None]) -> dict[str, str]:
+    return {name: unpack(text) for name, text in fields.items() if text is not None}
+
+
+def _text(position: Position | None) -> str:
+    """Return the text by which positions are compared."""
+    return (
+        ""
+        if position is None
+        else json.dumps([position.offsets, position.versions, position.written_ms], sort_keys=True)
+    )
+
+
+def _position(text: str | None) -> Position | None:
+    return Position(*json.loads(text)) if text else None
+
+
+LINES = "weir:history:"
+ENDS = "weir:history-ends:"
+SPARE_ENDS = 2
+"""Ends per line before ends without lines are deleted: that reads all lines, so it must not happen with each end."""
+
+
+def history_keys(application: str) -> tuple[str, str]:
+    return LINES + application, ENDS + application
+
+
+class RedisHistory:
+    """Lines of each application up to a number and an age, and the ends of their plans."""
+
+    def __init__(self, connection: Connection, max_lines: int, age_seconds: float) -> None:
+        self._client, self._do, self._batch = connection.client, connection.do, connection.batch
+        self._max_lines, self._age_seconds = max_lines, age_seconds
+
+    def add(self, pipeline: Any, entries: Sequence[tuple[str, HistoryEntry]]) -> None:
+        """Append entries of applications to a transaction."""
+        lines, ends = defaultdict[str, list[LoopResult]](list), defaultdict[str, dict[str, str]](dict)
+        for application, entry in entries:
+            if isinstance(entry, End):
+                ends[application][str(entry.plan_id)] = entry.phase
+            else:
+                lines[application].append(entry)
+        for application, each in lines.items():
+            key, newest = LINES + application, max(line.at.timestamp() for line in each)
+            pipeline.zadd(key, {pack(line.model_dump_json()): line.at.timestamp() for line in each})
+            pipeline.zremrangebyrank(key, 0, -self._max_lines - 1)
+            pipeline.zremrangebyscore(key, "-inf", f"({newest - self._age_seconds}")
+        for application, phases in ends.items():
+            pipeline.hset(ENDS + application, mapping=phases)
+
+    async def tidy(self, entries: Sequence[tuple[str, HistoryEntry]]) -> None:
+        """Delete ends without lines once there are many more ends than lines. An end may come before its line."""
+        ended = defaultdict[str, set[str]](set)
+        for application, each in entries:
+            if isinstance(each, End):
+                ended[application].add(str(each.plan_id))
+        for application, now in ended.items():
+            ends = ENDS + application
+            if await self._do(self._client.hlen(ends)) <= SPARE_ENDS * self._max_lines:
+                continue
+            kept = now | {str(line.plan_id) for line in await self.read(application)}
+            plans = await self._do(self._client.hkeys(ends))
+            missing = [plan_id for plan_id in plans if plan_id not in kept]
+            if missing:
+                await self._do(self._client.hdel(ends, *missing))
+
+    async def read(self, application: str) -> list[LoopResult]:
+        """Return all lines, newest first."""
+        lines, ends = history_keys(application)
+        texts, phases = await self._batch([("ZREVRANGE", lines, "0", "-1"), ("HGETALL", ends)])
+        return with_ends(
+            (LoopResult.model_validate_json(unpack(text)) for text in texts),
+            {UUID(plan_id): phase for plan_id, phase in phases.items()},
+        )
+
+
+EVENTS = "weir:events"
+EVENT_BYTES = 150
+"""Approximate memory of an event in Redis in addition to its data."""
+MEASUREMENTS = 32
+"""Of the feed's memory, while its full size is written once."""
+SPARE_STEPS = 3
+"""Steps between measurements left free: so many replicas may write at once without knowing of each other's events."""
+
+
+class RedisFeed:
+    """A stream of packed messages. Redis measures its memory; message lengths would miss the events of other replicas
+    and earlier ones."""
+
+    def __init__(self, connection: Connection, max_events: int, max_bytes: int) -> None:
+        self._client, self._do, self._if_allowed = connection.client, connection.do, connection.if_allowed
+        self._max_events, self._max_bytes = max_events, max_bytes
+        self._unmeasured = max_bytes  # measure before the first write: the stream may exist, with another limit
+
+    async def make_room(self, incoming: int) -> None:
+        """Delete the oldest events until `incoming` bytes fit into the feed's memory. A full Redis does this as well."""
+        self._unmeasured += incoming
+        step = self._max_bytes // MEASUREMENTS
+        if self._unmeasured < step:
+            return
+        wanted = max(0, self._max_bytes - (SPARE_STEPS + 1) * step - incoming)
+        # Takes several rounds if the oldest are smaller than the others.
+        while (used := await self._used()) > wanted + step and (length := await self._do(self._client.xlen(EVENTS))):
+            await self._do(self._client.xtrim(EVENTS, maxlen=length * wanted // used, approximate=False))
+        self._unmeasured = incoming
+
+    async def _used(self) -> int:
+        """Return the bytes of all nodes of the stream; 0 if the command is not permitted: then only the number bounds
+        it."""
+        return await self._if_allowed(self._client.memory_usage(EVENTS, samples=0)) or 0
+
+    def measure_next(self) -> None:
+        """Measure before the next write: this one was refused."""
+        self._unmeasured = self._max_bytes
+
+    def add(self, pipeline: Any, kind: str, application: str, data: bytes) -> None:
+        """Append one event to a transaction."""
+        fields = {"kind": kind, "application": application, "data": data}
+        pipeline.xadd(EVENTS, fields, maxlen=self._max_events, approximate=True)
+
+    async def after(self, event_id: str, count: int, wait_seconds: float) -> list[FeedEvent]:
+        """Return events after an id, oldest first, waiting for the first one."""
+        block = int(wait_seconds * 1000) or None
+        found = await self._do(self._client.xread({EVENTS: event_id}, count=count, block=block))
+        entries = found[0][1] if isinstance(found, list) and found else found.get(EVENTS, [[]])[0] if found else []
+        return [FeedEvent(entry, f["kind"], f["application"], unpack(f["data"])) for entry, f in entries]
+
+    async def newest(self) -> str:
+        """Return the newest id; `0-0` without events."""
+        newest = await self._do(self._client.xrevrange(EVENTS, count=1))
+        return str(newest[0][0]) if newest else "0-0"

@@ -1,0 +1,170 @@
+"""One batch while it is made: the next records of some partitions, and what they change in the store. Pure."""
+
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts.topics import POLICIES
+from weir_runtime.bus import Record
+
+from .core import Event, HistoryEntry, HistoryLimits, Kind, State, history_entries, kind_of, remember
+from .partition import Deletion, Partition, decision_of, policy_version
+from .store import Batch, Fields, Key, Position
+from .view import Stored, action_fields, policy_fields, state_change
+
+
+@dataclass
+class Changes:
+    """Changes of documents, in the order in which they are made: the last one of a document counts."""
+
+    deleted: set[Key] = field(default_factory=set)
+    forgotten: set[str] = field(default_factory=set)
+    removed: dict[Key, Collection[str]] = field(default_factory=dict)
+    changed: dict[Key, Fields] = field(default_factory=dict)
+
+    def delete(self, key: Key) -> None:
+        self.changed.pop(key, None)
+        self.removed.pop(key, None)
+        self.deleted.add(key)
+
+    def forget(self, application: str) -> None:
+        """Delete what only messages have led to."""
+        self.delete(("state", application))
+        self.forgotten.add(application)
+
+
+@dataclass(eq=False)
+class _Next:
+    """A partition after this batch."""
+
+    offsets: dict[str, int]
+    versions: dict[str, int]
+    policies: dict[str, int]
+
+
+class Writing:
+    """First all decisions, then all messages, then the states that these lead to. A message counts if its application has
+    a policy: one without is late, or early if its policy may not have been read yet."""
+
+    def __init__(self, partitions: Mapping[int, Partition], now_ms: int) -> None:
+        self.partitions, self._now_ms = partitions, now_ms
+        self._next: dict[int, _Next] = {}
+        self._stored: dict[str, Stored] = {}
+        self.changes = Changes()
+        self.ended: dict[str, Deletion] = {}
+        """By application."""
+        self._put: dict[str, ScalingPolicy] = {}
+        self.messages: dict[str, list[Event]] = defaultdict(list)
+        """Those that count, by application."""
+        self.early: set[int] = set()
+        """Partitions with a message whose policy may not have been read yet."""
+        self.events: list[tuple[Kind, str, str]] = []
+        self.entries: list[tuple[str, HistoryEntry]] = []
+        self.remembered: list[Event] = []
+        """Messages that changed something."""
+        self.kinds: Tally[str] = Tally()
+
+    def _following(self, record: Record) -> _Next:
+        before = self.partitions[record.partition]
+        position = before.position or Position()
+        if record.partition not in self._next:
+            self._next[record.partition] = _Next({**position.offsets}, {**position.versions}, {**before.policies})
+        following = self._next[record.partition]
+        following.offsets[record.topic] = record.offset + 1
+        return following
+
+    def decide(self, record: Record) -> None:
+        """Add a record of policies or actions."""
+        following, decision = self._following(record), decision_of(record)
+        if decision is None:
+            return
+        application, version = decision.application, decision.version
+        following.versions[record.topic] = max(version, following.versions.get(record.topic, 0))
+        changed = self.changes.changed
+        if record.topic != POLICIES.name and decision.action is not None:
+            changed["action", application] = action_fields(decision.action, version)
+        elif record.topic != POLICIES.name:
+            self.changes.delete(("action", application))
+        elif decision.policy is not None:
+            changed["policy", application] = policy_fields(decision.policy)
+            following.policies[application] = version
+            self._put[application] = decision.policy
+        else:
+            self._delete(application, version, following)
+
+    def _delete(self, application: str, version: int, following: _Next) -> None:
+        self.changes.delete(("policy", application))
+        if following.policies.pop(application, None) is not None:
+            self.ended[application] = Deletion(version, self._put.get(application))
+            self.changes.forget(application)
+
+    def hear(self, record: Record, message: Event | None) -> None:
+        """Add a record of the loop; None: it could not be read."""
+        following = self._following(record)
+        is_end = isinstance(message, Observation) and message.status == "ended"
+        if message is None or is_end:  # an end is that of its policy
+            self.kinds["skipped"] += 1
+        elif message.application in following.policies and not self._is_of_deleted(message):
+            self.kinds[kind_of(message)] += 1
+            self.messages[message.application].append(message)
+        else:
+            version = policy_version(message)
+            if version is None or version > following.versions.get(POLICIES.name, 0):
+                self.early.add(record.partition)
+            self.kinds["late"] += 1
+
+    def _is_of_deleted(self, message: Event) -> bool:
+        """Return whether a message is of a policy that this batch deletes, though there is another one now."""
+        deletion = self.ended.get(message.application)
+        return deletion is not None and (policy_version(message) or 0) < (deletion.version or 0)
+
+    def remember(self, states: Mapping[str, Stored | None], limits: HistoryLimits) -> None:
+        """Compute the states of all applications with messages from those that are stored."""
+        for application, messages in self.messages.items():
+            stored = states[application]
+            before = None if stored is None else stored.state
+            after, newest = before, dict[Kind, str]()
+            for message in sorted(messages, key=_instant):
+                changed = remember(after or State(application=application), message, limits)
+                if changed is not after:
+                    after, text = changed, message.model_dump_json()
+                    newest[kind_of(message)] = text
+                    self.remembered.append(message)
+                    self.events.append((kind_of(message), application, text))
+                    self.entries += history_entries(message, changed)
+            if after is not None and after is not before:
+                change, key = state_change(before, after, newest), ("state", application)
+                self.changes.changed[key] = change.fields
+                self.changes.removed[key] = change.removed
+                self._stored[application] = (stored or Stored(after, {})).changed(after, change)
+
+    def batch(self) -> Batch:
+        changes = self.changes
+        return Batch(
+            continues={p: self.partitions[p].position for p in self._next},
+            positions={p: self._position(each) for p, each in self._next.items()},
+            deleted=changes.deleted,
+            forgotten=changes.forgotten,
+            removed=changes.removed,
+            changed=changes.changed,
+            events=self.events,
+            entries=self.entries,
+        )
+
+    def applied(self) -> Mapping[str, Stored]:
+        """The store has the batch: move the partitions on; return the states that were written."""
+        for partition, following in self._next.items():
+            owned = self.partitions[partition]
+            owned.position, owned.policies = self._position(following), following.policies
+        return self._stored
+
+    def _position(self, following: _Next) -> Position:
+        return Position(following.offsets, following.versions, self._now_ms)
+
+
+def _instant(message: Event) -> tuple[float, int]:
+    at = message.at if isinstance(message, Outcome) else message.observed_at
+    order = (Observation, Analysis, Plan, Outcome).index(type(message))
+    return at.timestamp(), order
