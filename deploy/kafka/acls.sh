@@ -27,7 +27,7 @@ for service in monitor analyzer planner executor knowledge; do
     allow "$service" --operation Describe --resource-pattern-type prefixed --group weir-reader-
     on_topics "$service" Write dead-letters.v1alpha1
 done
-allow knowledge --operation Read --group weir-publisher-lease
+allow knowledge --operation Describe --operation Write --transactional-id weir-knowledge-decider
 
 on_topics monitor Read policies.v1alpha1
 on_topics monitor Write observations.v1alpha1
@@ -41,6 +41,6 @@ on_topics planner Write plans.v1alpha1 planners.v1alpha1
 on_topics executor Read plans.v1alpha1 outcomes.v1alpha1 policies.v1alpha1 analyses.v1alpha1
 on_topics executor Write outcomes.v1alpha1
 
-on_topics knowledge Read policies.v1alpha1 observations.v1alpha1 analyses.v1alpha1 plans.v1alpha1 outcomes.v1alpha1 \
-    dead-letters.v1alpha1 leases
-on_topics knowledge Write policies.v1alpha1 observations.v1alpha1
+on_topics knowledge Read changes.v1alpha1 policies.v1alpha1 actions.v1alpha1 observations.v1alpha1 analyses.v1alpha1 \
+    plans.v1alpha1 outcomes.v1alpha1 dead-letters.v1alpha1
+on_topics knowledge Write changes.v1alpha1 policies.v1alpha1 actions.v1alpha1 observations.v1alpha1
