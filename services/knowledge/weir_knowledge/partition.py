@@ -25,6 +25,8 @@ DECIDED = (POLICIES.name, ACTIONS.name)
 """Topics of decisions."""
 DELETIONS_KNOWN_MS = 12 * 3_600_000
 """Half the time for which the topic keeps a deletion (`delete.retention.ms`)."""
+MAX_AHEAD_MS = 86_400_000
+"""Of a version before the clock, as the decider allows it."""
 KINDS_OF = {POLICIES.name: "policy", ACTIONS.name: "action"}
 """Kinds of the documents that they become."""
 CALLER = "knowledge"
@@ -52,11 +54,13 @@ class Deletion:
     """What was deleted. None: it is not known from the topic."""
 
 
-def decision_of(record: Record) -> Decision | None:
-    """Return what a record of a topic of decisions says; None for an unreadable one, which leaves its key as it was."""
+def decision_of(record: Record, now_ms: int) -> Decision | None:
+    """Return what a record of a topic of decisions says; None for an unreadable one, which leaves its key as it was. A
+    version far ahead of the clock was not given by a decider, and counts for none."""
     if record.key is None:
         return None
     version = version_of(record.headers) or 0
+    version = version if version <= now_ms + MAX_AHEAD_MS else 0
     if is_tombstone(record):
         return Decision(record.key, version)
     if record.topic == POLICIES.name:
@@ -70,6 +74,8 @@ def decision_of(record: Record) -> Decision | None:
 class Decisions:
     """Policies and actions as the log has them up to `offsets`."""
 
+    now_ms: int
+    """When the reading began."""
     offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DECIDED, 0))
     versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DECIDED, 0))
     policies: dict[str, ScalingPolicy] = field(default_factory=dict)
@@ -79,17 +85,24 @@ class Decisions:
     """With their versions in the log."""
     unreadable: set[Key] = field(default_factory=set)
     """What the topics have records of, and none that can be read: the view keeps what it has."""
+    deleted: set[Key] = field(default_factory=set)
+    """What the newest record that can be read deletes."""
 
     def add(self, record: Record) -> None:
         """Add the next record of one of the topics."""
         self.offsets[record.topic] = record.offset + 1
-        decision, kind = decision_of(record), KINDS_OF[record.topic]
+        decision, kind = decision_of(record, self.now_ms), KINDS_OF[record.topic]
         if decision is None:
             known = self.policies if kind == "policy" else self.actions
-            if record.key is not None and record.key not in known:
+            if record.key is not None and record.key not in known and (kind, record.key) not in self.deleted:
                 self.unreadable.add((kind, record.key))
             return
-        self.unreadable.discard((kind, decision.application))
+        key = (kind, decision.application)
+        self.unreadable.discard(key)
+        if decision.policy is None and decision.action is None:
+            self.deleted.add(key)
+        else:
+            self.deleted.discard(key)
         self.versions[record.topic] = max(decision.version, self.versions[record.topic])
         if record.topic == POLICIES.name:
             before = self.policies.pop(decision.application, None)
@@ -134,14 +147,15 @@ class Decisions:
         would_know = topic == POLICIES.name and now_ms - position.written_ms < DELETIONS_KNOWN_MS
         unreadable = {name for kind, name in self.unreadable if kind == KINDS_OF[topic]}
         known = current.keys() | (self.deletions.keys() if topic == POLICIES.name else set())
-        return [
-            name
-            for name, version in viewed.items()
-            if version > self.versions[topic]
-            or version > current.get(name, version)
-            or name in unreadable
-            or (would_know and name not in known)
-        ]
+        lost = []
+        for name, version in viewed.items():
+            if name in current:
+                is_lost = version > current[name]
+            else:
+                is_lost = version > self.versions[topic] or name in unreadable or (would_know and name not in known)
+            if is_lost and version <= now_ms + MAX_AHEAD_MS:
+                lost.append(name)
+        return lost
 
 
 @dataclass(eq=False)
@@ -187,9 +201,9 @@ def policy_again(
     )
 
 
-def action_change(action: ActionState, current: ActionState | None, now: datetime, again: int) -> Change:
-    """Return the request to replace an action by one that the view has, or that an outcome reports. `again` is the version
-    there: nobody waits for the answer."""
+def action_change(action: ActionState, current: ActionState | None, now: datetime, again: int | None = None) -> Change:
+    """Return the request to replace an action by one that the view has, in the version `again`, or that an outcome
+    reports."""
     return Change(
         id=derive_id(action.id, f"version {action.version}"),
         kind="action",

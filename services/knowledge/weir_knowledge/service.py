@@ -139,7 +139,8 @@ class Knowledge:
         if not self._waiting:
             return
         positions = await self.view.store.applied(sorted(self._waiting))
-        begun = {p: Partition(position, Decisions()) for p, position in positions.items() if p in self._waiting}
+        now_ms = _milliseconds(self.clock.now())
+        begun = {p: Partition(position, Decisions(now_ms)) for p, position in positions.items() if p in self._waiting}
         self._waiting.difference_update(begun)
         self._owned.update(begun)
         try:
@@ -380,7 +381,7 @@ class Knowledge:
             if action is not None and action.terminal:
                 stored = await self.view.action(action.application)
                 if stored is not None and stored.id == action.id and stored.version < action.version:
-                    ends.append(action_change(action, stored, self.clock.now(), action.version))
+                    ends.append(action_change(action, stored, self.clock.now()))
         return ends
 
 

@@ -77,7 +77,7 @@ class Writing:
 
     def decide(self, record: Record) -> None:
         """Add a record of policies or actions."""
-        following, decision = self._following(record), decision_of(record)
+        following, decision = self._following(record), decision_of(record, self._now_ms)
         if decision is None:
             return
         application, version = decision.application, decision.version

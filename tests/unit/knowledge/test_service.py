@@ -227,6 +227,34 @@ async def test_what_cannot_be_read_is_held(world: LogWorld) -> None:
     }
 
 
+async def test_garbage_behind_a_deletion_holds_nothing(world: LogWorld) -> None:
+    """The policy and its action were deleted while nobody read, and somebody wrote to their keys then."""
+    await world.act(action(plan(1)), 2)
+    await world.run()
+    await world.delete(5)
+    for topic in (POLICIES, ACTIONS):
+        await world.bus.publish(topic.name, APP, b"{")
+    await world.run()
+    assert (await world.view.policies(), await world.view.action(APP)) == ([], None)
+    assert world.requested == []
+
+
+async def test_a_version_that_no_decider_gave_counts_for_none(world: LogWorld) -> None:
+    """Somebody writes one far ahead of all clocks: what is decided afterwards is not shown before it is there."""
+    ahead = int((NOON + timedelta(days=3)).timestamp() * 1000)
+    await world.decide(policy(OTHER, version=ahead))
+    await world.run()
+    async with world.running():
+        await world.until(world.is_applied)
+        await world.decide(policy(OTHER, version=ahead + 1))
+        await world.until(world.is_applied)
+    assert not await world.view.shows(POLICIES.name, OTHER, 2)
+    await world.decide(policy(OTHER, version=4))
+    await world.run()
+    assert await world.view.shows(POLICIES.name, OTHER, 4)
+    assert world.requested == []
+
+
 async def test_an_application_ends_with_its_policy(world: LogWorld) -> None:
     """Its end is published, dated by the deletion and after its newest message, and stands in the feed; state, history
     and action are gone. What was still on its way changes nothing."""
@@ -469,7 +497,7 @@ async def test_the_end_of_an_action_is_known_by_its_outcome(world: LogWorld) -> 
     await world.send(outcome(plan(1, 2), "failed", 30, action=ended.model_copy(update={"version": 5}), epoch=1))
     await world.run()
     (request,) = world.requested
-    assert (request.kind, request.action, request.expected, request.again) == ("action", ended, 3, 4)
+    assert (request.kind, request.action, request.expected, request.again) == ("action", ended, 3, None)
 
 
 async def test_an_earlier_holders_late_outcome_changes_nothing(world: LogWorld) -> None:
