@@ -55,7 +55,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class _Decided:
-    """What one transaction writes."""
+    """Content of one transaction."""
 
     log: Log
     records: list[Outgoing]
@@ -237,11 +237,11 @@ class Decider:
 
 
 def _is_in_doubt(change: Change, log: Log) -> bool:
-    """Return whether a view shows another policy than this replica remembers: it may only be behind, but the log may have
-    lost what this replica wrote, or have what another program wrote."""
+    """Return whether a view has what this replica does not remember, or what the log lost: another program wrote it, or a
+    broker lost its disk. A view that is behind is no doubt."""
     current = log.policies.get(change.application)
     number = (current.metadata.version or 0) if current else 0
-    return change.again is not None or change.seen not in (None, number)
+    return change.again is not None or (change.seen or 0) > number
 
 
 def request_record(change: Change) -> Outgoing:

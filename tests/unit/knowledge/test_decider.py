@@ -296,3 +296,15 @@ async def test_what_another_program_wrote_is_known_when_its_owner_changes_it(bus
         await bus.publish(POLICIES.name, APP, forged.model_dump_json(exclude_unset=True).encode(), headers)
         answer = await here.log.submit(put(expected=version, seen=version))
         assert answer.refused is None and (answer.version or 0) > version
+
+
+async def test_a_view_that_is_behind_costs_no_take_over(bus: MemoryBus) -> None:
+    """A caller read the policy a decision ago: the decider remembers what it decided, and reads nothing."""
+    async with replica(bus) as here:
+        first = await here.log.submit(put())
+        await here.log.submit(change("pause"))
+        fenced = dict(bus.epochs)
+        answer = await here.log.submit(change("resume", seen=first.version))
+        assert answer.refused is None
+        assert (await here.log.submit(change("delete", seen=None))).refused is None
+        assert bus.epochs == fenced
