@@ -21,6 +21,7 @@ from weir_contracts.topics import ACTIONS, CHANGES, POLICIES, Topic
 from weir_runtime.bus import (
     VERSION_HEADER,
     Bus,
+    BusError,
     Committed,
     Consumer,
     Outgoing,
@@ -38,8 +39,8 @@ from .decisions import Log, decide, is_expired
 NAME = "weir-knowledge-decider"
 """Of the group, and of the writer of its transactions."""
 PLACE = (CHANGES.name, 0)
-READ_SECONDS = 60.0
-"""For reading what was decided, and for fencing."""
+READ_SECONDS = 50.0
+"""For fencing and reading what was decided: less than a group waits for a member that does not poll."""
 WAIT_SECONDS = 0.5
 MAX_AHEAD = timedelta(days=1)
 """Of a version before this replica's clock."""
@@ -131,14 +132,18 @@ class Decider:
     async def _take_over(self, consumer: Consumer, transactions: Transactions) -> None:
         """Become the only writer, and read what was decided until now."""
         losses = self._losses
-        async with asyncio.timeout(READ_SECONDS):
-            await transactions.fence()
-            policies, newest = await self._latest(POLICIES, ScalingPolicy)
-            actions, newest_action = await self._latest(ACTIONS, ActionState)
-            committed = await consumer.committed(PLACE)
-            # What was received before is received again, from there.
-            self._pending = []
-            await consumer.begin({PLACE: committed.offset})
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await transactions.fence()
+                policies, newest = await self._latest(POLICIES, ScalingPolicy)
+                actions, newest_action = await self._latest(ACTIONS, ActionState)
+                committed = await consumer.committed(PLACE)
+                # What was received before is received again, from there.
+                self._pending = []
+                await consumer.begin({PLACE: committed.offset})
+        except TimeoutError:
+            topics = f"{POLICIES.name} and {ACTIONS.name}"
+            raise BusError(f"{topics} were not read to their end within {READ_SECONDS:g} s") from None
         noted = int(committed.note) if committed.note.isdigit() else 0
         log = Log.of(policies, actions, max(newest, newest_action, noted))
         records = []
