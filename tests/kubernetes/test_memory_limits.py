@@ -15,12 +15,16 @@ from testbed.kafka import KafkaBroker
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import free_port
 from testbed.service import RedisServer, WeirService, loop_settings, wait_all_ready
+from tests.kubernetes.rigs import api
 from tests.kubernetes.workers import PLURAL, define, definition
 from tests.memory import largest_bytes, limit_bytes
 from tests.unit.executor.builders import plan
 from weir_contracts import Observation, Outcome, ScalingPolicy, policy_of
 from weir_contracts.topics import OBSERVATIONS, OUTCOMES, PLANS
 from weir_engines.kubernetes.api import LARGE_ELEMENTS
+from weir_engines.kubernetes.discovery import PODS
+from weir_engines.kubernetes.pods import pod_of
+from weir_engines.kubernetes.watches import Watch
 from weir_runtime.http_client import MAX_ELEMENTS
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import encode
@@ -117,6 +121,42 @@ async def loop(
             for each in services.values():
                 each.stop()
             await bus.close()
+
+
+async def test_an_object_that_is_too_large_stops_no_others(cluster: KubernetesCluster, namespace: str) -> None:
+    """Pods of empty arguments, of which the API server stores 700,000: the watch has the others, and names them; also one
+    that comes later."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def create(name: str, arguments: int) -> None:
+        container = {"name": "main", "image": "example/main:1", "args": [""] * arguments}
+        with cluster.admin.client(timeout_seconds=READ_SECONDS) as client:
+            pod = {"metadata": {"name": name}, "spec": {"containers": [container]}}
+            client.post(path, json=pod).raise_for_status()
+
+    create("a", 1)
+    create("b", TOO_LARGE)
+    create("c", 1)
+    reader = api(cluster.admin, timeout_seconds=30.0)
+    watch = Watch(reader, PODS, namespace, pod_of, leaves_out=True)
+
+    async def until(objects: set[str], left_out: set[str]) -> None:
+        async with asyncio.timeout(READ_SECONDS):
+            while (set(watch.objects), set(watch.left_out)) != (objects, left_out):  # noqa: ASYNC110 - of the watch's task
+                await asyncio.sleep(0.1)
+
+    try:
+        await watch.synced(READ_SECONDS)
+        await until({"a", "c"}, {"b"})
+        assert f"b has more than {LARGE_ELEMENTS} elements" in str(watch.left_out["b"])
+        await asyncio.to_thread(create, "d", TOO_LARGE)
+        await until({"a", "c"}, {"b", "d"})
+        await asyncio.to_thread(cluster.request, "DELETE", f"{path}/b?gracePeriodSeconds=0")
+        await asyncio.to_thread(create, "e", 1)
+        await until({"a", "c", "e"}, {"d"})
+    finally:
+        await watch.close()
+        await reader.close()
 
 
 async def test_objects_do_not_fill_the_memory_of_monitor_and_executor(

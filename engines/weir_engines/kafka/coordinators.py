@@ -87,6 +87,9 @@ class KafkaGroups:
         except KafkaException as error:
             if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return _NO_GROUP
+            if code_of(error) == KafkaError._TIMED_OUT:
+                # After a restart of its broker a client of librdkafka 2 may never send this request again.
+                self._drop((kafka.bootstrap_servers, kafka.credentials))
             name = error.args[0].name() if code_of(error) is not None else ""
             raise GroupUnread(f"group {group[:60]}: {name} {explain(error)}".rstrip(" :")) from None
         return _reading(answer, partitions)
