@@ -125,5 +125,7 @@ class Endpoints:
 
     def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
         """Return what a `PUT /scale/NAME` asks for."""
+        if (exchange.server, exchange.method) != (self.server, "PUT"):
+            return None
         name = exchange.path.removeprefix("/scale/")
-        return (name, {name: exchange.body["replicas"]}) if exchange.method == "PUT" else None
+        return name, {name: exchange.body["replicas"]}
