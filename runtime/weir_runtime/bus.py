@@ -1,4 +1,5 @@
-"""The bus as small protocols, its records, and their signatures. `kafka_bus` and `memory_bus` pass the same tests.
+"""The bus as small protocols, its records, and their signatures. `kafka_bus`, `sqlite_bus` and `memory_bus` pass the same
+tests.
 
 Delivery is at least once: a consumer must be idempotent, and commits after the results of its records were
 acknowledged. Headers carry the version of a decided record, so that tombstones have one as well.

@@ -20,8 +20,9 @@ from weir_executor.knowledge import Knowledge, MemoryKnowledge
 from weir_executor.service import Executor
 from weir_runtime.bus import Bus, Record, partition_of
 from weir_runtime.clock import FakeClock
+from weir_runtime.local_bus import LocalConsumer
 from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus, MemoryConsumer
+from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import encode
 
 APP = "shop/orders"
@@ -100,7 +101,7 @@ class Replica:
         self.task = asyncio.create_task(self.executor.run(self.stop))
 
     @property
-    def member(self) -> MemoryConsumer:
+    def member(self) -> LocalConsumer:
         """Its membership of the group."""
         return cast("_Stoppable", self.executor._consumer).port  # type: ignore[no-any-return]
 

@@ -1,8 +1,9 @@
-"""The decider on the memory bus, and what only there can be made to happen at a certain moment."""
+"""The decider on the memory bus and on the log in SQLite, and what only in memory can be made to happen at a certain moment."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,9 +30,13 @@ from weir_knowledge.store import StoreUnavailable
 from weir_runtime.access import Problem
 from weir_runtime.bus import VERSION_HEADER, Bus, SignedBus
 from weir_runtime.clock import FakeClock, SystemClock
+from weir_runtime.local_bus import LocalConsumer, LocalTransactions
 from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus, MemoryConsumer, MemoryTransactions
+from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import DeadLetters
+from weir_runtime.service import topic_specs
+from weir_runtime.sqlite_bus import SqliteBus
+from weir_runtime.sqlite_file import SqliteFile
 
 
 @pytest.fixture
@@ -57,6 +62,19 @@ class TestSignedDecider(DeciderSuite):
         await bus.close()
 
 
+class TestSqliteDecider(DeciderSuite):
+    """The same on the log of one process."""
+
+    @pytest.fixture
+    async def bus(self, tmp_path: Path) -> AsyncIterator[Bus]:
+        file = SqliteFile.open(tmp_path / "weir.db", SystemClock())
+        bus = SqliteBus(file)
+        await bus.ensure_topics(topic_specs(partitions=1))
+        yield bus
+        await bus.close()
+        file.close()
+
+
 async def test_an_unsigned_request_is_not_decided() -> None:
     """It is a dead letter, and an unsigned answer answers nobody."""
     brokers = MemoryBus()
@@ -69,8 +87,8 @@ async def test_an_unsigned_request_is_not_decided() -> None:
     assert brokers.records(POLICIES.name) == []
 
 
-def members(bus: MemoryBus) -> list[MemoryConsumer]:
-    return list(bus._groups["weir-knowledge-decider"].members)
+def members(bus: MemoryBus) -> list[LocalConsumer]:
+    return list(bus.groups["weir-knowledge-decider"].members)
 
 
 async def test_an_owner_that_does_not_know_of_its_loss_decides_nothing(bus: MemoryBus) -> None:
@@ -97,16 +115,16 @@ async def test_a_decider_that_dies_around_its_commit_decides_once(
 ) -> None:
     """In its transaction, which is aborted, or behind it, before it knows: the request has one decision and its caller an
     answer."""
-    commit, dies = MemoryTransactions.commit, iter([True])
+    commit, dies = LocalTransactions.commit, iter([True])
 
-    async def interrupted(self: MemoryTransactions, *given: Any) -> None:
+    async def interrupted(self: LocalTransactions, *given: Any) -> None:
         is_now = next(dies, False)
         if not is_now or moment == "after":
             await commit(self, *given)
         if is_now:
             raise RuntimeError("the process dies")
 
-    monkeypatch.setattr(MemoryTransactions, "commit", interrupted)
+    monkeypatch.setattr(LocalTransactions, "commit", interrupted)
     async with replica(bus) as here:
         request = put()
         answer = await here.log.submit(request)
@@ -269,14 +287,14 @@ async def test_a_decider_that_cannot_read_ends_at_once(bus: MemoryBus) -> None:
     """The brokers go away while it takes over, and then it is stopped: it does not wait for them."""
     async with replica(bus) as here:
         await until(lambda: here.decider.decides)
-        fence = MemoryTransactions.fence
+        fence = LocalTransactions.fence
 
-        async def then_away(self: MemoryTransactions) -> None:
+        async def then_away(self: LocalTransactions) -> None:
             await fence(self)
             bus.break_down()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MemoryTransactions, "fence", then_away)
+            patch.setattr(LocalTransactions, "fence", then_away)
             bus.expire(members(bus)[0])
             await until(lambda: bus.broken)
         stopped_at = SystemClock().monotonic()

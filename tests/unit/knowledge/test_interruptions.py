@@ -168,7 +168,7 @@ class Interrupted(LogWorld):
 
     async def _wake_after_another_went_on(self) -> None:
         """Its session ends, and it does not notice before the other one has applied all."""
-        self.bus.expire(self.bus._groups[GROUP].members[0])
+        self.bus.expire(self.bus.groups[GROUP].members[0])
         other, stop = self.replica(), Stop()
         task = asyncio.create_task(other.follow(stop))
         await self.until(self.is_applied)

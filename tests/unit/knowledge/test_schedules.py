@@ -30,8 +30,9 @@ from weir_runtime import loop
 from weir_runtime.access import Caller, Problem
 from weir_runtime.bus import BusError, Record, version_of
 from weir_runtime.clock import SystemClock
+from weir_runtime.local_bus import LocalTransactions
 from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus, MemoryTransactions
+from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import readable
 
 PARTITIONS, STEPS = 2, 40
@@ -105,7 +106,7 @@ class World:
             await self.replicas[place].end(killed=self.rnd.random() < 0.7)
             self.replicas[place] = Replica(self)
         elif choice < 0.75:
-            group = self.bus._groups.get(self.rnd.choice([NAME, GROUP]))
+            group = self.bus.groups.get(self.rnd.choice([NAME, GROUP]))
             if group is not None and group.members:
                 self.bus.expire(self.rnd.choice(group.members))
         elif choice < 0.85:
@@ -178,9 +179,9 @@ class World:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[MemoryBus, World]]:
     """Worlds whose next transaction fails where their schedule says so; waits are short."""
     worlds: dict[MemoryBus, World] = {}
-    commit = MemoryTransactions.commit
+    commit = LocalTransactions.commit
 
-    async def fails(self: MemoryTransactions, *given: Any) -> None:
+    async def fails(self: LocalTransactions, *given: Any) -> None:
         world = worlds[self._bus]
         moment, world.dies_at = world.dies_at, None
         if moment == "before":
@@ -189,7 +190,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[MemoryBus, World]]:
         if moment == "after":
             raise BusError("no answer to the commit")
 
-    monkeypatch.setattr(MemoryTransactions, "commit", fails)
+    monkeypatch.setattr(LocalTransactions, "commit", fails)
     monkeypatch.setattr(decider, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(loop, "MIN_BACKOFF_SECONDS", 0.005)
     monkeypatch.setattr(loop, "MAX_BACKOFF_SECONDS", 0.02)

@@ -457,7 +457,7 @@ async def test_a_log_that_is_cut_while_it_is_followed_is_read_again(world: LogWo
         await world.decide(policy(version=2), policy(version=3, mode="act"))
         await world.until(lambda: world.view.shows(POLICIES.name, APP, 3))
         world.lose(POLICIES, 2)
-        consumer = world.bus._groups[GROUP].members[0]
+        consumer = world.bus.groups[GROUP].members[0]
         consumer.positions[POLICIES.name, world.view.partition(APP)] = 1  # as Kafka's reader is set back
         await world.decide(policy(version=9))
         await world.until(lambda: world.view.shows(POLICIES.name, APP, 9))

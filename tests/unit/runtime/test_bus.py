@@ -23,8 +23,9 @@ from weir_runtime.bus import (
     version_of,
 )
 from weir_runtime.clock import FakeClock
+from weir_runtime.local_bus import LocalConsumer
 from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus, MemoryConsumer
+from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import Undecodable, decode, is_tombstone
 from weir_runtime.service import wait_for_topics
 from weir_runtime.settings import ServiceSettings
@@ -83,7 +84,7 @@ class TestSignedBus(BusSuite):
     async def put_out(self, bus: Bus, consumer: Consumer, group: str) -> None:
         assert isinstance(bus, SignedBus) and isinstance(bus._bus, MemoryBus)
         inner = consumer.inner  # type: ignore[attr-defined]
-        assert isinstance(inner, MemoryConsumer)
+        assert isinstance(inner, LocalConsumer)
         bus._bus.expire(inner)
 
 
@@ -188,7 +189,7 @@ class TestMemoryBus(BusSuite):
     """The promises."""
 
     async def put_out(self, bus: Bus, consumer: Consumer, group: str) -> None:
-        assert isinstance(bus, MemoryBus) and isinstance(consumer, MemoryConsumer)
+        assert isinstance(bus, MemoryBus) and isinstance(consumer, LocalConsumer)
         bus.expire(consumer)
 
 
