@@ -1,8 +1,6 @@
 """The store that the knowledge service needs: a view of the log (docs/adr/0014), which changes together with the
-position that it shows. `adapters/redis.py` and the tests' store in memory pass the same tests.
-
-SQLite, as log and as store, is to be the third: one SQL transaction for `apply`.
-"""
+position that it shows. `adapters/redis.py`, `adapters/sqlite.py`, where log and view are one file, and the tests' store in
+memory pass the same tests."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

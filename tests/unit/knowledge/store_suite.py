@@ -104,7 +104,9 @@ class StoreSuite:
 
     async def test_a_position_comes_back_as_it_was_written(self, store: Store) -> None:
         """Several topics, and versions of sixteen digits."""
-        given = Position({POLICIES.name: 7, PLANS.name: 2**40}, {POLICIES.name: 1_781_461_815_300_123, ACTIONS.name: 0})
+        given = Position(
+            {POLICIES.name: 7, PLANS.name: 2**40}, {POLICIES.name: 1_781_461_815_300_123, ACTIONS.name: 0}, 7
+        )
         await store.apply(Batch({3: None}, {3: given}))
         assert await store.applied([3]) == {3: given}
         await store.apply(Batch({3: given}, {3: position(8)}))
