@@ -31,9 +31,9 @@ AWAITS = (
     ("kafka", "PRODUCE", "/verifying"),
     ("knowledge", "GET", r"/v1/policies/[^/]+/[^/]+"),
     ("knowledge", "PUT", "/action"),
-    ("redis", "EVAL", "/weir:actions"),
+    ("redis", "EVAL", "/weir:position"),
 )
-"""Awaits of every action that leave a process: the executor's, and that of knowledge when it keeps the action."""
+"""Awaits of every action that leave a process: the executor's, and that of knowledge when its view takes a decision in."""
 
 
 @dataclass(frozen=True)

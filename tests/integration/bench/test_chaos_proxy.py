@@ -202,7 +202,7 @@ async def _a_script_is_held(proxy: RecordingProxy, client: Redis, straight: Redi
         def count(key: str) -> Coroutine[Any, Any, Any]:
             return client.eval("return redis.call('INCR', KEYS[1])", 1, key)  # type: ignore[return-value]
 
-        for when, counted, key in (("before", None, "weir:actions"), ("after", b"1", "weir:actions-b")):
+        for when, counted, key in (("before", None, "weir:position"), ("after", b"1", "weir:position-b")):
             trap, sending = await struck(proxy, FailPoint("redis", "EVAL", f"/{key}", when), count(key))  # type: ignore[arg-type]
             assert (trap.sender, await straight.get(key)) == ("knowledge", counted)
             assert await count("weir:policies")
