@@ -4,7 +4,7 @@ Readiness, liveness and metrics are its routes."""
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -129,6 +129,17 @@ _METRICS: dict[int | str, dict[str, Any]] = {
         "content": {"text/plain": {"schema": {"type": "string"}, "example": "process_open_fds 12.0\n"}},
     }
 }
+
+
+@dataclass(frozen=True)
+class Service:
+    """The work of a service on a bus: it runs in a process of its own, or with the other services in one process."""
+
+    tasks: Mapping[str, Task]
+    close: Callable[[], Awaitable[None]]
+    """Closes what the service has opened itself; the bus is closed by the process that made it."""
+    routers: Sequence[APIRouter] = ()
+    """Routes of its API."""
 
 
 def health_router(health: Health, revision: str | None = None) -> APIRouter:

@@ -4,24 +4,32 @@ import asyncio
 import sys
 from uuid import uuid4
 
+import httpx
+
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.registry import Engines, Resources
 from weir_executor.knowledge import HttpKnowledge
-from weir_runtime.clock import SystemClock
+from weir_runtime.bus import Bus
+from weir_runtime.clock import Clock, SystemClock
 from weir_runtime.http import application
 from weir_runtime.http_client import async_client
 from weir_runtime.loop import Stop
-from weir_runtime.service import Health, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .service import Executor
 from .settings import Settings
 
 
-async def start(settings: Settings) -> int:
-    """Compose and run until stopped; returns the exit code."""
-    clock = SystemClock()
-    bus = settings.bus(clock)
+def service(
+    settings: Settings,
+    bus: Bus,
+    clock: Clock,
+    health: Health,
+    *,
+    knowledge_transport: httpx.AsyncBaseTransport | None = None,
+) -> Service:
+    """Compose the executor. `knowledge_transport` replaces the network to knowledge where both run in one process."""
     engines = Engines(
         Resources(
             clock,
@@ -35,7 +43,12 @@ async def start(settings: Settings) -> int:
         )
     )
     knowledge = HttpKnowledge(
-        async_client(settings.knowledge_url, settings.knowledge_token, settings.knowledge_timeout_seconds)
+        async_client(
+            settings.knowledge_url,
+            settings.knowledge_token,
+            settings.knowledge_timeout_seconds,
+            transport=knowledge_transport,
+        )
     )
     executor = Executor(
         bus,
@@ -47,13 +60,8 @@ async def start(settings: Settings) -> int:
         group=settings.group,
         reach=settings.reach(),
     )
-
-    health = Health(clock)
-    health.register("kafka", bus.ping)
     health.register("knowledge", knowledge.ping)
     health.register("plans", executor.ping)
-    app = application("Weir executor", "Applies plans, verifies them, rolls back.")
-    app.include_router(health_router(health))
 
     async def run(stop: Stop) -> None:
         if await wait_for_topics(bus, settings, stop, health):
@@ -62,10 +70,24 @@ async def start(settings: Settings) -> int:
     async def close() -> None:
         await engines.close()
         await knowledge.close()
+
+    return Service({"executor": run, "knowledge-answers": knowledge.until_answered}, close)
+
+
+async def start(settings: Settings) -> int:
+    """Run until stopped; returns the exit code."""
+    clock = SystemClock()
+    bus, health = settings.bus(clock), Health(clock)
+    health.register("kafka", bus.ping)
+    executor = service(settings, bus, clock, health)
+    app = application("Weir executor", "Applies plans, verifies them, rolls back.")
+    app.include_router(health_router(health))
+
+    async def close() -> None:
+        await executor.close()
         await bus.close()
 
-    tasks = {"executor": run, "knowledge": knowledge.until_answered}
-    return await run_service("executor", settings, app=app, tasks=tasks, on_stopped=close)
+    return await run_service("executor", settings, app=app, tasks=executor.tasks, on_stopped=close)
 
 
 def _kubernetes(settings: Settings) -> KubernetesApi | None:

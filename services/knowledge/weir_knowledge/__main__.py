@@ -4,6 +4,7 @@ import asyncio
 import sys
 from functools import partial
 
+import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
@@ -12,15 +13,14 @@ from weir_contracts import ActionState, ScalingPolicy
 from weir_contracts.topics import ACTIONS, POLICIES
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_runtime.access import Problem, answer
-from weir_runtime.bus import partition_of
-from weir_runtime.clock import SystemClock
+from weir_runtime.bus import Bus, partition_of
+from weir_runtime.clock import Clock, SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop, retry_until_ready
 from weir_runtime.messages import DeadLetters, decode
-from weir_runtime.service import Health, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
-from .adapters.redis import RedisStore
 from .applications_api import applications_router, summary_by_name
 from .change_log import ChangeLog
 from .core import HistoryLimits
@@ -32,7 +32,7 @@ from .policy_changes import PlannerCatalogue, PolicyChanges
 from .resource_policies import KubernetesResources, ResourcePolicies, resource_exists
 from .service import Knowledge
 from .settings import KnowledgeSettings
-from .store import StoreUnavailable
+from .store import Store, StoreUnavailable
 from .view import View
 
 DESCRIPTION = "Policies, the state of every application, the reasons of decisions, and events."
@@ -60,17 +60,17 @@ def api() -> FastAPI:
     return app
 
 
-async def run(settings: KnowledgeSettings) -> int:
-    clock = SystemClock()
-    bus = settings.bus(clock)
-    store = RedisStore(
-        settings.redis_url,
-        settings.events_kept,
-        connections=settings.event_streams + 100,
-        events_bytes=settings.events_megabytes * 1_000_000,
-        history_kept=settings.history_count,
-        history_seconds=settings.history_age_seconds,
-    )
+def service(
+    settings: KnowledgeSettings,
+    bus: Bus,
+    store: Store,
+    clock: Clock,
+    health: Health,
+    *,
+    planner_transport: httpx.AsyncBaseTransport | None = None,
+) -> Service:
+    """Compose the knowledge service. `planner_transport` replaces the network to the planner where both run in one
+    process."""
     view = View(store, settings.partitions)
     limits = HistoryLimits(
         history_count=settings.history_count,
@@ -89,13 +89,8 @@ async def run(settings: KnowledgeSettings) -> int:
     knowledge = Knowledge(
         bus, view, clock, limits, dead_letters, log.request, gauges, cache_characters=settings.state_cache_bytes
     )
-    app = api()
-    checks = Health(clock)
-    checks.register("kafka", bus.ping)
-    checks.register("redis", store.check_room)
-    checks.register("view", knowledge.check_complete)
-    app.include_router(health_router(checks))
-    catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token)
+    health.register("view", knowledge.check_complete)
+    catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token, transport=planner_transport)
     resources = _resources(settings)
     changes = PolicyChanges(
         view,
@@ -106,15 +101,12 @@ async def run(settings: KnowledgeSettings) -> int:
         settings.namespaces,
         None if resources is None else partial(resource_exists, resources),
     )
-    app.include_router(policies_router(changes))
     streams = EventStreams(settings.event_streams)
-    app.include_router(applications_router(changes, limits, streams))
-    app.include_router(events_router(store, streams, clock))
 
     async def prepare(stop: Stop) -> None:
-        if not await wait_for_topics(bus, settings, stop, checks):
+        if not await wait_for_topics(bus, settings, stop, health):
             return
-        if not await retry_until_ready("redis", store.ping, stop):
+        if not await retry_until_ready("store", store.ping, stop):
             return
         decoders = {
             POLICIES.name: lambda record: decode(record, ScalingPolicy),
@@ -137,12 +129,44 @@ async def run(settings: KnowledgeSettings) -> int:
         await ResourcePolicies(resources, changes, lambda: decider.decides, summary).run(stop)
 
     async def close() -> None:
+        REGISTRY.unregister(gauges)
         if resources is not None:
             await resources.close()
+
+    routers = [
+        policies_router(changes),
+        applications_router(changes, limits, streams),
+        events_router(store, streams, clock),
+    ]
+    return Service({"knowledge": prepare}, close, routers)
+
+
+async def run(settings: KnowledgeSettings) -> int:
+    from .adapters.redis import RedisStore  # one process keeps its state without Redis and its library
+
+    clock = SystemClock()
+    bus, health = settings.bus(clock), Health(clock)
+    store = RedisStore(
+        settings.redis_url,
+        settings.events_kept,
+        connections=settings.event_streams + 100,
+        events_bytes=settings.events_megabytes * 1_000_000,
+        history_kept=settings.history_count,
+        history_seconds=settings.history_age_seconds,
+    )
+    health.register("kafka", bus.ping)
+    health.register("redis", store.check_room)
+    knowledge = service(settings, bus, store, clock, health)
+    app = api()
+    for router in (health_router(health), *knowledge.routers):
+        app.include_router(router)
+
+    async def close() -> None:
+        await knowledge.close()
         await bus.close()
         await store.close()
 
-    return await run_service("knowledge", settings, app=app, tasks={"knowledge": prepare}, on_stopped=close)
+    return await run_service("knowledge", settings, app=app, tasks=knowledge.tasks, on_stopped=close)
 
 
 def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:

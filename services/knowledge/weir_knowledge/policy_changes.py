@@ -50,8 +50,17 @@ class PlannerAway(Exception):
 class PlannerCatalogue:
     """`POST /v1/planners/validate` of the planner service. Without a `url` nothing is checked."""
 
-    def __init__(self, url: str | None, token: SecretStr | None = None, timeout_seconds: float = 6.0) -> None:
-        """`timeout_seconds`: more than the 5 s that the planner service takes to check parameters."""
+    def __init__(
+        self,
+        url: str | None,
+        token: SecretStr | None = None,
+        timeout_seconds: float = 6.0,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`timeout_seconds`: more than the 5 s that the planner service takes to check parameters. `transport` replaces
+        the network where both run in one process."""
+        self._transport = transport
         self._url = url
         self._token = token
         self._timeout_seconds = timeout_seconds
@@ -62,7 +71,7 @@ class PlannerCatalogue:
         return self._url is not None
 
     def _client(self, url: str) -> httpx.AsyncClient:
-        return async_client(url, self._token, self._timeout_seconds)
+        return async_client(url, self._token, self._timeout_seconds, transport=self._transport)
 
     async def problems(self, spec: PolicySpec) -> Wrong:
         """Return `(field, sentence)` for each problem of the policy's planners. Raises `PlannerAway`."""

@@ -5,10 +5,11 @@ import sys
 
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.registry import Engines, Resources
-from weir_runtime.clock import SystemClock
+from weir_runtime.bus import Bus
+from weir_runtime.clock import Clock, SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
-from weir_runtime.service import Health, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .applications import Collectors
@@ -16,10 +17,8 @@ from .service import Monitor
 from .settings import MonitorSettings
 
 
-async def run(settings: MonitorSettings) -> int:
-    """Compose and run until stopped; returns the exit code."""
-    clock = SystemClock()
-    bus = settings.bus(clock)
+def service(settings: MonitorSettings, bus: Bus, clock: Clock, health: Health) -> Service:
+    """Compose the monitor."""
     engines = Engines(
         Resources(
             clock,
@@ -32,21 +31,29 @@ async def run(settings: MonitorSettings) -> int:
         )
     )
     monitor = Monitor(bus, clock, Collectors(engines).new, scrape_timeout_seconds=settings.scrape_timeout_seconds)
-    checks = Health(clock)
-    checks.register("kafka", bus.ping)
-    checks.register("policies", monitor.ping)
-    app = application("Weir monitor", "Watches applications.")
-    app.include_router(health_router(checks))
+    health.register("policies", monitor.ping)
 
     async def watch(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings, stop, checks):
+        if await wait_for_topics(bus, settings, stop, health):
             await monitor.run(stop)
 
+    return Service({"monitor": watch}, engines.close)
+
+
+async def run(settings: MonitorSettings) -> int:
+    """Run until stopped; returns the exit code."""
+    clock = SystemClock()
+    bus, health = settings.bus(clock), Health(clock)
+    health.register("kafka", bus.ping)
+    monitor = service(settings, bus, clock, health)
+    app = application("Weir monitor", "Watches applications.")
+    app.include_router(health_router(health))
+
     async def close() -> None:
-        await engines.close()
+        await monitor.close()
         await bus.close()
 
-    return await run_service("monitor", settings, app=app, tasks={"monitor": watch}, on_stopped=close)
+    return await run_service("monitor", settings, app=app, tasks=monitor.tasks, on_stopped=close)
 
 
 def _kubernetes(settings: MonitorSettings) -> KubernetesApi | None:

@@ -3,10 +3,11 @@
 import asyncio
 import sys
 
-from weir_runtime.clock import SystemClock
+from weir_runtime.bus import Bus
+from weir_runtime.clock import Clock, SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
-from weir_runtime.service import Health, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 
 from .adapters.http import Credentials, PlannerClient
@@ -19,9 +20,8 @@ from .settings import PlannerSettings
 from .workers import Workers
 
 
-async def run(settings: PlannerSettings) -> int:
-    clock = SystemClock()
-    bus = settings.bus(clock)
+def service(settings: PlannerSettings, bus: Bus, clock: Clock, health: Health) -> Service:
+    """Compose the planner."""
     workers = Workers(settings.workers)
     cache = RequestCache(settings.observations_kept, settings.history_kept)
     client = PlannerClient(
@@ -35,25 +35,35 @@ async def run(settings: PlannerSettings) -> int:
     registrations = Registrations(bus, clock, on_removed=remote.forget)
     planners = Planners(workers, registrations, remote)
     planner = Planner(bus, clock, planners, cache, partitions=settings.partitions)
-    app = application("Weir planner", "Which planners there are, and what one would decide.")
-    checks = Health(clock)
-    checks.register("kafka", bus.ping)
-    checks.register("outcomes", planner.ping)
-    checks.register("planners", registrations.ping)
-    checks.register("installed-planners", planners.ping)
-    app.include_router(health_router(checks))
-    app.include_router(planner_router(planners, clock))
+    health.register("outcomes", planner.ping)
+    health.register("planners", registrations.ping)
+    health.register("installed-planners", planners.ping)
 
     async def plan(stop: Stop) -> None:
-        if await wait_for_topics(bus, settings, stop, checks):
+        if await wait_for_topics(bus, settings, stop, health):
             await asyncio.gather(registrations.follow(stop), planner.run(stop))
 
     async def close() -> None:
         workers.close()
         await client.close()
+
+    return Service({"planner": plan}, close, [planner_router(planners, clock)])
+
+
+async def run(settings: PlannerSettings) -> int:
+    clock = SystemClock()
+    bus, health = settings.bus(clock), Health(clock)
+    health.register("kafka", bus.ping)
+    planner = service(settings, bus, clock, health)
+    app = application("Weir planner", "Which planners there are, and what one would decide.")
+    for router in (health_router(health), *planner.routers):
+        app.include_router(router)
+
+    async def close() -> None:
+        await planner.close()
         await bus.close()
 
-    return await run_service("planner", settings, app=app, tasks={"planner": plan}, on_stopped=close)
+    return await run_service("planner", settings, app=app, tasks=planner.tasks, on_stopped=close)
 
 
 def main() -> int:

@@ -116,7 +116,7 @@ async def test_a_redis_that_wants_a_password(start: Start, tmp_path: Path) -> No
         assert "Authentication required" in reason
         assert "WEIR_KNOWLEDGE_REDIS_URL" in reason
         await asyncio.to_thread(
-            wait_until, lambda: logged(service, "waiting", dependency="redis"), timeout_seconds=40, what="log"
+            wait_until, lambda: logged(service, "waiting", dependency="store"), timeout_seconds=40, what="log"
         )
         assert "geheim" not in service.process.log.read_text()
         with redis.Redis(port=server.port, password="geheim") as admin:

@@ -102,6 +102,17 @@ async def test_a_token_has_a_name_and_a_role() -> None:
     assert refused.json()["detail"] == "bob has no token of the role write"
 
 
+async def test_a_process_with_tokens_accepts_its_own_requests() -> None:
+    """By a token of its own, next to the others; without tokens there is none to be asked for."""
+    own = Caller("weir", frozenset({"write"}))
+    tokens = Tokens({ADA: Caller("ada", frozenset({"write"}))}).with_own(BOB, own)
+    async with client(oven(tokens), BOB) as http:
+        assert (await http.get("/who")).json() == "weir"
+    async with client(oven(tokens), ADA) as http:
+        assert (await http.get("/who")).json() == "ada"
+    assert not Tokens({}).with_own(BOB, own).required
+
+
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer ", "Bearer nobodys-long-token", f"Basic {ADA}", ADA])
 async def test_an_unknown_caller_gets_401(header: str | None) -> None:
     """401 with the scheme, as a problem document; the same whether the token is missing or wrong."""
