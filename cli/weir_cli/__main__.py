@@ -31,6 +31,7 @@ from .output import Format, ListFormat, Output, one_of_many, show, text_of
 from .planner_registry import check, kta_bridge, list_planners, register, remove
 from .recorded import plan
 from .replay import replay
+from .run import demo, run
 from .terminal import discard_output, prepare_output, say, show_table, terminal
 from .trial import trial
 from .what_if import judge, what_if
@@ -228,6 +229,8 @@ def watch(
 
 
 app.command()(plan)
+app.command()(run)
+app.command()(demo)
 
 planner_app = _App(
     cls=_Group, no_args_is_help=True, help="List, register and check planners, and serve a KTA container as one."

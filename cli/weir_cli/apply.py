@@ -64,7 +64,7 @@ def apply(
     """
     within = duration("--timeout", timeout, *_WAIT).total_seconds()
     client = connect(server, token_file)
-    documents = _checked(files)
+    documents = checked(files)
     answers = [] if len(documents) == 1 and not dry_run else _sent(client, documents, dry_run=True)
     if not dry_run:
         answers = _sent(client, documents)
@@ -126,7 +126,7 @@ def _observed(client: Client, application: str, version: int, until: float, time
         time.sleep(POLL_SECONDS)
 
 
-def _checked(files: Sequence[str]) -> list[Document]:
+def checked(files: Sequence[str]) -> list[Document]:
     """Return all documents. All are checked before the first is sent; an application has one policy."""
     from weir_contracts import InvalidPolicy, parse_policy
 

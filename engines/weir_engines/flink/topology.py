@@ -1,6 +1,7 @@
 """Graph, counters and health of a job, from `GET /jobs/overview` and `GET /jobs/:id`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -68,6 +69,17 @@ def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
         return (ordered[-1] if ordered else None), None
     others = ", ".join(entry.id for entry in ordered[:10])
     return ordered[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {ordered[-1].id}, is used"
+
+
+def running_jobs(document: Any) -> list[JobEntry]:
+    """Return the jobs of `GET /jobs/overview` that have not ended, oldest first, without unreadable entries."""
+    found = []
+    for i, raw in enumerate(sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")):
+        with suppress(Unreadable):
+            found.append(_entry(mapping(raw, f"/jobs/overview jobs.{i}"), f"/jobs/overview jobs.{i}"))
+    alive = [entry for entry in found if health_of(entry.state) not in ("failed", "ended")]
+    oldest = datetime.min.replace(tzinfo=UTC)
+    return sorted(alive, key=lambda entry: (entry.started_at or oldest, entry.id))
 
 
 def _entry(raw: Mapping[str, Any], where: str) -> JobEntry:

@@ -1,0 +1,85 @@
+"""`weir run` and `weir demo`: all of Weir in this process, and what it would do on the screen."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .client import InvalidInput, seconds
+from .output import Format, Output
+
+LISTEN = "127.0.0.1:8080"
+Listen = Annotated[str, typer.Option(help="Address of the API, host:port.")]
+
+
+def run(
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--file", "-f", help="File with policies (YAML or JSON), or folder of such files; repeatable."),
+    ] = None,
+    flink: Annotated[
+        str | None,
+        typer.Option(help="Address of a JobManager: Weir finds its jobs and advises, without a policy."),
+    ] = None,
+    kafka: Annotated[
+        str | None, typer.Option(help="With --flink: brokers of the jobs' sources as host:port, comma-separated.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="With --kafka: consumer group of the jobs' sources.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that keeps everything between two runs. By default nothing is kept.")
+    ] = None,
+    listen: Listen = LISTEN,
+    once: Annotated[
+        bool, typer.Option("--once", help="End after the time of --for, and print what was found then.")
+    ] = False,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            "--for", parser=seconds("--for"), metavar="DURATION", help="Time to run, in seconds or such as 3m."
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Folder to write the policies to that Weir would use, at the end.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Run all of Weir in one process: advice on your own jobs in a minute, without Kafka, Redis or Spark.
+
+    It never changes an application without a policy in mode act. Ctrl-C ends it.
+    """
+    # Everything that a service imports: a second, which no other command needs.
+    from .single_run import Options, run_single
+
+    if kafka is not None and flink is None:
+        raise InvalidInput("--kafka: needs --flink; a consumer group needs a policy with a target (-f)")
+    if group is not None and kafka is None:
+        raise InvalidInput("--group: needs --kafka, the brokers that know the group")
+    raise typer.Exit(
+        run_single(
+            Options(
+                files=tuple(files or ()),
+                flink=flink,
+                kafka=kafka,
+                group=group,
+                data=data,
+                listen=listen,
+                once=once,
+                seconds=duration,
+                write=write,
+                form=output,
+            )
+        )
+    )
+
+
+def demo(
+    planner: Annotated[
+        str, typer.Option(help="The planner that decides, such as rate, hpa or flink-autoscaler.")
+    ] = "rate",
+    listen: Listen = LISTEN,
+) -> None:
+    """Let Weir hold a simulated application through a day's load, in two minutes. Needs nothing but this program."""
+    # Everything that the simulation imports: a second, which no other command needs.
+    from .demo_run import run_demo
+
+    raise typer.Exit(run_demo(planner, listen))

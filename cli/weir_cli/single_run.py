@@ -1,0 +1,283 @@
+"""Runs all services in this process, from the options of `weir run` to the end."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+from rich.live import Live
+
+from weir_contracts import ScalingPolicy, counted
+from weir_knowledge.adapters.sqlite import SqliteStore
+from weir_knowledge.settings import KnowledgeSettings
+from weir_knowledge.store import Store, StoreUnavailable
+from weir_knowledge.view import View
+from weir_runtime.bus import Bus
+from weir_runtime.clock import Clock, SystemClock
+from weir_runtime.loop import Stop, configure_logs
+from weir_runtime.service import run_service
+from weir_runtime.sqlite_bus import SqliteBus
+from weir_runtime.sqlite_file import FileUnusable, SqliteFile
+
+from .advice import Advice, line, read_advice, screen
+from .apply import Document, checked
+from .client import CommandError, InvalidInput
+from .discovery import LABEL, Brokers, Discovery
+from .output import Format, text_of
+from .single import LocalApi, SingleSettings, compose, of_environment
+from .terminal import say, terminal
+
+FILE = "weir.db"
+REDRAW_SECONDS = 1.0
+SCREEN_SHARE = 0.05
+"""Of the time: reading and drawing take no more."""
+ONCE_SECONDS = 120.0
+"""Of `--once` without `--for`: until each application has an explained decision, at most this long."""
+LINE_EVERY_SECONDS = 60.0
+"""Without a terminal: a line for each application when its decision changes, and this often."""
+
+
+@contextmanager
+def log_and_store(folder: Path | None, clock: Clock) -> Iterator[tuple[Bus, Store]]:
+    """Return the log and the store, in a file of this folder, or of one that is removed at the end. `InvalidInput` if it
+    cannot be used."""
+    kept = of_environment(KnowledgeSettings)
+    with ExitStack() as stack:
+        place = folder or Path(stack.enter_context(TemporaryDirectory(prefix="weir-")))
+        try:
+            file = stack.enter_context(closing(SqliteFile.open(place / FILE, clock)))
+            store = SqliteStore(
+                file,
+                kept.events_kept,
+                events_bytes=kept.events_megabytes * 1_000_000,
+                history_kept=kept.history_count,
+                history_seconds=kept.history_age_seconds,
+            )
+            yield SqliteBus(file), store
+        except FileUnusable as error:
+            raise InvalidInput(f"--data: {error}" if folder else str(error)) from None
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command, as given."""
+
+    files: tuple[str, ...] = ()
+    flink: str | None = None
+    kafka: str | None = None
+    group: str | None = None
+    data: Path | None = None
+    listen: str = "127.0.0.1:8080"
+    once: bool = False
+    seconds: float | None = None
+    write: Path | None = None
+    form: Format = Format.TABLE
+
+
+Notes = Callable[[Sequence[Advice]], Sequence[str]]
+
+
+@dataclass(eq=False)
+class Display:
+    """Shows what is known: on a terminal as a screen, else a line where a decision changes. `quiet`: shows nothing."""
+
+    view: View
+    clock: Clock
+    notes: Notes
+    log_level: str
+    quiet: bool = False
+    _said: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
+
+    async def follow(self, stop: Stop, is_over: Callable[[Sequence[Advice]], bool]) -> None:
+        """Show until stopped; `is_over` requests the stop."""
+        console = terminal()
+        with ExitStack() as stack:
+            live: Live | None = None
+            if console.is_terminal and not self.quiet:
+                live = stack.enter_context(Live(console=console, auto_refresh=False))
+                configure_logs("weir", self.log_level)  # from now on above the screen
+            pause_seconds = REDRAW_SECONDS
+            while not await stop.wait(pause_seconds):
+                began = time.monotonic()
+                try:
+                    advice = await read_advice(self.view, self.clock)
+                except StoreUnavailable:
+                    continue  # the log is being read
+                if live is not None:
+                    live.update(screen(advice, self.notes(advice)), refresh=True)
+                elif not self.quiet:
+                    self._say(advice)
+                if is_over(advice):
+                    stop.request("the time is over")
+                # With hundreds of applications the services have the processor, not the screen.
+                pause_seconds = max(REDRAW_SECONDS, (time.monotonic() - began) / SCREEN_SHARE)
+
+    def _say(self, advice: Sequence[Advice]) -> None:
+        for each in advice:
+            key, now = f"{each.summary.status} {each.plan.code if each.plan else ''}", time.monotonic()
+            said, at = self._said.get(each.application, ("", 0.0))
+            if key != said or now - at >= LINE_EVERY_SECONDS:
+                self._said[each.application] = (key, now)
+                say(line(each))
+
+
+@dataclass(eq=False)
+class Session:
+    """What runs next to the services: it writes policies, and shows what they lead to."""
+
+    options: Options
+    api: LocalApi
+    view: View
+    clock: Clock
+    documents: Sequence[Document]
+    discovery: Discovery | None
+    address: str
+    log_level: str
+    error: CommandError | None = field(default=None, init=False)
+    """Why the process ends early."""
+    _began: float = field(default_factory=time.monotonic, init=False)
+
+    async def prepare(self, stop: Stop) -> None:
+        """Store the policies of the files, then look for jobs."""
+        for document in self.documents:
+            refused = await self.api.put(document.application, document.content)
+            if refused is not None:
+                self.error = InvalidInput(f"{document.place}: {refused.json().get('detail', refused.text)}")
+                stop.request("a policy was refused")
+                return
+        if self.discovery is not None:
+            await self.discovery.run(stop)
+
+    async def show(self, stop: Stop) -> None:
+        """Show what is known until stopped, or until the time of `--for` is over; then print and write it."""
+        quiet = self.options.once or self.options.form is not Format.TABLE
+        await Display(self.view, self.clock, self._notes, self.log_level, quiet).follow(stop, self._is_over)
+        await self._end()
+
+    def _is_over(self, advice: Sequence[Advice]) -> bool:
+        elapsed = time.monotonic() - self._began
+        if self.options.seconds is not None:
+            return elapsed >= self.options.seconds
+        if not self.options.once:
+            return False
+        return elapsed >= ONCE_SECONDS or (bool(advice) and all(each.is_explained for each in advice))
+
+    def _notes(self, advice: Sequence[Advice]) -> list[str]:
+        notes = [f"{time.monotonic() - self._began:.0f} s · {self.address}/docs · Ctrl-C ends it"]
+        if self.discovery is not None:
+            found = self.discovery.trouble
+            if not found and self.discovery.jobs is not None:
+                found = f"{self.discovery.url}: {counted(self.discovery.jobs, 'job')} running"
+                found += "" if self.discovery.jobs else "; submit one, Weir looks again every 5 s"
+            notes.append(found or f"{self.discovery.url}: being read")
+        elif not advice:
+            notes.append("no policy yet: weir apply -f FILE, or weir run --flink URL")
+        return notes
+
+    async def _end(self) -> None:
+        """Print and write what `--once` and `--write` ask for."""
+        if self.error is not None:
+            return
+        try:
+            advice = await read_advice(self.view, self.clock)
+        except StoreUnavailable as error:
+            self.error = CommandError(str(error))
+            return
+        if self.options.form is not Format.TABLE:
+            sys.stdout.write(text_of([each.document() for each in advice], self.options.form))
+        elif self.options.once:
+            for each in advice:
+                say(line(each))
+        if self.options.once and not advice:
+            self.error = CommandError(self._why_nothing())
+        if self.options.write is not None:
+            policies = {policy.application: policy for policy in await self.view.policies()}
+            written = write_policies(self.options.write, advice, policies)
+            say(f"{counted(written, 'policy', 'policies')} written to {self.options.write}", error=True)
+
+    def _why_nothing(self) -> str:
+        if self.discovery is None:
+            return "there is no policy: name one with -f, or a JobManager with --flink"
+        if self.discovery.trouble or self.discovery.jobs == 0:
+            return self.discovery.trouble or f"--flink: no job runs on {self.discovery.url}: submit one"
+        return f"--flink: nothing was read of the jobs on {self.discovery.url} in this time: give it longer (--for 2m)"
+
+
+def write_policies(folder: Path, advice: Sequence[Advice], policies: Mapping[str, ScalingPolicy]) -> int:
+    """Write the policy of each application that was found into a file; return their number. `InvalidInput` if the folder
+    cannot be written."""
+    labelled = {name for name, policy in policies.items() if LABEL in policy.metadata.labels}
+    found = [each for each in advice if each.application in labelled]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in found:
+            path = folder / f"{each.application.replace('/', '-')}.yaml"
+            path.write_text(policy_text(each, policies[each.application]))
+    except OSError as error:
+        raise InvalidInput(f"--write: {folder} cannot be written: {error.strerror}") from None
+    return len(found)
+
+
+def policy_text(advice: Advice, policy: ScalingPolicy) -> str:
+    """Return the policy that Weir would use, as YAML with its reasons as comments."""
+    document = policy.to_document()
+    slots = None if advice.analysis is None or advice.analysis.deployment is None else advice.analysis.deployment.slots
+    if slots is not None and slots.total:
+        document["spec"]["bounds"] = {"max": slots.total}
+    document["metadata"] = {name: document["metadata"][name] for name in ("namespace", "name")}
+    reason = "nothing was decided yet" if advice.plan is None else advice.plan.sentence
+    bottleneck = advice.summary.bottleneck or "unknown"
+    comments = [
+        f"bottleneck: {bottleneck}; {reason}",
+        "bounds.max: the slots that the cluster has now",
+        "mode: act lets Weir rescale the job; advise only publishes plans",
+    ]
+    head = "".join(f"# {' '.join(each.split())}\n" for each in comments)
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def run_single(options: Options) -> int:
+    """Run until stopped; returns the exit code."""
+    return asyncio.run(_run(options))
+
+
+async def _run(options: Options) -> int:
+    documents = checked(options.files) if options.files else []
+    host, port = address_of(options.listen)
+    settings = of_environment(SingleSettings, http_host=host, http_port=port)
+    clock = SystemClock()
+    brokers = None if options.kafka is None else Brokers(options.kafka, options.group)
+    async with AsyncExitStack() as stack:
+        bus, store = stack.enter_context(log_and_store(options.data, clock))
+        one = compose(settings, bus, store, clock)
+        discovery = None if options.flink is None else Discovery(options.flink, one.api, brokers)
+        if discovery is not None:
+            stack.push_async_callback(discovery.close)
+            try:
+                jobs = await discovery.check()
+            except CommandError:
+                await one.close()
+                raise
+            if not jobs:
+                say(f"weir: no job runs on {discovery.url} yet: submit one, Weir looks again every 5 s", error=True)
+        view = View(store, settings.partitions)
+        scheme = "http" if settings.http_certificate_file is None else "https"
+        address = f"{scheme}://{options.listen}"
+        session = Session(options, one.api, view, clock, documents, discovery, address, settings.log_level)
+        tasks = {**one.tasks, "policies": session.prepare, "screen": session.show}
+        code = await run_service("weir", settings, app=one.app, tasks=tasks, on_stopped=one.close)
+        if session.error is not None:
+            raise session.error
+        return code
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidInput(f"--listen: {listen!r} is no address: write host:port, such as 127.0.0.1:8080")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,141 @@
+"""All five services in one process, on one log, around Flink's REST API: from a policy to a rescale that was verified."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.simulated_flink import SOURCE, WORK, ManyJobs
+from weir_cli.discovery import Discovery
+from weir_cli.single import OneProcess, SingleSettings, compose
+from weir_cli.single_run import FILE, log_and_store
+from weir_runtime.clock import SystemClock
+from weir_runtime.loop import Stop
+
+pytestmark = pytest.mark.thorough
+START_SECONDS = 300.0
+"""For a process to start, or to end, on a busy machine."""
+
+
+@asynccontextmanager
+async def one_process(folder: Path) -> AsyncIterator[OneProcess]:
+    """Run the services until the end of the block; then every task ends by itself."""
+    clock, stop = SystemClock(), Stop()
+    with log_and_store(folder, clock) as (bus, store):
+        one = compose(SingleSettings(), bus, store, clock)
+        tasks = [asyncio.create_task(task(stop), name=name) for name, task in one.tasks.items()]
+        try:
+            yield one
+        finally:
+            stop.request("the test is over")
+            _, late = await asyncio.wait(tasks, timeout=60.0)
+            await one.close()
+        assert [task.get_name() for task in late] == []
+
+
+async def until(one: OneProcess, path: str, holds: Callable[[Any], bool], seconds: float = START_SECONDS) -> Any:
+    """Return the first document at a path that `holds`."""
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = await one.api.client.get(path)
+            if answer.is_success and holds(answer.json()):
+                return answer.json()
+            await asyncio.sleep(0.1)
+
+
+def policy(jobs: ManyJobs, **spec: Any) -> dict[str, Any]:
+    """A job that is to run with at least four subtasks an operator: reason enough to rescale it at once."""
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {"namespace": "shop", "name": "orders"},
+        "spec": {
+            "application": {"flink": {"url": jobs.url, "job": "orders"}},
+            "objective": {"maxLatency": "30s"},
+            "planner": {"name": "static", "parameters": {"parallelism": 4}},
+            "interval": "1s",
+            **spec,
+        },
+    }
+
+
+async def test_a_policy_that_acts_rescales_the_job(tmp_path: Path) -> None:
+    """The cluster gets the request of the plan, and the outcome says that it was verified; all by one log."""
+    jobs = ManyJobs(["orders"], 0.5)
+    async with jobs.serving(), one_process(tmp_path) as one:
+        assert await one.api.put("shop/orders", policy(jobs, mode="act")) is None
+        explained = await until(
+            one, "/v1/applications/shop/orders/outcome", lambda outcome: outcome["phase"] in ("verified", "failed")
+        )
+    assert explained["phase"] == "verified"
+    assert jobs.jobs["orders"].requests == [{SOURCE: 4, WORK: 4}]
+
+
+async def test_a_process_that_comes_back_knows_its_policies_and_repeats_nothing(tmp_path: Path) -> None:
+    """The second process on the folder goes on where the first one ended."""
+    jobs = ManyJobs(["orders"], 0.5)
+    async with jobs.serving():
+        async with one_process(tmp_path) as one:
+            assert await one.api.put("shop/orders", policy(jobs, mode="act")) is None
+            await until(one, "/v1/applications/shop/orders/outcome", lambda found: found["phase"] == "verified")
+            before = (await one.api.client.get("/v1/policies/shop/orders")).json()
+        async with one_process(tmp_path) as one:
+            after = await until(one, "/v1/policies/shop/orders", lambda _: True)
+            newest = (await one.api.client.get("/v1/applications/shop/orders/plan")).json()["id"]
+            await until(one, "/v1/applications/shop/orders/plan", lambda plan: plan["id"] != newest)
+    assert after == before
+    assert len(jobs.jobs["orders"].requests) == 1
+
+
+async def test_found_jobs_are_watched_and_never_changed(tmp_path: Path) -> None:
+    """Without a policy each job gets one that advises, and a plan."""
+    jobs = ManyJobs(["orders", "Clicks (EU)"], 0.5)
+    async with jobs.serving(), one_process(tmp_path) as one:
+        discovery = Discovery(jobs.url, one.api)
+        assert await discovery.check() == 2
+        stop = Stop()
+        looking = asyncio.create_task(discovery.run(stop))
+        for name in ("orders", "clicks-eu"):
+            await until(one, f"/v1/applications/default/{name}/plan", lambda plan: plan["mode"] == "advise")
+        stop.request("the test is over")
+        await looking
+        await discovery.close()
+    assert [job.requests for job in jobs.jobs.values()] == [[], []]
+
+
+async def command(*arguments: str) -> asyncio.subprocess.Process:
+    """Start `weir run` as a user's shell does, on a free port."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "weir_cli", "run", "--listen", "127.0.0.1:0", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    """Every task ends by itself, and the folder is free for the next process."""
+    jobs = ManyJobs(["orders"], 0.5)
+    async with jobs.serving():
+        process = await command("--flink", jobs.url, "--data", str(tmp_path))
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
+        process.send_signal(signal.SIGINT)
+        _, err = await asyncio.wait_for(process.communicate(), START_SECONDS)
+    assert process.returncode == 0, err.decode()
+    assert "task-cancelled" not in err.decode()
+    with log_and_store(tmp_path, SystemClock()):
+        pass
+
+
+async def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None:
+    """One sentence that names the file."""
+    with log_and_store(tmp_path, SystemClock()):
+        process = await command("--data", str(tmp_path))
+        _, err = await asyncio.wait_for(process.communicate(), START_SECONDS)
+    assert process.returncode == 2
+    assert err.decode().startswith(f"weir: --data: {tmp_path / FILE}")
