@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from weir_contracts import Problem
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.group import DescribedGroup
-from weir_engines.kafka.group_requests import GroupRequests, Refused, Wanted, described_group, newer_group
+from weir_engines.kafka.group_requests import GroupRequests, Refused, Wanted
 from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
 from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_runtime.bus import BusError
@@ -87,12 +87,12 @@ class KafkaBrokers:
             timeout_seconds,
             lambda: self._credentials.settings,
             lambda host: host in self._checked_hosts,
+            "weir-monitor",
         )
         self._checked_hosts: frozenset[str] = frozenset()
         self._ends: dict[EndKind, Batches[Sequence[Place], _Ends]] = {}
         self._commits = Batches[Wanted, Mapping[str, Offsets]](self._read_commits)
-        self._described = Batches[str, Mapping[str, DescribedGroup | Refused | None]](self._describe)
-        self._newer = Batches[str, Mapping[str, Any]](self._describe_newer)
+        self._described = Batches[str, Mapping[str, DescribedGroup | Refused]](self._describe)
         self._lookup_seconds = LOOKUP_SECONDS
         self._readers: dict[Isolation, Consumer] = {}
         self._topics: tuple[float, Mapping[str, Sequence[int]]] | None = None
@@ -231,27 +231,14 @@ class KafkaBrokers:
         found = (await self._described.request(name))[name]
         if isinstance(found, Refused):
             raise BrokersAway(f"group {name[:60]}: {found.reason}")
-        if found is None:
-            described = (await self._newer.request(name))[name]
-            if isinstance(described, BaseException):
-                raise described
-            return newer_group(name, described)
         if raw:
             return found
         # plain consumers process the partitions that they were assigned, not all topics that they subscribe to
         return replace(found, members=tuple([replace(member, subscription=b"") for member in found.members]))
 
-    async def _describe(self, names: Sequence[str]) -> Mapping[str, DescribedGroup | Refused | None]:
-        found: Mapping[str, DescribedGroup | Refused | None] = await self._group_request(
-            self._group_requests.described, names
-        )
+    async def _describe(self, names: Sequence[str]) -> Mapping[str, DescribedGroup | Refused]:
+        found: Mapping[str, DescribedGroup | Refused] = await self._group_request(self._group_requests.described, names)
         return found
-
-    async def _describe_newer(self, names: Sequence[str]) -> Mapping[str, Any]:
-        futures = described_group(await self._ready(), list(dict.fromkeys(names)), self._timeout_seconds)
-        calls = (_response(asyncio.wrap_future(each), self._timeout_seconds) for each in futures.values())
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        return dict(zip(futures, answers, strict=True))
 
     async def _group_request(self, request: Callable[[Any], Any], argument: Any) -> Any:
         await self._ready()

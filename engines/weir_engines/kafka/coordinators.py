@@ -1,7 +1,8 @@
 """Consumer groups at their coordinators.
 
-confluent-kafka describes groups, but librdkafka has no call that removes members (2.16: neither LeaveGroup by an admin
-client nor RemoveMembersFromConsumerGroup); kafka-python's admin client does that, opened for one eviction at a time.
+confluent-kafka lists topics; kafka-python describes groups (`group_requests`), and removes members, for which
+librdkafka has no call (2.16: neither LeaveGroup by an admin client nor RemoveMembersFromConsumerGroup): by a client that
+is opened for one eviction at a time.
 
 Both clients resolve names and connect by themselves, so hosts are checked separately, as in the monitor: those of the
 policy before a client is made, and those that the brokers advertise before any request but the list of topics.
@@ -12,18 +13,19 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
+from confluent_kafka.admin import AdminClient
 
 from weir_contracts import KafkaSignals
 from weir_engines.driver import DepartedMember
-from weir_engines.kafka.group import STATES
-from weir_engines.kafka.group_requests import close_admin, open_admin
+from weir_engines.kafka.assignment import Undecodable, assigned
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
+from weir_engines.kafka.group_requests import GroupRequests, Refused, close_admin, open_admin
 from weir_engines.kafka.members import GroupMember, GroupReading, GroupUnread
+from weir_engines.kafka.partitions import BrokersAway
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
 from weir_runtime.files import CredentialsRefused
-from weir_runtime.kafka_client import ClientThread, code_of, connection, connection_problem, explain
+from weir_runtime.kafka_client import ClientThread, connection, connection_problem
 from weir_runtime.policy_credentials import BrokerCredentials, credentials_for
 from weir_runtime.reach import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 
@@ -34,7 +36,6 @@ IDLE_SECONDS = 900.0
 """Clients of brokers that were not used for so long are closed."""
 MAX_BROKERS = 1_000
 REASON = "its instance has ended"
-_NO_GROUP = GroupReading("Dead")
 
 _Key = tuple[str, str | None]
 """Bootstrap servers, and the name of the credentials."""
@@ -42,11 +43,14 @@ _Key = tuple[str, str | None]
 
 @dataclass
 class _Cluster:
-    """Client of one cluster's brokers, and the partitions that they listed last."""
+    """Clients of one cluster's brokers, and the partitions that they listed last."""
 
     thread: ClientThread
     credentials: BrokerCredentials
+    requests: GroupRequests
     admin: AdminClient | None = None
+    hosts: frozenset[str] = frozenset()
+    """Those that the brokers advertise, all allowed."""
     partitions: Mapping[str, frozenset[int]] | None = None
     listed_at: float = 0.0
     used_at: float = 0.0
@@ -78,21 +82,12 @@ class KafkaGroups:
     async def read(self, kafka: KafkaSignals, group: str) -> GroupReading:
         cluster = self._cluster(kafka)
         partitions = await self._partitions(kafka, cluster)
-        admin, seconds = cluster.admin, self._timeout_seconds
-        if admin is None:
-            raise GroupUnread("the client of the brokers was closed meanwhile")
-        described = admin.describe_consumer_groups([group], request_timeout=seconds)[group]
-        try:
-            answer = await self._in_time(asyncio.wrap_future(described))
-        except KafkaException as error:
-            if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
-                return _NO_GROUP
-            if code_of(error) == KafkaError._TIMED_OUT:
-                # After a restart of its broker a client of librdkafka 2 may never send this request again.
-                self._drop((kafka.bootstrap_servers, kafka.credentials))
-            name = error.args[0].name() if code_of(error) is not None else ""
-            raise GroupUnread(f"group {group[:60]}: {name} {explain(error)}".rstrip(" :")) from None
-        return _reading(answer, partitions)
+        # connecting, finding the coordinator and describing have a time limit each
+        describing = cluster.thread.call(cluster.requests.described, [group])
+        described = (await self._in_time(describing, 3 * self._timeout_seconds))[group]
+        if isinstance(described, Refused):
+            raise GroupUnread(f"group {group[:60]}: {described.reason}")
+        return _reading(described, partitions)
 
     async def evict(
         self, kafka: KafkaSignals, group: str, members: Sequence[DepartedMember]
@@ -122,7 +117,9 @@ class KafkaGroups:
             if why := await self._connection_problem(kafka, cluster):
                 raise GroupUnread(why) from None
             raise
-        await self._check(kafka, (broker.host for broker in listed.brokers.values()))
+        hosts = frozenset(broker.host for broker in listed.brokers.values())
+        await self._check(kafka, hosts)
+        cluster.hosts = hosts
         cluster.partitions = {name: frozenset(t.partitions) for name, t in listed.topics.items() if t.error is None}
         cluster.listed_at = now
         return cluster.partitions
@@ -155,7 +152,7 @@ class KafkaGroups:
                 return await waiting
         except TimeoutError:
             raise GroupUnread(f"the brokers did not answer within {limit:g} s") from None
-        except BusError as error:
+        except (BusError, BrokersAway) as error:
             raise GroupUnread(str(error)) from None
 
     @property
@@ -176,38 +173,46 @@ class KafkaGroups:
             self._drop(key)
             cluster = None
         if cluster is None:
-            cluster = self._clusters[key] = _Cluster(ClientThread(f"groups-{key[0]}"[:40]), credentials)
+            cluster = self._clusters[key] = self._opened(kafka.bootstrap_servers, credentials)
         cluster.used_at = now
+        return cluster
+
+    def _opened(self, servers: str, credentials: BrokerCredentials) -> _Cluster:
+        def is_checked(host: str) -> bool:
+            return host in cluster.hosts
+
+        requests = GroupRequests(
+            servers, self._timeout_seconds, lambda: credentials.settings, is_checked, "weir-executor"
+        )
+        cluster = _Cluster(ClientThread(f"groups-{servers}"[:40]), credentials, requests)
         return cluster
 
     def _drop(self, key: "_Key") -> None:
         cluster = self._clusters.pop(key, None)
         if cluster is not None:
             cluster.admin = None
-            cluster.thread.close()
+            cluster.thread.abandon("the client of the brokers was closed meanwhile", cluster.requests.close)
 
 
-def _reading(described: ConsumerGroupDescription, partitions: Mapping[str, frozenset[int]]) -> GroupReading:
-    assigned: dict[str, set[int]] = {}
+def _reading(described: DescribedGroup, partitions: Mapping[str, frozenset[int]]) -> GroupReading:
+    found: dict[str, set[int]] = {}
     for member in described.members:
-        for place in member.assignment.topic_partitions if member.assignment is not None else ():
-            assigned.setdefault(place.topic, set()).add(place.partition)
+        for topic, number in _places(member):
+            found.setdefault(topic, set()).add(number)
     members = tuple(
-        GroupMember(
-            member.member_id,
-            member.client_id or "",
-            member.group_instance_id or None,
-            (member.host or "").removeprefix("/"),
-        )
+        GroupMember(member.id, member.client_id, member.static_id or None, member.host.removeprefix("/"))
         for member in described.members
     )
-    unassigned = sum(len(partitions.get(topic, frozenset()) - found) for topic, found in assigned.items())
-    return GroupReading(_state(described.state), members, unassigned)
+    unassigned = sum(len(partitions.get(topic, frozenset()) - numbers) for topic, numbers in found.items())
+    return GroupReading(described.state, members, unassigned)
 
 
-def _state(state: ConsumerGroupState) -> str:
-    """Return the coordinator's name of a state; Unknown for one that librdkafka has no name for, such as Reconciling."""
-    return STATES.get(state.name, "Unknown")
+def _places(member: DescribedMember) -> Sequence[tuple[str, int]]:
+    """Return a member's partitions; none where its bytes are of an unknown format."""
+    try:
+        return assigned(member.assignment).places if member.places is None else member.places
+    except Undecodable:
+        return ()
 
 
 def _remove(

@@ -20,14 +20,6 @@ from weir_engines.kafka.assignment import (
 
 Protocol = Literal["classic", "consumer", "streams"]
 MAX_MEMBERS = 5_000
-STATES = {
-    "STABLE": "Stable",
-    "EMPTY": "Empty",
-    "DEAD": "Dead",
-    "PREPARING_REBALANCING": "PreparingRebalance",
-    "COMPLETING_REBALANCING": "CompletingRebalance",
-}
-"""The coordinator's name of each state that confluent-kafka 2.16 names; it calls Assigning and Reconciling unknown."""
 _THREAD = "-StreamThread-"
 _MAX_PROBLEMS = 3
 """Undecodable members that are named; others are usually of the same version."""

@@ -1,35 +1,31 @@
 """Requests about consumer groups: one for all groups of a coordinator, by kafka-python.
 
-confluent-kafka reads the commits of one group a request, and 2.16 ends the process while the group's coordinator loads;
-of the bytes that members of the classic protocol exchange it has only those of `list_groups`, one group a call.
-Groups of the `consumer` protocol, whose members exchange none, are described by confluent-kafka.
+confluent-kafka reads the commits of one group a request; of the bytes that members of the classic protocol exchange it
+has only those of `list_groups`, one group a call. And its requests to a coordinator may end the process: 2.16 does
+while the coordinator loads, and where brokers go away during a description (confluentinc/librdkafka#4605).
 
 kafka-python ships no types, and takes librdkafka's settings under other names. It connects as soon as it is opened, so
-callers check the addresses before.
+callers check the addresses before. Of the groups of the `consumer` protocol it knows no request; its schemas are the
+two documents beside this module, in the form in which Apache Kafka and kafka-python keep theirs.
 """
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
-
-from confluent_kafka import ConsumerGroupType
-from confluent_kafka.admin import AdminClient
 
 from weir_contracts import Problem
 from weir_engines.kafka.assignment import Place
-from weir_engines.kafka.group import STATES, DescribedGroup, DescribedMember, Protocol
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
 from weir_engines.kafka.partitions import BrokersAway, Offsets
 
 Wanted = tuple[str, Sequence[Place]]
 """A group, and the places whose commits are read."""
 Refusals = dict[str, "Refused"]
 
-_RECONCILING = "Reconciling"
-"""State of a group that confluent-kafka calls unknown: the `consumer` protocol has states that it does not name."""
-_PROTOCOLS: dict[Any, Protocol] = {ConsumerGroupType.CLASSIC: "classic", ConsumerGroupType.CONSUMER: "consumer"}
 _NOT_FOUND = 69
+"""Error code of a group that the protocol of the request does not have."""
 _REASONS = {
     14: "the coordinator of the group loads its state",
     15: "the group has no coordinator yet",
@@ -110,8 +106,10 @@ class GroupRequests:
         timeout_seconds: float,
         security: Callable[[], Mapping[str, str]],
         is_checked: Callable[[str], bool],
+        client_id: str,
     ) -> None:
         self._servers = servers.split(",")
+        self._client_id = client_id
         self._timeout_seconds = timeout_seconds
         self._security = security
         self._is_checked = is_checked
@@ -126,9 +124,9 @@ class GroupRequests:
         found: dict[str, Offsets] = self._run(self._commits, places)
         return found
 
-    def described(self, groups: Iterable[str]) -> dict[str, DescribedGroup | Refused | None]:
-        """Return each group of the classic protocol; None for a group that has none. Raises `BrokersAway`."""
-        found: dict[str, DescribedGroup | Refused | None] = self._run(self._described, list(dict.fromkeys(groups)))
+    def described(self, groups: Iterable[str]) -> dict[str, DescribedGroup | Refused]:
+        """Return each group, of the classic or the `consumer` protocol. Raises `BrokersAway`."""
+        found: dict[str, DescribedGroup | Refused] = self._run(self._described, list(dict.fromkeys(groups)))
         return found
 
     def close(self) -> None:
@@ -144,7 +142,7 @@ class GroupRequests:
 
         try:
             if self._client is None:
-                self._client = open_admin(self._servers, "weir-monitor", self._timeout_seconds, self._security())
+                self._client = open_admin(self._servers, self._client_id, self._timeout_seconds, self._security())
             return self._client._manager.run(request, argument)
         except (KafkaError, OSError) as error:
             self.close()
@@ -164,16 +162,26 @@ class GroupRequests:
         found = await self._answered(list(places), requests, read)
         return {group: _without_commits(group, a) if isinstance(a, Refused) else a for group, a in found.items()}
 
-    async def _described(self, groups: list[str]) -> dict[str, DescribedGroup | Refused | None]:
+    async def _described(self, groups: list[str]) -> dict[str, DescribedGroup | Refused]:
         from kafka.protocol.admin import DescribeGroupsRequest
 
-        def requests(groups: list[str]) -> list[tuple[list[str], Any]]:
+        def classic(groups: list[str]) -> list[tuple[list[str], Any]]:
             return [(groups, DescribeGroupsRequest(groups=groups))]
 
-        def read(_: list[str], response: Any) -> dict[str, DescribedGroup | Refused | None]:
+        def read_classic(_: list[str], response: Any) -> dict[str, DescribedGroup | Refused | None]:
             return {each.group_id: classic_group(each) for each in response.groups}
 
-        return await self._answered(groups, requests, read)
+        def newer(groups: list[str]) -> list[tuple[list[str], Any]]:
+            return [(groups, describe_messages()[0](group_ids=groups, include_authorized_operations=False))]
+
+        def read_newer(_: list[str], response: Any) -> dict[str, DescribedGroup | Refused | None]:
+            return {each.group_id: newer_group(each) for each in response.groups}
+
+        found = await self._answered(groups, classic, read_classic)
+        others = [group for group in groups if found.get(group) is None]
+        if others and self._client._manager.broker_version_data.api_versions.get(describe_messages()[0].API_KEY):
+            found |= await self._answered(others, newer, read_newer)
+        return {group: found.get(group) or DescribedGroup(group, "Dead") for group in groups}
 
     async def _answered(
         self,
@@ -263,29 +271,37 @@ class GroupRequests:
         return version
 
 
-def described_group(admin: AdminClient, names: Sequence[str], timeout_seconds: float) -> "dict[str, Future[Any]]":
-    """Request the description of groups of any protocol that confluent-kafka knows."""
-    found: dict[str, Future[Any]] = admin.describe_consumer_groups(list(names), request_timeout=timeout_seconds)
-    return found
+@cache
+def describe_messages() -> tuple[Any, Any]:
+    """Return the classes of the request that describes groups of the `consumer` protocol (KIP-848), and of its response."""
+    from kafka.protocol.api_message import ApiMessage
+
+    made = type(ApiMessage)
+    names = ("ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse")
+    request, response = [made(name, (ApiMessage,), {}, load_json=__package__) for name in names]
+    return request, response
 
 
-def newer_group(name: str, described: Any) -> DescribedGroup:
-    """Return the group of a description by confluent-kafka: a protocol whose assignments the brokers decode."""
+def newer_group(described: Any) -> DescribedGroup | Refused | None:
+    """Return the group of a ConsumerGroupDescribe response, whose assignments are decoded; None if that protocol has no
+    such group."""
+    if described.error_code:
+        return None if described.error_code == _NOT_FOUND else _refused(described.error_code)
     members = tuple(
         [
             DescribedMember(
                 id=member.member_id,
                 client_id=member.client_id,
-                host=member.host,
-                static_id=member.group_instance_id or "",
-                places=tuple([(p.topic, p.partition) for p in member.assignment.topic_partitions]),
+                host=member.client_host,
+                static_id=member.instance_id or "",
+                places=tuple([(t.topic_name, p) for t in member.assignment.topic_partitions for p in t.partitions]),
             )
             for member in described.members
         ]
     )
-    state = STATES.get(described.state.name, _RECONCILING)
-    protocol = _PROTOCOLS.get(described.type)
-    return DescribedGroup(name, state, protocol, "consumer", described.partition_assignor or "", members)
+    return DescribedGroup(
+        described.group_id, described.group_state, "consumer", "consumer", described.assignor_name or "", members
+    )
 
 
 def classic_group(described: Any) -> DescribedGroup | Refused | None:

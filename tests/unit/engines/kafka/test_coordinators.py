@@ -1,48 +1,34 @@
-"""Clients of consumer groups, with librdkafka's in memory."""
+"""What an executor reads of a group that its coordinator describes."""
 
-from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterable
 
-import pytest
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from weir_engines.kafka.coordinators import _reading
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
 
-from weir_contracts import KafkaSignals
-from weir_engines.kafka import coordinators
-from weir_engines.kafka.coordinators import KafkaGroups
-from weir_engines.kafka.members import GroupUnread
-from weir_runtime.clock import FakeClock
+PARTITIONS = {"orders": frozenset(range(4))}
 
 
-class StuckClient:
-    """The first client lists topics and never describes a group; the next ones do."""
-
-    made = 0
-
-    def __init__(self, _settings: dict[str, Any]) -> None:
-        StuckClient.made += 1
-        self._is_stuck = StuckClient.made == 1
-
-    def list_topics(self, timeout: float) -> SimpleNamespace:
-        return SimpleNamespace(brokers={}, topics={})
-
-    def describe_consumer_groups(self, groups: list[str], request_timeout: float) -> dict[str, Future[Any]]:
-        described: Future[Any] = Future()
-        if self._is_stuck:
-            described.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
-        else:
-            described.set_result(SimpleNamespace(state=ConsumerGroupState.STABLE, members=[]))
-        return dict.fromkeys(groups, described)
+def assignment(partitions: Iterable[int]) -> bytes:
+    """Return the bytes of the classic protocol for partitions of `orders`."""
+    numbers = list(partitions)
+    text = b"\x00\x06orders" + len(numbers).to_bytes(4, "big") + b"".join(n.to_bytes(4, "big") for n in numbers)
+    return b"\x00\x01" + (1).to_bytes(4, "big") + text + (-1).to_bytes(4, "big", signed=True)
 
 
-async def test_a_client_that_gets_no_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the brokers' restart both executors of a campaign read no group any more, for minutes, though another client
-    was answered at once: theirs did not send the request (see confluentinc/librdkafka#4605)."""
-    monkeypatch.setattr(coordinators, "AdminClient", StuckClient)
-    monkeypatch.setattr(StuckClient, "made", 0)
-    groups, kafka = KafkaGroups(FakeClock()), KafkaSignals(bootstrap_servers="127.0.0.1:9092")
-    with pytest.raises(GroupUnread, match="_TIMED_OUT"):
-        await groups.read(kafka, "orders")
-    assert (await groups.read(kafka, "orders")).state == "Stable"
-    assert StuckClient.made == 2
-    await groups.close()
+def test_members_of_both_protocols_with_what_nobody_has() -> None:
+    """The classic protocol has assignments as bytes, the newer one as a list."""
+    classic = DescribedMember("m-1", "app-0", "/127.0.0.1", "static-0", assignment=assignment([0, 1]))
+    newer = DescribedMember("m-2", "app-1", "/127.0.0.2", places=(("orders", 2),))
+    reading = _reading(DescribedGroup("app", "Stable", members=(classic, newer)), PARTITIONS)
+    assert (reading.state, reading.unassigned) == ("Stable", 1)
+    assert [(each.id, each.static_id, each.host) for each in reading.members] == [
+        ("m-1", "static-0", "127.0.0.1"),
+        ("m-2", None, "127.0.0.2"),
+    ]
+
+
+def test_bytes_of_an_unknown_format_are_no_partitions() -> None:
+    """Anybody may join a group with bytes of an own assignor; the member counts all the same."""
+    reading = _reading(DescribedGroup("app", "Stable", members=(DescribedMember("m", "c", assignment=b"\xff"),)), {})
+    assert len(reading.members) == 1
+    assert reading.unassigned == 0

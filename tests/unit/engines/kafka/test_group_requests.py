@@ -9,7 +9,16 @@ from kafka.protocol.admin import DescribeGroupsResponse
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from weir_engines.kafka.brokers import Batches
-from weir_engines.kafka.group_requests import Refused, _offset_fetch, _offset_fetch_of_one, _offsets, classic_group
+from weir_engines.kafka.group import DescribedGroup
+from weir_engines.kafka.group_requests import (
+    Refused,
+    _offset_fetch,
+    _offset_fetch_of_one,
+    _offsets,
+    classic_group,
+    describe_messages,
+    newer_group,
+)
 from weir_engines.kafka.partitions import Offsets
 
 
@@ -87,6 +96,38 @@ def test_a_group_keeps_the_bytes_of_its_members() -> None:
 @pytest.mark.parametrize("fields", [{"error_code": 69, "group_state": "Dead"}, {"group_state": "Dead"}])
 def test_a_group_that_the_classic_protocol_has_not_may_be_of_another(fields: dict[str, Any]) -> None:
     assert classic_group(group_response(**fields)) is None
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_group_of_the_consumer_protocol(version: int) -> None:
+    """Its coordinator decodes the assignments (KIP-848); a member of a classic client may have none yet."""
+    response_of = describe_messages()[1]
+    group_of = response_of.DescribedGroup
+    member_of = group_of.Member
+    has = member_of.Assignment(
+        topic_partitions=[member_of.Assignment.TopicPartitions(topic_name="orders", partitions=[0, 2])]
+    )
+    none_yet = member_of.Assignment(topic_partitions=[])
+    named = {"member_id": "m", "client_id": "c", "client_host": "/127.0.0.1", "target_assignment": has}
+    members = [
+        member_of(**named, instance_id="s", assignment=has),
+        member_of(**named, instance_id=None, assignment=none_yet),
+    ]
+    groups = [
+        group_of(group_id="app", group_state="Reconciling", assignor_name="uniform", members=members),
+        group_of(group_id="none", error_code=69),
+        group_of(group_id="loads", error_code=14),
+    ]
+    written = response_of(groups=groups).encode(version=version)
+    found, missing, loading = [newer_group(each) for each in response_of.decode(written, version=version).groups]
+    assert isinstance(found, DescribedGroup)
+    assert (found.id, found.state, found.protocol, found.assignor) == ("app", "Reconciling", "consumer", "uniform")
+    assert [(each.places, each.static_id) for each in found.members] == [
+        ((("orders", 0), ("orders", 2)), "s"),
+        ((), ""),
+    ]
+    assert missing is None
+    assert loading == Refused(14, "the coordinator of the group loads its state")
 
 
 @pytest.mark.parametrize(
