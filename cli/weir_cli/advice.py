@@ -155,7 +155,10 @@ def line(advice: Advice) -> str:
         f"bottleneck {summary.bottleneck or 'unknown'} {percent(advice.utilization)} used",
         f"lag {lag(advice)}",
     ]
-    return f"{advice.application}: {', '.join(figures)}; {proposal(advice)}: {' '.join(sentences(advice))}"
+    decided, reasons = proposal(advice), "; ".join(each.removesuffix(".") for each in sentences(advice))
+    if not reasons.startswith(decided):  # as the sentence of a change does
+        reasons = f"{decided}: {reasons}"
+    return f"{advice.application}: {', '.join(figures)}; {reasons}"
 
 
 def sentences(advice: Advice) -> list[str]:

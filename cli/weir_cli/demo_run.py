@@ -29,8 +29,9 @@ NAMESPACE, NAME = "demo", "orders"
 TRACE = "nyc_taxi"
 SPEEDUP = 12.0
 """A day's load takes two hours of the application's time: its restarts, windows and cooldowns are those of a real job."""
+DAY_SECONDS = 86_400.0 / SPEEDUP
 PACE = 60.0
-"""Seconds of the application's time in one second."""
+"""Seconds of the application's time in one second: the day passes in two minutes."""
 INTERVAL_SECONDS = 10.0
 NOISE = 0.02
 POINT_SECONDS = 150.0
@@ -39,12 +40,22 @@ POINT_SECONDS = 150.0
 
 def run_demo(planner: str, listen: str) -> int:
     """Run until the day is over or the user stops it; returns the exit code."""
-    options = ReplayOptions(trace=TRACE, planner=planner, speedup=SPEEDUP, interval_seconds=INTERVAL_SECONDS)
+    return asyncio.run(_run(prepared_day(planner), listen))
+
+
+def prepared_day(planner: str) -> Replay:
+    """Return the first day of the recording with the ready-made job. `InvalidInput` for an unknown planner."""
+    options = ReplayOptions(
+        trace=TRACE,
+        planner=planner,
+        speedup=SPEEDUP,
+        interval_seconds=INTERVAL_SECONDS,
+        duration_seconds=DAY_SECONDS,
+    )
     try:
-        prepared = prepare(options)
+        return prepare(options)
     except InvalidReplay as error:
         raise InvalidInput(str(error)) from None
-    return asyncio.run(_run(prepared, listen))
 
 
 async def _run(prepared: Replay, listen: str) -> int:
