@@ -16,6 +16,7 @@ from tests.loop.world import policy
 from weir_analyzer import service as _analyzer  # noqa: F401 - declares its metrics
 from weir_contracts import Analysis, DeadLetter, Observation, Outcome
 from weir_contracts.topics import DEAD_LETTERS
+from weir_knowledge import decider as _decider  # noqa: F401 - the same
 from weir_knowledge.gauges import ApplicationGauges, count_dead_letter
 from weir_monitor import service as _monitor  # noqa: F401 - the same
 from weir_planner import remote as _remote  # noqa: F401 - the same
@@ -105,6 +106,7 @@ def record() -> Recorder:
     health.register("kafka", _fine)
     asyncio.run(health.check())
     _metric("weir_analyzer_lease_held").set(1)
+    _metric("weir_knowledge_decides").set(1)
     _metric("weir_planner_circuit_open").labels("mine").set(0)
     with closing(Loop(carry=recorder.carry)) as loop:
         spec = policy(objective={"maxLag": "15s"})
