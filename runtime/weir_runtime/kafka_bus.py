@@ -43,7 +43,8 @@ from .kafka_client import (
     running_future,
     shortfalls,
 )
-from .kafka_consumer import KafkaConsumer, KafkaReader, Shared
+from .kafka_consumer import KafkaConsumer
+from .kafka_reader import KafkaReader, Shared
 from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 
 PING_SECONDS = 2.0
