@@ -36,7 +36,8 @@ from weir_runtime.bus import Outgoing, Record
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, text_renderer
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.messages import DeadLetters, decode, encode
+from weir_runtime.messages import decode, encode
+from weir_runtime.reading import DeadLetters
 from weir_sdk.installed import LARGE, ask, reads
 
 from .driver import SimulatedDriver, SimulatedEndpoints, SimulatedGroups

@@ -19,8 +19,9 @@ from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus, BusError, Consumer, Reader, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import DeadLetters, Decoded, GlobalTable, Undecodable, decode, is_tombstone
+from weir_runtime.messages import Decoded, Undecodable, decode, is_tombstone
 from weir_runtime.reach import REACH, Reach
+from weir_runtime.reading import DeadLetters, GlobalTable
 
 from .action_runner import ActionRunner, Pace
 from .analyses import LatestAnalyses

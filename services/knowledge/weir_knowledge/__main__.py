@@ -17,7 +17,8 @@ from weir_runtime.bus import Bus, partition_of
 from weir_runtime.clock import Clock, SystemClock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop, retry_until_ready
-from weir_runtime.messages import DeadLetters, decode
+from weir_runtime.messages import decode
+from weir_runtime.reading import DeadLetters
 from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
 from weir_runtime.settings import load
 

@@ -11,7 +11,7 @@ from weir_contracts.topics import ACTIONS, CHANGES, POLICIES
 from weir_runtime.access import Problem
 from weir_runtime.bus import Bus, BusError, Refused
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import readable
+from weir_runtime.reading import readable
 
 from .decider import request_record
 from .store import StoreUnavailable

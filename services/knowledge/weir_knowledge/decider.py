@@ -32,7 +32,8 @@ from weir_runtime.bus import (
 )
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import DeadLetters, encode, new_traceparent, readable
+from weir_runtime.messages import encode, new_traceparent
+from weir_runtime.reading import DeadLetters, read_to_end, readable
 
 from .decisions import Log, decide, is_expired
 
@@ -162,21 +163,21 @@ class Decider:
 
     async def _latest(self, topic: Topic, model: type[M]) -> tuple[dict[str, M], int]:
         """Return the newest value of each key of a topic, and the newest version."""
-        reader, newest_possible = self.bus.reader(topic.name), self.clock.now() + MAX_AHEAD
+        newest_possible = (self.clock.now() + MAX_AHEAD).timestamp() * 1000
         latest: dict[str, M] = {}
         newest = 0
-        try:
-            while not await reader.caught_up():
-                for record in await reader.receive(timeout_seconds=0.2):
-                    version = version_of(record.headers) or 0
-                    if version <= newest_possible.timestamp() * 1000:  # others were not given by a decider
-                        newest = max(newest, version)
-                    if record.value is None and record.key is not None:
-                        latest.pop(record.key, None)
-                    elif (value := readable(record, model)) is not None and record.key is not None:
-                        latest[record.key] = value
-        finally:
-            await reader.close()
+
+        def take(record: Record) -> None:
+            nonlocal newest
+            version = version_of(record.headers) or 0
+            if version <= newest_possible:  # others were not given by a decider
+                newest = max(newest, version)
+            if record.value is None and record.key is not None:
+                latest.pop(record.key, None)
+            elif (value := readable(record, model)) is not None and record.key is not None:
+                latest[record.key] = value
+
+        await read_to_end(self.bus, topic.name, take)
         return latest, newest
 
     async def _decide(self, transactions: Transactions) -> None:

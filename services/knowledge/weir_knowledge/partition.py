@@ -15,7 +15,8 @@ from weir_contracts import ActionState, Change, Outcome, Plan, ScalingPolicy, de
 from weir_contracts.base import WEIR_NAMESPACE
 from weir_contracts.topics import ACTIONS, POLICIES
 from weir_runtime.bus import Record, version_of
-from weir_runtime.messages import is_tombstone, readable
+from weir_runtime.messages import is_tombstone
+from weir_runtime.reading import readable
 
 from .core import Event
 from .store import Fields, Key, Position

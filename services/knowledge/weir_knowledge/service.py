@@ -22,7 +22,8 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLIC
 from weir_runtime.bus import Bus, Consumer, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, canonical_line, run_forever
-from weir_runtime.messages import DeadLetters, encode, new_traceparent
+from weir_runtime.messages import encode, new_traceparent
+from weir_runtime.reading import DeadLetters
 
 from .core import Event, HistoryLimits, Kind, kind_of
 from .gauges import ApplicationGauges

@@ -11,7 +11,8 @@ from weir_contracts.topics import OBSERVATIONS, POLICIES
 from weir_runtime.bus import UNSIGNED_HEADER, Bus, BusError, Reader, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import DeadLetters, Undecodable, decode, encode, log_unreadable, new_traceparent
+from weir_runtime.messages import Undecodable, decode, encode, new_traceparent
+from weir_runtime.reading import DeadLetters, log_unreadable
 
 from .watch import CollectorFactory, Pause, Watch, pause
 

@@ -29,7 +29,8 @@ from weir_contracts.topics import PLANNERS
 from weir_runtime.bus import Bus, Record
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop
-from weir_runtime.messages import GlobalTable, Undecodable, decode, encode
+from weir_runtime.messages import Undecodable, decode, encode
+from weir_runtime.reading import GlobalTable
 from weir_sdk.installed import LARGE
 from weir_sdk.schemas import example_parameters, parameter_problems, schema_problems
 

@@ -13,16 +13,8 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANNERS, PL
 from weir_runtime.bus import Bus, Consumer, Reader, Record, Refused, partition_of
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import (
-    DeadLetters,
-    Decoded,
-    GlobalTable,
-    TooLarge,
-    child_traceparent,
-    decode,
-    encode,
-    readable,
-)
+from weir_runtime.messages import Decoded, TooLarge, child_traceparent, decode, encode
+from weir_runtime.reading import DeadLetters, GlobalTable, readable
 
 from . import telemetry
 from .calls import CallsPlanners, plan_for, reads_observations

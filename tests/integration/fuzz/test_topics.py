@@ -35,7 +35,8 @@ from weir_contracts.topics import (
     TOPICS,
 )
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.messages import MAX_OF_KEY, NEWER_VERSION, decode, encode
+from weir_runtime.messages import NEWER_VERSION, decode, encode
+from weir_runtime.reading import MAX_OF_KEY
 from weir_runtime.service import topic_specs
 
 APPLICATION = "fuzz/orders"

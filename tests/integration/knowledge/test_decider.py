@@ -20,7 +20,7 @@ from tests.unit.knowledge.decider_suite import DeciderSuite, records
 from weir_contracts import ChangeRecord
 from weir_contracts.topics import CHANGES
 from weir_runtime.kafka_bus import KafkaBus
-from weir_runtime.messages import readable
+from weir_runtime.reading import readable
 from weir_runtime.service import topic_specs
 
 PARTITIONS = 4

@@ -13,7 +13,7 @@ from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS, OBSERVATIONS
 from weir_runtime.bus import Outgoing, Record
 from weir_runtime.clock import FakeClock
-from weir_runtime.messages import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
+from weir_runtime.reading import MAX_OF_KEY, PERIOD_SECONDS, LetterRate
 
 SETTINGS = AnalysisSettings()
 TRACE = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"

@@ -22,7 +22,7 @@ from weir_contracts.base import Estimate
 from weir_knowledge.core import KINDS, Event, Kind
 from weir_runtime.bus import Bus
 from weir_runtime.clock import Clock
-from weir_runtime.messages import DeadLetters
+from weir_runtime.reading import DeadLetters
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 APP = "shop/orders"

@@ -18,7 +18,8 @@ from weir_runtime.access import Problem
 from weir_runtime.bus import VERSION_HEADER, Bus, Record, version_of
 from weir_runtime.clock import SystemClock
 from weir_runtime.loop import Stop
-from weir_runtime.messages import DeadLetters, decode, readable
+from weir_runtime.messages import decode
+from weir_runtime.reading import DeadLetters, readable
 
 OTHER, THIRD = "shop/payments", "shop/returns"
 WAIT_SECONDS = 30.0

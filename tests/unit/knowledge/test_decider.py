@@ -33,7 +33,7 @@ from weir_runtime.clock import FakeClock, SystemClock
 from weir_runtime.local_bus import LocalConsumer, LocalTransactions
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.messages import DeadLetters
+from weir_runtime.reading import DeadLetters
 from weir_runtime.service import topic_specs
 from weir_runtime.sqlite_bus import SqliteBus
 from weir_runtime.sqlite_file import SqliteFile

@@ -33,7 +33,7 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.local_bus import LocalTransactions
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.messages import readable
+from weir_runtime.reading import readable
 
 PARTITIONS, STEPS = 2, 40
 NAMES = ("shop/a", "shop/b", "shop/c")

@@ -18,21 +18,14 @@ from structlog.testing import capture_logs
 from weir_contracts import Analysis, DeadLetter, Observation, Outcome, Plan, ScalingPolicy
 from weir_contracts.document import example
 from weir_contracts.topics import DEAD_LETTERS, OBSERVATIONS, PLANS, POLICIES
-from weir_runtime import messages
+from weir_runtime import messages, reading
 from weir_runtime.bus import BusError, Denied, Outgoing, Record, Refused
 from weir_runtime.clock import FakeClock
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import (
     MAX_MESSAGE_ELEMENTS,
-    MAX_OF_ALL,
-    MAX_OF_KEY,
-    MAX_VALUE_BYTES,
     NEWER_VERSION,
-    PERIOD_SECONDS,
-    DeadLetters,
-    GlobalTable,
-    LetterRate,
     TooLarge,
     Undecodable,
     child_traceparent,
@@ -40,8 +33,17 @@ from weir_runtime.messages import (
     encode,
     is_newer,
     new_traceparent,
-    readable,
     version_rank,
+)
+from weir_runtime.reading import (
+    MAX_OF_ALL,
+    MAX_OF_KEY,
+    MAX_VALUE_BYTES,
+    PERIOD_SECONDS,
+    DeadLetters,
+    GlobalTable,
+    LetterRate,
+    readable,
 )
 from weir_runtime.service import Health, wait_for_topics
 from weir_runtime.settings import ServiceSettings
@@ -442,7 +444,7 @@ async def test_letters_that_the_brokers_refuse_take_no_room() -> None:
 
 def test_lines_about_records_without_a_letter_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every replica reads them: a stream of bad records fills no log. The first line of another key counts those without one."""
-    monkeypatch.setattr(messages, "_LOGGED", LetterRate(FakeClock()))
+    monkeypatch.setattr(reading, "_LOGGED", LetterRate(FakeClock()))
     with capture_logs() as lines:
         for offset in range(500):
             assert readable(Record(PLANS.name, 0, offset, "shop/logged", b"{"), Plan) is None
@@ -564,7 +566,7 @@ async def test_an_unreadable_record_changes_nothing(monkeypatch: pytest.MonkeyPa
     for value in (b"1", b"x"):
         await bus.publish(TOPIC, "a", value)
     await bus.publish(TOPIC, "b", b"2")
-    monkeypatch.setattr(messages, "_LOGGED", LetterRate(FakeClock()))
+    monkeypatch.setattr(reading, "_LOGGED", LetterRate(FakeClock()))
     table = GlobalTable(bus, TOPIC, number)
     with capture_logs() as lines:
         task = await following(table, stop)

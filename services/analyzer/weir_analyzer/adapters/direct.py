@@ -16,7 +16,7 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS
 from weir_runtime.bus import Bus, Committed, Outgoing, Record, TopicSpec
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
-from weir_runtime.messages import LetterRate
+from weir_runtime.reading import LetterRate, read_to_end
 from weir_runtime.service import Health, Service, wait_for_topics
 
 from .processing import StoredState, process, seeded
@@ -89,17 +89,15 @@ class DirectAnalyzer:
 
     async def _latest(self, topic: str) -> dict[str, Record]:
         """Return the newest record of each key that was not deleted."""
-        reader = self._bus.reader(topic)
         latest: dict[str, Record] = {}
-        try:
-            while not await reader.caught_up():
-                for record in await reader.receive(timeout_seconds=0.2):
-                    if record.key is not None and record.value is None:
-                        latest.pop(record.key, None)
-                    elif record.key is not None:
-                        latest[record.key] = record
-        finally:
-            await reader.close()
+
+        def take(record: Record) -> None:
+            if record.key is not None and record.value is None:
+                latest.pop(record.key, None)
+            elif record.key is not None:
+                latest[record.key] = record
+
+        await read_to_end(self._bus, topic, take)
         return latest
 
     async def _processed(self, records: Iterable[Record]) -> list[Outgoing]:

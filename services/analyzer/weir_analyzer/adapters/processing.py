@@ -16,16 +16,8 @@ from weir_contracts import Analysis, DeadLetter, Observation
 from weir_contracts.document import read_json
 from weir_contracts.topics import ANALYSES, DEAD_LETTERS
 from weir_runtime.bus import Outgoing, Record
-from weir_runtime.messages import (
-    LetterRate,
-    Undecodable,
-    child_traceparent,
-    dead_letter,
-    decode,
-    encode,
-    excess_of,
-    value_fields,
-)
+from weir_runtime.messages import Undecodable, child_traceparent, decode, encode, excess_of
+from weir_runtime.reading import LetterRate, dead_letter, value_fields
 
 SERVICE = "analyzer"
 _CLOCKS_APART = timedelta(minutes=5)

@@ -16,7 +16,7 @@ from weir_analyzer.core import AnalysisSettings
 from weir_contracts.topics import OBSERVATIONS
 from weir_runtime.bus import Outgoing, Record
 from weir_runtime.clock import SystemClock
-from weir_runtime.messages import LetterRate
+from weir_runtime.reading import LetterRate
 
 from .processing import Lost, StoredState, process, seeded
 
