@@ -27,8 +27,6 @@ import httpcore
 import httpx
 from pydantic import SecretStr
 
-from weir_contracts.document import elements_of
-
 from .reach import AddressRefused, Allowed, Resolve, checked_addresses, resolve
 
 MAX_ELEMENTS = 200_000
@@ -97,7 +95,9 @@ class Body:
         if self._max_bytes is None:
             return
         self.received_bytes += len(part)
-        elements = elements_of(self._outside_texts(part) if self._is_json else part)
+        counted = self._outside_texts(part) if self._is_json else part
+        # as `messages._elements_above`, which imports the contracts: a second for a command that only speaks HTTP
+        elements = counted.count(b",") + counted.count(b"[") + counted.count(b"{")
         self._elements += elements
         if self.received_bytes > self._max_bytes:
             raise TooLarge(f"more than {self._max_bytes} bytes")
