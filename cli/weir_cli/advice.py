@@ -1,4 +1,4 @@
-"""What Weir found out about the applications of its process and would do, as a screen, as lines, and as a document."""
+"""The state and the advice for each application of a process: on a screen, as lines, and as a document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ EXPLAINED = 5
 
 @dataclass(frozen=True)
 class Advice:
-    """One application: how it is, and what Weir would do."""
+    """The state of one application, and what Weir would do."""
 
     summary: Summary
     analysis: Analysis | None
@@ -61,7 +61,7 @@ class Advice:
 
     @property
     def cost(self) -> str:
-        """What the change costs or saves, in slots; empty without one."""
+        """The slots that the change needs or frees, as a sentence; empty without a change."""
         if self.slots is None:
             return ""
         now, then = self.slots
@@ -155,7 +155,7 @@ def line(advice: Advice) -> str:
         f"bottleneck {summary.bottleneck or 'unknown'} {percent(advice.utilization)} used",
         f"lag {lag(advice)}",
     ]
-    decided, reasons = proposal(advice), "; ".join(each.removesuffix(".") for each in sentences(advice))
+    decided, reasons = proposal(advice), "; ".join(sentences(advice))
     if not reasons.startswith(decided):  # as the sentence of a change does
         reasons = f"{decided}: {reasons}"
     return f"{advice.application}: {', '.join(figures)}; {reasons}"
@@ -166,13 +166,13 @@ def sentences(advice: Advice) -> list[str]:
     summary, plan = advice.summary, advice.plan
     found = [] if plan is None else [plan.sentence]
     if advice.cost:
-        found.append(f"{advice.cost[0].upper()}{advice.cost[1:]}.")
+        found.append(advice.cost)
     if summary.obstacle and summary.mode == "act":
         found.append(summary.obstacle)
     if (summary.advice or summary.spend) and summary.spend_sentence:
         found.append(summary.spend_sentence)
     return (
-        found or summary.problems[:1] or ["Nothing was decided yet: capacity is known after half a minute of readings."]
+        found or summary.problems[:1] or ["nothing was decided yet: capacity is known after half a minute of readings"]
     )
 
 

@@ -46,18 +46,12 @@ LINE_EVERY_SECONDS = 60.0
 def log_and_store(folder: Path | None, clock: Clock) -> Iterator[tuple[Bus, Store]]:
     """Return the log and the store, in a file of this folder, or of one that is removed at the end. `InvalidInput` if it
     cannot be used."""
-    kept = of_environment(KnowledgeSettings)
+    kept = of_environment(KnowledgeSettings).kept()
     with ExitStack() as stack:
         place = folder or Path(stack.enter_context(TemporaryDirectory(prefix="weir-")))
         try:
             file = stack.enter_context(closing(SqliteFile.open(place / FILE, clock)))
-            store = SqliteStore(
-                file,
-                kept.events_kept,
-                events_bytes=kept.events_megabytes * 1_000_000,
-                history_kept=kept.history_count,
-                history_seconds=kept.history_age_seconds,
-            )
+            store = SqliteStore(file, **kept)
             yield SqliteBus(file), store
         except FileUnusable as error:
             raise InvalidInput(f"--data: {error}" if folder else str(error)) from None
@@ -128,7 +122,7 @@ class Display:
 
 @dataclass(eq=False)
 class Session:
-    """What runs next to the services: it writes policies, and shows what they lead to."""
+    """The tasks beside the services: one writes policies, one shows what they lead to."""
 
     options: Options
     api: LocalApi

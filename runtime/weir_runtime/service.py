@@ -19,7 +19,7 @@ from weir_contracts.topics import TOPICS
 
 from .access import AnyText, requires
 from .bus import Bus, BusError, TopicSpec
-from .clock import Clock
+from .clock import Clock, SystemClock
 from .files import follow
 from .http import PortInUse, listen, serve
 from .kafka_client import MIN_INSYNC
@@ -133,7 +133,7 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Service:
-    """The work of a service on a bus: it runs in a process of its own, or with the other services in one process."""
+    """The work of a service on a bus, alone in a process or with the other services."""
 
     tasks: Mapping[str, Task]
     close: Callable[[], Awaitable[None]]
@@ -230,6 +230,24 @@ async def run_service(
             logger.warning("close-failed", error=str(error) or type(error).__name__)
     logger.info("stopped", reason=stop.reason, failed=failed)
     return 1 if failed else 0
+
+
+async def run_alone(
+    name: str, settings: ServiceSettings, app: FastAPI, compose: Callable[[Bus, Clock, Health], Service]
+) -> int:
+    """Run one service in its own process, on its own bus, until a signal; return the exit code."""
+    clock = SystemClock()
+    bus, health = settings.bus(clock), Health(clock)
+    health.register("kafka", bus.ping)
+    service = compose(bus, clock, health)
+    for router in (health_router(health), *service.routers):
+        app.include_router(router)
+
+    async def close() -> None:
+        await service.close()
+        await bus.close()
+
+    return await run_service(name, settings, app=app, tasks=service.tasks, on_stopped=close)
 
 
 async def _listener(serving: Awaitable[None], stop: Stop) -> None:

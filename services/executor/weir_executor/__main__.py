@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from functools import partial
 from uuid import uuid4
 
 import httpx
@@ -10,11 +11,11 @@ from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.registry import Engines, Resources
 from weir_executor.knowledge import HttpKnowledge
 from weir_runtime.bus import Bus
-from weir_runtime.clock import Clock, SystemClock
+from weir_runtime.clock import Clock
 from weir_runtime.http import application
 from weir_runtime.http_client import async_client
 from weir_runtime.loop import Stop
-from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, run_alone, wait_for_topics
 from weir_runtime.settings import load
 
 from .service import Executor
@@ -76,18 +77,8 @@ def service(
 
 async def start(settings: Settings) -> int:
     """Run until stopped; returns the exit code."""
-    clock = SystemClock()
-    bus, health = settings.bus(clock), Health(clock)
-    health.register("kafka", bus.ping)
-    executor = service(settings, bus, clock, health)
     app = application("Weir executor", "Applies plans, verifies them, rolls back.")
-    app.include_router(health_router(health))
-
-    async def close() -> None:
-        await executor.close()
-        await bus.close()
-
-    return await run_service("executor", settings, app=app, tasks=executor.tasks, on_stopped=close)
+    return await run_alone("executor", settings, app, partial(service, settings))
 
 
 def _kubernetes(settings: Settings) -> KubernetesApi | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from functools import partial
 
 import httpx
@@ -14,12 +15,12 @@ from weir_contracts.topics import ACTIONS, POLICIES
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_runtime.access import Problem, answer
 from weir_runtime.bus import Bus, partition_of
-from weir_runtime.clock import Clock, SystemClock
+from weir_runtime.clock import Clock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop, retry_until_ready
 from weir_runtime.messages import decode
 from weir_runtime.reading import DeadLetters
-from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, run_alone, wait_for_topics
 from weir_runtime.settings import load
 
 from .applications_api import applications_router, summary_by_name
@@ -145,29 +146,18 @@ def service(
 async def run(settings: KnowledgeSettings) -> int:
     from .adapters.redis import RedisStore  # one process keeps its state without Redis and its library
 
-    clock = SystemClock()
-    bus, health = settings.bus(clock), Health(clock)
-    store = RedisStore(
-        settings.redis_url,
-        settings.events_kept,
-        connections=settings.event_streams + 100,
-        events_bytes=settings.events_megabytes * 1_000_000,
-        history_kept=settings.history_count,
-        history_seconds=settings.history_age_seconds,
-    )
-    health.register("kafka", bus.ping)
-    health.register("redis", store.check_room)
-    knowledge = service(settings, bus, store, clock, health)
-    app = api()
-    for router in (health_router(health), *knowledge.routers):
-        app.include_router(router)
+    def compose(bus: Bus, clock: Clock, health: Health) -> Service:
+        store = RedisStore(settings.redis_url, connections=settings.event_streams + 100, **settings.kept())
+        health.register("redis", store.check_room)
+        composed = service(settings, bus, store, clock, health)
 
-    async def close() -> None:
-        await knowledge.close()
-        await bus.close()
-        await store.close()
+        async def close() -> None:
+            await composed.close()
+            await store.close()
 
-    return await run_service("knowledge", settings, app=app, tasks=knowledge.tasks, on_stopped=close)
+        return replace(composed, close=close)
+
+    return await run_alone("knowledge", settings, api(), compose)
 
 
 def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:

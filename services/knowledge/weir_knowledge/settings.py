@@ -1,5 +1,6 @@
 """The knowledge service's settings."""
 
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
@@ -8,6 +9,15 @@ from pydantic_settings import SettingsConfigDict
 from weir_runtime.settings import KubernetesSettings
 
 from .core import MAX_HISTORY_COUNT
+
+
+class Kept(TypedDict):
+    """Bounds of the feed and of each application's history in a store."""
+
+    events_kept: int
+    events_bytes: int
+    history_kept: int
+    history_seconds: float
 
 
 class KnowledgeSettings(KubernetesSettings):
@@ -44,6 +54,15 @@ class KnowledgeSettings(KubernetesSettings):
         pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
         description="namespaces whose ScalingPolicy resources are policies, comma-separated; empty: none, and no connection to Kubernetes",
     )
+
+    def kept(self) -> Kept:
+        """Return what a store keeps, as its arguments."""
+        return {
+            "events_kept": self.events_kept,
+            "events_bytes": self.events_megabytes * 1_000_000,
+            "history_kept": self.history_count,
+            "history_seconds": self.history_age_seconds,
+        }
 
     @field_validator("redis_url")
     @classmethod

@@ -2,14 +2,15 @@
 
 import asyncio
 import sys
+from functools import partial
 
 from weir_engines.kubernetes.api import Access, KubernetesApi
 from weir_engines.registry import Engines, Resources
 from weir_runtime.bus import Bus
-from weir_runtime.clock import Clock, SystemClock
+from weir_runtime.clock import Clock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
-from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, run_alone, wait_for_topics
 from weir_runtime.settings import load
 
 from .applications import Collectors
@@ -42,18 +43,8 @@ def service(settings: MonitorSettings, bus: Bus, clock: Clock, health: Health) -
 
 async def run(settings: MonitorSettings) -> int:
     """Run until stopped; returns the exit code."""
-    clock = SystemClock()
-    bus, health = settings.bus(clock), Health(clock)
-    health.register("kafka", bus.ping)
-    monitor = service(settings, bus, clock, health)
     app = application("Weir monitor", "Watches applications.")
-    app.include_router(health_router(health))
-
-    async def close() -> None:
-        await monitor.close()
-        await bus.close()
-
-    return await run_service("monitor", settings, app=app, tasks=monitor.tasks, on_stopped=close)
+    return await run_alone("monitor", settings, app, partial(service, settings))
 
 
 def _kubernetes(settings: MonitorSettings) -> KubernetesApi | None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import sys
+from functools import partial
 
 from weir_runtime.bus import Bus
-from weir_runtime.clock import Clock, SystemClock
+from weir_runtime.clock import Clock
 from weir_runtime.http import application
 from weir_runtime.loop import Stop
-from weir_runtime.service import Health, Service, health_router, run_service, wait_for_topics
+from weir_runtime.service import Health, Service, run_alone, wait_for_topics
 from weir_runtime.settings import load
 
 from .adapters.http import Credentials, PlannerClient
@@ -51,19 +52,8 @@ def service(settings: PlannerSettings, bus: Bus, clock: Clock, health: Health) -
 
 
 async def run(settings: PlannerSettings) -> int:
-    clock = SystemClock()
-    bus, health = settings.bus(clock), Health(clock)
-    health.register("kafka", bus.ping)
-    planner = service(settings, bus, clock, health)
     app = application("Weir planner", "Which planners there are, and what one would decide.")
-    for router in (health_router(health), *planner.routers):
-        app.include_router(router)
-
-    async def close() -> None:
-        await planner.close()
-        await bus.close()
-
-    return await run_service("planner", settings, app=app, tasks=planner.tasks, on_stopped=close)
+    return await run_alone("planner", settings, app, partial(service, settings))
 
 
 def main() -> int:
