@@ -41,8 +41,8 @@ class Brokers:
 def found_policy(url: str, job: JobEntry, name: str, brokers: Brokers | None, *, by_id: bool) -> dict[str, Any]:
     """Return the policy that advises for a job.
 
-    Without brokers nothing tells when a waiting record was appended, so the bound is of the time until a new record is
-    processed.
+    Without brokers the time at which a waiting record was appended is unknown, so the policy bounds the time until a new
+    record is processed.
     """
     objective = {"maxLatency": LAG_BOUND} if brokers is None else {"maxLag": LAG_BOUND}
     spec: dict[str, Any] = {
@@ -58,7 +58,7 @@ def found_policy(url: str, job: JobEntry, name: str, brokers: Brokers | None, *,
 
 
 def found_policies(url: str, jobs: Sequence[JobEntry], brokers: Brokers | None = None) -> dict[str, dict[str, Any]]:
-    """Return a policy for each job, by application. Jobs with the same name are told apart by their ids."""
+    """Return a policy for each job, by application. Policies of jobs with the same name end with their ids."""
     names = [job.name for job in jobs]
     found: dict[str, dict[str, Any]] = {}
     for job in jobs:

@@ -1,6 +1,6 @@
 """Decides changes of policies and actions in the order of the log (docs/adr/0014). Pure: the log is all that it knows.
 
-`decide` is the one place where versions are given and compared, where a target gets its policy and a policy its owner.
+`decide` alone assigns and compares versions, and decides which policy has a target and who owns a policy.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ EXPIRED_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Log:
-    """What the decisions so far have led to."""
+    """Policies and actions after the decisions so far."""
 
     policies: Mapping[str, ScalingPolicy] = field(default_factory=dict)
     actions: Mapping[str, ActionState] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Log:
 
 
 def is_expired(change: Change, appended_at: datetime, now: datetime) -> bool:
-    """Return whether nobody waits for the decision any more."""
+    """Return whether the caller no longer waits for the decision."""
     return change.again is None and (now - appended_at).total_seconds() > EXPIRED_SECONDS
 
 
@@ -112,7 +112,7 @@ def _action(log: Log, change: Change, version: int) -> tuple[Log, Answer]:
 
 
 def _mode(log: Log, change: Change, current: ScalingPolicy | None, version: int) -> tuple[Log, Answer]:
-    """Pause or resume whatever policy is in force, whoever owns it."""
+    """Pause or resume the policy in force, also one of another owner."""
     if current is None:
         return log, Answer(change_id=change.id, refused="missing")
     if (change.kind == "pause") == (current.spec.mode == "paused"):
@@ -147,7 +147,7 @@ def with_metadata(policy: ScalingPolicy, **changes: object) -> ScalingPolicy:
 
 
 def as_written(policy: ScalingPolicy) -> dict[str, object]:
-    """Return the document without what is given by the decision."""
+    """Return the document without the fields that the decision sets."""
     document = policy.to_document()
     for name in ("version", "updatedAt", "updatedBy"):
         document["metadata"].pop(name, None)

@@ -1,4 +1,4 @@
-"""What a replica knows of a partition that it owns: the policies and actions in force by the log, and what of them only the
+"""A partition on the replica that owns it: the policies and actions that are in force by the log, and those that only the
 view has. Pure.
 
 Policies and actions are read from the beginning whenever a replica gets a partition. A position alone would not do: a
@@ -126,7 +126,7 @@ class Decisions:
         return Position({**(before.offsets if before else {}), **self.offsets}, dict(self.versions), now_ms)
 
     def ended(self, applications: Collection[str], before: Position | None) -> dict[str, Deletion]:
-        """Return the deletions since `before`, and those of the view's applications whose policy is gone without one."""
+        """Return the deletions since `before`, and those of the view's applications without a policy or a deletion in the log."""
         shown = 0 if before is None else before.versions.get(POLICIES.name, 0)
         new = {name: deletion for name, deletion in self.deletions.items() if (deletion.version or 0) > shown}
         gone = [name for name in applications if name not in self.policies and ("policy", name) not in self.unreadable]

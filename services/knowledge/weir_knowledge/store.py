@@ -21,7 +21,7 @@ Fields = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Position:
-    """How much of a partition the store shows, of all topics: an application's state is made of all of them.
+    """How much of a partition the store shows, of all topics: an application's state comes from all of them.
 
     The first position is that of policies and actions read to their end, so a partition with a position is complete.
     """

@@ -1,4 +1,4 @@
-"""What the store shows, as policies, actions and states, and how these lie in its documents.
+"""Policies, actions and states as the store has them, and the documents in which it keeps them.
 
 A state has a field for each newest message and for each entry of its lists, so that a message writes only its changes: it
 has up to some hundred kB of JSON, and each of the three messages of a cycle changes a few of them. The newest messages,

@@ -1,7 +1,8 @@
-"""The analyzer without Spark, for all services in one process: one member of a group, which keeps the states in the log.
+"""The analyzer without Spark, for all services in one process. It is the only member of its group and keeps its states in
+the log.
 
-States, analyses and the group's position are one transaction, so that each observation changes its application's state
-once, whenever the process ends. What `advance` is given and gives is the same as in Spark (`processing`).
+States, analyses and the group's position are one transaction, so each observation changes its application's state
+once, whenever the process ends. `advance` gets the same input as in Spark (`processing`) and returns the same.
 """
 
 import asyncio
