@@ -8,13 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weir_contracts import Analysis, Plan, counted
+from weir_contracts import Analysis, Plan, changes, counted
 from weir_knowledge.applications_api import summary_by_name
 from weir_knowledge.core import Summary
 from weir_knowledge.view import View
 from weir_runtime.clock import Clock
 
-from .output import number
+from .output import estimated, number
 from .terminal import Listing
 
 EXPLAINED = 5
@@ -183,8 +183,8 @@ def proposal(advice: Advice) -> str:
         return "wait for readings"
     if plan.approved is None:
         return "restart an instance" if plan.restarts else f"hold ({plan.code})"
-    moved = [(name, plan.current.get(name), to) for name, to in plan.approved.items() if plan.current.get(name) != to]
-    return ", ".join(f"{name} {'–' if now is None else now} → {to}" for name, now, to in moved) or "hold"
+    is_there = all(plan.current.get(name) == to for name, to in plan.approved.items())
+    return "hold" if is_there else changes(plan.current, plan.approved)
 
 
 def parallelism(observed: Mapping[str, int] | None) -> str:
@@ -206,10 +206,9 @@ def percent(share: float | None) -> str:
 def lag(advice: Advice) -> str:
     """Return the lag in seconds; without the brokers' times the expected latency, which needs none."""
     summary, analysis = advice.summary, advice.analysis
-    if summary.lag_seconds is not None:
-        return number(summary.lag_seconds, " s", 1)
-    if "lag_seconds" in summary.lower_bounds:
-        return f"≥ {number(summary.lower_bounds['lag_seconds'], ' s', 1)}"
+    bound = summary.lower_bounds.get("lag_seconds")
+    if summary.lag_seconds is not None or bound is not None:
+        return estimated({"value": summary.lag_seconds, "lower_bound": bound}, " s", 1)
     expected = None if analysis is None else analysis.expected_latency_seconds.value
     if expected is not None:
         return f"~{number(expected, ' s', 1)}"

@@ -236,7 +236,7 @@ def _reading(reading: Mapping[str, Any]) -> Rows:
 
 def _analysis(analysis: Mapping[str, Any], *, verbose: bool) -> Rows:
     measured = [
-        f"{what} {_estimated(estimate, unit, digits)}" + (f" ({estimate['basis']})" if verbose else "")
+        f"{what} {estimated(estimate, unit, digits)}" + (f" ({estimate['basis']})" if verbose else "")
         for what, unit, digits, estimate in (
             ("lag", " s", 1, analysis["lag_seconds"]),
             ("backlog", " records", 0, analysis["lag_records"]),
@@ -247,7 +247,7 @@ def _analysis(analysis: Mapping[str, Any], *, verbose: bool) -> Rows:
     return rows + [("symptom", f"{symptom['code']}: {symptom['evidence']}") for symptom in analysis["symptoms"]]
 
 
-def _estimated(estimate: Mapping[str, Any], unit: str, digits: int) -> str:
+def estimated(estimate: Mapping[str, Any], unit: str, digits: int) -> str:
     """Return an estimate's value, `≥ 93.2 s` if only a lower bound is known."""
     if estimate["value"] is None and estimate.get("lower_bound") is not None:
         return f"≥ {number(estimate['lower_bound'], unit, digits)}"
@@ -352,4 +352,4 @@ def _lag(item: Mapping[str, Any]) -> Text:
 def _value_or_bound(item: Mapping[str, Any], name: str, unit: str, digits: int = 0) -> str:
     """Return a figure of an application, as `≥ 93.2 s` if only its lower bound is known."""
     bound = (item.get("lower_bounds") or {}).get(name)
-    return _estimated({"value": item.get(name), "lower_bound": bound}, unit, digits)
+    return estimated({"value": item.get(name), "lower_bound": bound}, unit, digits)

@@ -97,7 +97,7 @@ class SqliteBus(LocalBus):
         self._file = file
         file.prepare("log", SCHEMA)
         self._kept: dict[str, _Kept] = defaultdict(lambda: _Kept.of({}))
-        with self._reading() as db:
+        with _errors(), self._file.reading() as db:
             self._partitions = {
                 (topic, partition): _Partition(id, end, size)
                 for id, topic, partition, end, size in db.execute("SELECT * FROM log_places")
@@ -111,22 +111,6 @@ class SqliteBus(LocalBus):
         self._newest_at = max((row[0] for row in newest if row), default=0)
         """Time of the newest record."""
         self._now()
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        try:
-            with self._file.reading() as db:
-                yield db
-        except FileUnavailable as error:
-            raise BusError(f"log: {error}") from error
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        try:
-            with self._file.writing() as db:
-                yield db
-        except FileUnavailable as error:
-            raise BusError(f"log: {error}") from error
 
     def _now(self) -> int:
         """Return the present time. A clock that was set back is reported, once."""
@@ -144,10 +128,8 @@ class SqliteBus(LocalBus):
 
     async def ping(self) -> None:
         await super().ping()
-        try:
+        with _errors():
             self._file.check_room()
-        except FileUnavailable as error:
-            raise BusError(f"log: {error}") from error
 
     async def ensure_topics(self, specs: Sequence[TopicSpec]) -> list[str]:
         self.check()
@@ -158,7 +140,7 @@ class SqliteBus(LocalBus):
         missing = [spec for spec in specs if self.count(spec.name) == 0]
         if missing:
             made: dict[Place, _Partition] = {}
-            with self._writing() as db:
+            with _errors(), self._file.writing() as db:
                 for place in [(spec.name, partition) for spec in missing for partition in range(spec.partitions)]:
                     row = db.execute("INSERT INTO log_places VALUES (NULL, ?, ?, 0, 0)", place)
                     made[place] = _Partition(row.lastrowid or 0, 0, 0)
@@ -178,7 +160,8 @@ class SqliteBus(LocalBus):
         found: list[Record] = []
         size = 0
         with (
-            self._reading() as db,
+            _errors(),
+            self._file.reading() as db,
             closing(
                 db.execute(
                     "SELECT offset, key, at, headers, value FROM log_records WHERE place = ? AND offset >= ? ORDER BY offset LIMIT ?",
@@ -197,7 +180,7 @@ class SqliteBus(LocalBus):
         return found, self.end(place)
 
     def offset_at(self, place: Place, oldest: datetime) -> int:
-        with self._reading() as db:
+        with _errors(), self._file.reading() as db:
             row = db.execute(
                 "SELECT offset FROM log_records WHERE place = ? AND at >= ? ORDER BY offset LIMIT 1",
                 (self._partitions[place].id, (oldest - _EPOCH) // timedelta(microseconds=1)),
@@ -221,7 +204,7 @@ class SqliteBus(LocalBus):
             rows.append((partition.id, partition.end, record.key, now, json.dumps(dict(record.headers)), value))
             partition.end += 1
             partition.bytes += RECORD_BYTES + len(value or b"")
-        with self._writing() as db:
+        with _errors(), self._file.writing() as db:
             db.executemany("INSERT INTO log_records VALUES (?, ?, ?, ?, ?, ?)", rows)
             for place, partition in written.items():
                 new = [row for row in rows if row[0] == partition.id]
@@ -248,6 +231,15 @@ class SqliteBus(LocalBus):
                 f"log: {record.topic} {record.key}: its size of {len(record.value or b''):,} bytes is above {limit:,}"
             )
         return record.topic, partition_of(record.key, count)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise an error of the file as the bus's."""
+    try:
+        yield
+    except FileUnavailable as error:
+        raise BusError(f"log: {error}") from error
 
 
 def _remove(db: Connection, partition: _Partition, kept: _Kept, new: Sequence[_Row]) -> None:
