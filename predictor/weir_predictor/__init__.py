@@ -37,7 +37,6 @@ from .scenario import TooLittle as TooLittle
 from .scenario import compare as compare
 from .scenario import is_overloaded as is_overloaded
 from .scenario import scenario_of as scenario_of
-from .scenario import within_tolerance as within_tolerance
 from .trajectory import Outlook as Outlook
 from .trajectory import predict as predict
 from .what_if import Load as Load

@@ -42,6 +42,8 @@ CLOSE = 0.98
 """Share of the throughput of more subtasks, from which fewer are as good."""
 ABOUT = 1.15
 """Ratio of late times, or of rates at which a backlog is worked off, that counts as equally good."""
+ENOUGH = 1e6
+"""Times the present arrivals of which no application lets all through."""
 MAX_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
@@ -246,16 +248,34 @@ class Scenario:
         )
 
     def is_worth(self, going: Outlook, vector: Parallelism) -> bool:
-        """Whether the change to `vector`, with its outlook `going`, is worth its restart; or would be with less backlog: more
-        lag is no reason to stay."""
-        return self.helps(going) or any(less.helps(less.going([vector])[0]) for less in self.with_less_waiting())
+        """Whether the change to `vector`, with its outlook `going`, is worth its restart: it lets more through, which lasts,
+        and the application does not keep up, or would never be within the objective; or it helps, or would with less
+        backlog: more lag is no reason to stay."""
+        more = self._lets_more_through(going)
+        if is_overloaded(self.staying):
+            return more
+        # An instance more of what serves meanwhile may help although it adds no capacity.
+        if not more and self.serving is None:
+            return False
+        return (
+            (more and self.violation_cost(self.staying)[0])
+            or self.helps(going)
+            or any(less.helps(less.going([vector])[0]) for less in self.with_less_waiting())
+        )
 
     def helps(self, going: Outlook) -> bool:
-        """Whether a change shortens the violation by enough for slots and a restart; or, where the application does not keep
-        up, lets more through: what it gains by that lasts, and its restart does not."""
-        if is_overloaded(self.staying):
-            return self._used(going) < CLOSE * self._used(self.staying)
-        return self.violation_cost(self.staying) > within_tolerance(self.violation_cost(going))
+        """Whether a change shortens the violation by enough for slots and a restart."""
+        return self.violation_cost(self.staying) > self.within_tolerance(going)
+
+    def _lets_more_through(self, going: Outlook) -> bool:
+        """Whether after a change more could reach an operator than it sustains now, if enough waited at each source.
+
+        Each source is taken to get what it can use (`Model.reaching`): what another one lacks, which the change does not
+        give it, is no reason against this one. And whatever arrives: more of it does not make a growth useless.
+        """
+        waiting = {source: rate * ENOUGH for source, rate in self.model.arrivals.items()}
+        reaching = self.model.reaching(waiting, going.capacities)
+        return any(rate < CLOSE * reaching.get(name, 0.0) for name, rate in self.staying.capacities.items())
 
     def is_close(self, going: Outlook, best: Outlook) -> bool:
         """Whether a change is about as good as a larger one: it lets about as much through, works a backlog off about as
@@ -267,8 +287,8 @@ class Scenario:
         used, used_by_best = self._used(going), self._used(best)
         if used * CLOSE <= used_by_best or (0 < used < 1 and 1 / used_by_best - 1 <= ABOUT * (1 / used - 1)):
             return True
-        allowed = self.violation_cost(best)
-        return not allowed[0] and self.violation_cost(going) <= within_tolerance(allowed)
+        allowed = self.within_tolerance(best)
+        return not allowed[0] and self.violation_cost(going) <= allowed
 
     def _used(self, found: Outlook) -> float:
         """Return the load over the capacity of the busiest operator, not rounded."""
@@ -284,23 +304,29 @@ class Scenario:
         return found.violation_seconds == 0 and (found.max_utilization or 0.0) <= self.max_utilization
 
     def violation_cost(self, found: Outlook) -> ViolationCost:
-        """Return seconds of violation, those beyond the horizon included if they end; if the objective is no time, the
-        load beyond the target as a share of the horizon."""
+        """Return seconds of violation, those beyond the horizon included if they end, and the load beyond the target as a
+        share of the horizon."""
         over = max(0.0, (found.max_utilization or 0.0) - self.max_utilization) * found.horizon_seconds
-        if self.limit_seconds is None:
-            return False, over
-        never = math.isinf(found.late_after_seconds)
-        return never, over + (found.violation_seconds if never else found.late_seconds)
+        return math.isinf(found.late_after_seconds), over + _late_seconds(found)
+
+    def within_tolerance(self, found: Outlook) -> ViolationCost:
+        """Return the largest cost that counts as being as good as `found`.
+
+        Late times may be a share longer, the load beyond the target may not: that share would grow with the load, and more
+        arrivals would do with fewer subtasks.
+        """
+        never, cost = self.violation_cost(found)
+        return never, cost + (ABOUT - 1) * _late_seconds(found) + 1.0
+
+
+def _late_seconds(found: Outlook) -> float:
+    """Return the seconds above the objective; only those within the horizon if they never end."""
+    return found.violation_seconds if math.isinf(found.late_after_seconds) else found.late_seconds
 
 
 def is_overloaded(found: Outlook) -> bool:
     """Whether more arrives than the busiest operator sustains."""
     return (found.max_utilization or 0.0) > 1
-
-
-def within_tolerance(violation_cost: ViolationCost) -> ViolationCost:
-    """Return the largest cost that counts as equally good."""
-    return violation_cost[0], violation_cost[1] * ABOUT + 1.0
 
 
 class ReadRequest(Protocol):

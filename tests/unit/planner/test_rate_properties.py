@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.effort import examples
@@ -49,7 +49,109 @@ def is_growth(situation: Situation, plan: Plan) -> bool:
     return plan.approved is not None and all(p >= situation.now[name] for name, p in plan.approved.items())
 
 
+def chain(now: Parallelism, capacities: Mapping[str, float], arrivals: float, **given_: Any) -> Situation:
+    """Return a chain of operators, of which only the present capacity is known unless `measured` has more."""
+    names, share = tuple(now), given_.pop("selectivity", 1.0)
+    return Situation(
+        **{
+            "graph": topology(names, partitions=given_.pop("partitions", None), groups=None),
+            "now": now,
+            "capacities": capacities,
+            "measured": {name: [point(p, capacities[name])] for name, p in now.items()},
+            "selectivities": dict.fromkeys(pairwise(names), share),
+            "arrivals": {names[0]: arrivals},
+            "lags": {names[0]: given_.pop("lag", 0.0)},
+            "restart_seconds": 8.0,
+            "objective": {"maxLag": "30s"},
+            "bounds": {"min": 1, "max": 500},
+            **given_,
+        }
+    )
+
+
+def meeting(
+    now: Parallelism,
+    capacities: Mapping[str, float],
+    bounds: Mapping[str, Any],
+    lags: Mapping[str, float] | None = None,
+) -> Situation:
+    """Return sources of 10 records/s each that meet at `join`."""
+    sources = tuple(name for name in now if name != "join")
+    graph = Topology(
+        operators=[Operator(name=n, id=n, slot_sharing_group="all") for n in now],
+        edges=[Edge(source=n, target="join", ship_strategy="HASH") for n in sources],
+    )
+    return Situation(
+        graph=graph,
+        now=now,
+        capacities=capacities,
+        measured={name: [point(p, capacities[name], confidence=1.0, saturated=False)] for name, p in now.items()},
+        selectivities={(n, "join"): 1.0 for n in sources},
+        arrivals=dict.fromkeys(sources, 10.0),
+        lags={**dict.fromkeys(sources, 0.0), **(lags or {})},
+        restart_seconds=None,
+        objective={"maxLag": "10s"},
+        bounds=bounds,
+    )
+
+
 @examples(500)
+# 10 records/s use 75 % of 200 subtasks of `c`, 15 all of them: a load beyond the target that was a share higher was as good.
+@example(
+    chain(
+        {"a": 1, "b": 1, "c": 13, "d": 1},
+        {"a": 10.0, "b": 10.0, "c": 4.0, "d": 10.0},
+        10.0,
+        lag=20.0,
+        objective={"utilization": 0.7},
+        bounds={"min": 1, "max": 200},
+    ),
+    1.5,
+)
+# `a` may not grow, the join may not (twice), or only the join may. With more load no growth relieved the busiest operator, so
+# the others did not grow either; and a growth that lets 0.5 % more through was worth a restart as long as the load was low.
+@example(
+    meeting(
+        {"a": 1, "b": 1, "join": 1},
+        {"a": 10.2, "b": 10.2, "join": 20.4},
+        {"min": 1, "max": 8, "operators": {"a": {"min": 1, "max": 1}}},
+        lags={"b": 20.0},
+    ),
+    2.0,
+)
+@example(
+    meeting(
+        {"a": 1, "b": 1, "join": 1},
+        {"a": 11.0, "b": 15.0, "join": 26.0},
+        {"min": 1, "max": 8, "operators": {"join": {"min": 1, "max": 1}}},
+        lags={"a": 15.0},
+    ),
+    3.0,
+)
+@example(
+    replace(
+        meeting(
+            {"a": 1, "b": 1, "join": 1},
+            {"a": 10.2, "b": 13.3, "join": 20.4},
+            {"min": 1, "max": 8, "operators": {"join": {"min": 1, "max": 1}}},
+            lags={"a": 15.0},
+        ),
+        restart_seconds=2.0,
+    ),
+    2.0,
+)
+@example(
+    replace(
+        meeting(
+            {"a": 1, "b": 1, "join": 1},
+            {"a": 10.1, "b": 10.0, "join": 20.0},
+            {"min": 1, "max": 8, "operators": {"a": {"min": 1, "max": 1}, "b": {"min": 1, "max": 1}}},
+            lags={"a": 20.0},
+        ),
+        restart_seconds=2.0,
+    ),
+    2.0,
+)
 @given(situations(), st.floats(1.01, 3.0))
 def test_more_arrivals_never_give_fewer_subtasks(situation: Situation, times: float) -> None:
     """To no operator, with the lag in seconds and everything else equal."""
@@ -95,26 +197,6 @@ def test_a_reading_that_goes_missing_shrinks_nothing(situation: Situation, readi
     assert fewer(known, left, after(replace(known, unknown=frozenset([reading])), planner)) == {}
 
 
-def chain(now: Parallelism, capacities: Mapping[str, float], arrivals: float, **given_: Any) -> Situation:
-    """Return a chain of operators, of which only the present capacity is known unless `measured` has more."""
-    names, share = tuple(now), given_.pop("selectivity", 1.0)
-    return Situation(
-        **{
-            "graph": topology(names, partitions=given_.pop("partitions", None), groups=None),
-            "now": now,
-            "capacities": capacities,
-            "measured": {name: [point(p, capacities[name])] for name, p in now.items()},
-            "selectivities": dict.fromkeys(pairwise(names), share),
-            "arrivals": {names[0]: arrivals},
-            "lags": {names[0]: given_.pop("lag", 0.0)},
-            "restart_seconds": 8.0,
-            "objective": {"maxLag": "30s"},
-            "bounds": {"min": 1, "max": 500},
-            **given_,
-        }
-    )
-
-
 @pytest.mark.parametrize(("busy", "most"), [(1.1, 50), (1.5, 75), (2.0, 120)])
 def test_an_overload_does_not_lead_to_the_policys_maximum(busy: float, most: int) -> None:
     """30 subtasks do 3,000 records/s, and 500 are allowed: beyond 30 the lower edge of what more would do is flat, and no
@@ -157,27 +239,6 @@ def test_half_as_many_arrivals_again_get_no_fewer() -> None:
         bounds={"min": 1, "max": 64},
     )
     assert fewer(found, after(found), after(found.with_more(arrivals=1.5))) == {}
-
-
-def meeting(now: Parallelism, capacities: Mapping[str, float], bounds: Mapping[str, Any]) -> Situation:
-    """Return three sources of 10 records/s each that meet at `join`."""
-    sources = ("a", "b", "c")
-    graph = Topology(
-        operators=[Operator(name=n, id=n, slot_sharing_group="all") for n in (*sources, "join")],
-        edges=[Edge(source=n, target="join", ship_strategy="HASH") for n in sources],
-    )
-    return Situation(
-        graph=graph,
-        now=now,
-        capacities=capacities,
-        measured={name: [point(p, capacities[name], confidence=1.0, saturated=False)] for name, p in now.items()},
-        selectivities={(n, "join"): 1.0 for n in sources},
-        arrivals=dict.fromkeys(sources, 10.0),
-        lags=dict.fromkeys(sources, 0.0),
-        restart_seconds=None,
-        objective={"maxLag": "10s"},
-        bounds=bounds,
-    )
 
 
 def test_other_sources_at_a_bound_take_nothing_from_one() -> None:

@@ -26,7 +26,7 @@ from weir_contracts import (
     short_name,
 )
 from weir_contracts.plan_state import parameters_id
-from weir_predictor import Outlook, Scenario, TooLittle, scenario_of, within_tolerance
+from weir_predictor import Outlook, Scenario, TooLittle, scenario_of
 from weir_sdk.request import Request
 
 from .decide import assumptions_of
@@ -196,8 +196,8 @@ def _best(scenario: Scenario, able: Sequence[_Judged]) -> _Judged:
     good = [each for each in able if _is_good(scenario, each)]
     if good:
         return min(good, key=lambda each: each.cost)
-    smallest = min(scenario.violation_cost(_outlook(each)) for each in able)
-    near = [each for each in able if scenario.violation_cost(_outlook(each)) <= within_tolerance(smallest)]
+    allowed = scenario.within_tolerance(min(map(_outlook, able), key=scenario.violation_cost))
+    near = [each for each in able if scenario.violation_cost(_outlook(each)) <= allowed]
     return min(near, key=lambda each: each.cost)
 
 
