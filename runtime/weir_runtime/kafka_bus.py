@@ -71,7 +71,6 @@ WRITING = {
     # Java's partitioner: librdkafka's own would put keys elsewhere than Spark does.
     "partitioner": "murmur2_random",
     "linger.ms": 2,
-    "compression.type": "lz4",
     "message.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,
 }
 TRANSACTION_SECONDS = 10.0

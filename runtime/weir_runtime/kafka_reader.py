@@ -23,17 +23,22 @@ from confluent_kafka import (
 from .bus import BusError, Place, Record
 from .clock import Clock
 from .kafka_client import AWAY, ClientThread, Complaints, code_of, explain
+from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 
 CLOSE_SECONDS = 2.0
 """For leaving the group; librdkafka blocks for longer while the brokers are away, and the session expires anyway."""
 
+MAX_RECEIVED_BYTES = 4_000_000
+"""Of the records that are received at once, but for the last: as many of the largest take the memory of a container."""
 READING = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 100,
-    # Bounded buffers of prefetched records.
-    "queued.max.messages.kbytes": 16_384,
+    # Bounded buffers of prefetched records: beyond these, brokers answer with one record at a time.
+    "queued.max.messages.kbytes": 1_024,
+    "fetch.message.max.bytes": 262_144,
+    "fetch.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,
     # New topics and partitions are noticed within this.
     "topic.metadata.refresh.interval.ms": 10_000,
 }
@@ -94,21 +99,20 @@ class ReadingClient:
         raise NotImplementedError
 
     def _poll(self, client: Consumer, max_records: int, timeout_seconds: float) -> tuple[list[Record], set[Place]]:
-        """Return records, and places read to their end. Waits for the first record only: `consume` would wait for
-        all."""
-        first = client.poll(timeout_seconds)
-        if first is None:
-            return [], set()
-        messages = [first, *(client.consume(max_records - 1, 0.0) if max_records > 1 else [])]
-        records, ends = list[Record](), set[Place]()
-        for message in messages:
+        """Return records, and places read to their end. Waits for the first record only."""
+        records, ends, size = list[Record](), set[Place](), 0
+        message = client.poll(timeout_seconds)
+        while message is not None:
             error = message.error()
             if error is None:
                 records.append(_record(message))
+                size += len(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 ends.add((str(message.topic()), int(message.partition())))
             else:
                 self._complaints(error)
+            enough = len(records) >= max_records or size >= MAX_RECEIVED_BYTES
+            message = None if enough else client.poll(0.0)
         return records, ends
 
     def _close(self) -> None:

@@ -26,8 +26,8 @@ MAX_MESSAGE_BYTES = 8_000_000
 MAX_MESSAGE_ELEMENTS = 300_000
 """Commas and brackets of a message: in an analysis 70 of an operator, in an observation 15 of a partition. Parsed, they take
 70 MB."""
-MANY_ELEMENTS = 20_000
-"""Of a message that is read by `read_json`, which takes longer and less memory."""
+LARGE_BYTES = 65_536
+"""Of a message that `read_json` reads, which takes longer and less memory."""
 ENVELOPE_BYTES = 100_000
 """Of key, headers and batch besides: producers and topics allow them, or a message just below the maximum would be
 refused for good as if the brokers were away."""
@@ -101,15 +101,11 @@ def excess_of(value: bytes) -> str:
     """Return what a message has more of than is read, such as `9,000,000 bytes, more than 8,000,000`; empty if nothing."""
     if len(value) > MAX_MESSAGE_BYTES:
         return f"{len(value):,} bytes, more than {MAX_MESSAGE_BYTES:,}"
-    elements = _elements_above(MAX_MESSAGE_ELEMENTS, value)
-    return f"{elements:,} elements, more than {MAX_MESSAGE_ELEMENTS:,}" if elements else ""
-
-
-def _elements_above(limit: int, value: bytes) -> int:
-    """Return the number of commas and brackets if it is above the limit, else 0. Memory grows with them: 8 MB of `[],` take
-    1.8 GB. A short value is not counted: it has no more of them than bytes."""
-    elements = value.count(b",") + value.count(b"[") + value.count(b"{") if len(value) > limit else 0
-    return elements if elements > limit else 0
+    if len(value) > MAX_MESSAGE_ELEMENTS:  # a shorter one has no more elements than bytes
+        elements = value.count(b",") + value.count(b"[") + value.count(b"{")
+        if elements > MAX_MESSAGE_ELEMENTS:  # memory grows with them: 8 MB of `[],` take 1.8 GB
+            return f"{elements:,} elements, more than {MAX_MESSAGE_ELEMENTS:,}"
+    return ""
 
 
 def decode(record: Record, model: type[M]) -> Decoded[M]:
@@ -128,8 +124,8 @@ def decode(record: Record, model: type[M]) -> Decoded[M]:
         reason = f"is {type}, from a newer Weir than this, which reads {record.topic}: upgrade readers before writers"
         raise Undecodable(record, reason, code=NEWER_VERSION)
     try:
-        many = _elements_above(MANY_ELEMENTS, record.value)
-        message = read_json(model, record.value) if many else model.model_validate_json(record.value)
+        is_large = len(record.value) > LARGE_BYTES
+        message = read_json(model, record.value) if is_large else model.model_validate_json(record.value)
     except ValidationError as error:
         field, reason = InvalidDocument.of(error, root="").problems[0]
         raise Undecodable(record, reason, field or None) from None

@@ -291,8 +291,12 @@ async def _end(running: set[asyncio.Task[None]], logger: structlog.stdlib.BoundL
 def topic_specs(
     partitions: int, replicas: int | None = None, min_insync_replicas: int | None = None
 ) -> list[TopicSpec]:
-    """Return all topics of the loop, and that of the leases; each accepts the largest message of the envelope."""
-    configs = {"max.message.bytes": str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES)}
+    """Return all topics of the loop, and that of the leases; each accepts the largest message of the envelope.
+
+    The brokers write records uncompressed, whatever a producer sends: their limit of a batch counts what is written, and
+    8 MB of compressed records can take gigabytes of each reader.
+    """
+    configs = {"max.message.bytes": str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES), "compression.type": "uncompressed"}
     if min_insync_replicas is not None:
         configs[MIN_INSYNC] = str(min_insync_replicas)
     specs = [

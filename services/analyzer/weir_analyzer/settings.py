@@ -84,7 +84,7 @@ class AnalyzerSettings(AnalysisSettings, ServiceSettings):
         le=1_000_000,
         description="maximum number of observations of a batch, so that a backlog is processed in parts",
     )
-    driver_memory_megabytes: int = Field(default=768, ge=256, le=65_536, description="heap of Spark's driver, in MB")
+    driver_memory_megabytes: int = Field(default=640, ge=256, le=65_536, description="heap of Spark's driver, in MB")
     executor_memory_megabytes: int = Field(
         default=768,
         ge=512,

@@ -153,19 +153,19 @@ def test_a_message_of_many_small_elements_is_not_parsed(part: bytes) -> None:
         ("policy", ScalingPolicy),
     ],
 )
-def test_a_message_of_many_elements_is_read_as_any_other(
+def test_a_large_message_is_read_as_any_other(
     name: str, model: type[BaseModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is parsed first: the same message, and the same reason where it is none."""
     value = json.dumps(example(name)).encode()
     usual = decode(record(value), model).message
-    monkeypatch.setattr(messages, "MANY_ELEMENTS", 0)
+    monkeypatch.setattr(messages, "LARGE_BYTES", 0)
     assert decode(record(value), model).message == usual
     for broken in (b"[" + value, b"{}", value.replace(b"2026", b"then", 1)):
-        monkeypatch.setattr(messages, "MANY_ELEMENTS", 20_000)
+        monkeypatch.setattr(messages, "LARGE_BYTES", len(broken))
         with pytest.raises(Undecodable) as expected:
             decode(record(broken), model)
-        monkeypatch.setattr(messages, "MANY_ELEMENTS", 0)
+        monkeypatch.setattr(messages, "LARGE_BYTES", 0)
         with pytest.raises(Undecodable) as found:
             decode(record(broken), model)
         assert (found.value.field, found.value.reason[:20]) == (expected.value.field, expected.value.reason[:20])

@@ -22,6 +22,7 @@ import weir_analyzer
 import weir_contracts
 import weir_runtime
 from weir_analyzer.settings import AnalyzerSettings
+from weir_runtime.messages import MAX_MESSAGE_BYTES
 
 from .checkpoint import base_of, located
 
@@ -84,6 +85,8 @@ def session_conf(settings: AnalyzerSettings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # the default asks about links by starting `readlink`, for each file of the state and at each batch
         "spark.sql.streaming.checkpointFileManagerClass": "" if "://" in settings.checkpoint else _LOCAL_FILES,
+        # One of the largest observations at a time; by default 64 MB of them, in Java's memory and in Python's
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(MAX_MESSAGE_BYTES),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "10",
@@ -101,6 +104,8 @@ def start_session(settings: AnalyzerSettings) -> Any:
     """Start Spark's driver (5 to 8 s) and connect to its master."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # glibc keeps freed memory apart for each of some 100 threads
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(QUERY).master(settings.spark_master)

@@ -66,6 +66,7 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         # each batch requests the log's range on the connection where the last one's fetch still waits for more: that
         # wait (500 ms by default) would be added to every batch
         .option("kafka.fetch.max.wait.ms", "10")
+        .option("kafka.fetch.max.bytes", str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES))
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", str(settings.max_records_per_batch))
         .option("startingTimestamp", str(int((begin.now - _START_BACK).timestamp() * 1000)))
@@ -101,7 +102,6 @@ def start_query(session: Any, settings: AnalyzerSettings, begin: Start) -> Any:
         # minutes
         .option("kafka.max.in.flight.requests.per.connection", "1")
         .option("kafka.linger.ms", "0")
-        .option("kafka.compression.type", "lz4")
         # as large as envelope and topics accept; the client's own limit is 1 MB
         .option("kafka.max.request.size", str(MAX_MESSAGE_BYTES + ENVELOPE_BYTES))
         .option("includeHeaders", "true")
