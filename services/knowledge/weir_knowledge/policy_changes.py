@@ -1,6 +1,7 @@
 """Changes of policies, from the REST API and from resources of Kubernetes: what the log does not know is checked here, and
 its decision is their result."""
 
+import re
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from weir_contracts import (
     PolicySpec,
     ScalingPolicy,
 )
+from weir_contracts.base import NAME_PATTERN
 from weir_contracts.change import MAX_CALLER, ChangeKind, Owner
 from weir_contracts.resource import RELEASE
 from weir_engines.registry import may_be_same, names
@@ -33,6 +35,7 @@ from .decisions import Log, decide, with_metadata
 from .view import View
 
 _LOG = structlog.get_logger("policies")
+_APPLICATION = re.compile(rf"{NAME_PATTERN}/{NAME_PATTERN}")
 MAX_POLICY_BYTES = 65_536
 Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
@@ -204,6 +207,9 @@ class PolicyChanges:
         return policy
 
     def _change(self, kind: ChangeKind, application: str, caller: Caller, **given: Any) -> Change:
+        """Return a request for the log; 404 for an address that no policy can have."""
+        if not _APPLICATION.fullmatch(application):
+            raise _missing(application)
         if application.partition("/")[0] not in self.resource_namespaces:
             given["owners_policy_is_free"] = True
         caller_name = caller.name[:MAX_CALLER]

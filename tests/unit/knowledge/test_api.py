@@ -421,6 +421,14 @@ async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
     assert resumed.json()["metadata"]["version"] == first + 2
 
 
+@pytest.mark.parametrize("address", ["Shop/orders", "shop/%F2%91%B7%BA", "shop/-", f"shop/{'a' * 64}", "shop/missing"])
+async def test_a_policy_that_cannot_be_is_not_found(house: House, address: str) -> None:
+    """Pausing, resuming and deleting by an address that no policy has, or can have, is answered with 404."""
+    for method, path in (("POST", f"{address}/pause"), ("POST", f"{address}/resume"), ("DELETE", address)):
+        answer = await house.http.request(method, f"/v1/policies/{path}")
+        assert (answer.status_code, answer.json()["detail"][:18]) == (404, "there is no policy"), method
+
+
 async def test_an_exported_pause_is_the_same_pause(house: House) -> None:
     """Applied again, a paused policy is unchanged and resumes in the mode before the pause; changed to advise, it has no
     pause to end."""
