@@ -188,6 +188,17 @@ def test_without_a_backlog_no_step_is_a_leap(situation: Situation) -> None:
 
 
 @examples(500)
+# 80 % busy, and measured to do 3 % less than that says: 4 subtasks of `b` would be at 100 % or above.
+@example(
+    chain(
+        {"a": 2, "b": 5},
+        {"a": 100.0, "b": 37.65},
+        30.0,
+        measured={"a": [point(2, 100.0)], "b": [point(5, 36.47)]},
+    ),
+    "capacity",
+    "static",
+)
 @given(situations(), st.sampled_from(READINGS), st.sampled_from(PLANNERS))
 def test_a_reading_that_goes_missing_shrinks_nothing(situation: Situation, reading: str, planner: str) -> None:
     """Whichever the planner: what would not shrink with the reading does not shrink without it. A restart that was never

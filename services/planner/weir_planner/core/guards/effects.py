@@ -99,8 +99,8 @@ def _waiting_seconds(request: Request) -> float | None:
 
 
 def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
-    """Return the smallest parallelism with a utilization of at most `limit`; None if the proposal suffices or that is
-    unknown."""
+    """Return the smallest parallelism with a utilization of at most `limit`, or less by a measurement's error where only the
+    busy share is known; None if the proposal suffices or that is unknown."""
     request = proposal.request
     used, wanted = load(request, name), proposal.wanted[name]
     even, shares = request.topology.even_subtasks, request.topology.work_shares(name)
@@ -112,6 +112,8 @@ def _needed(name: str, limit: float, proposal: Proposal) -> int | None:
     busy, found = request.busy(name), request.analyses.get(name)
     if busy is None or found is None:
         return None
+    if request.policy.counts_records(name, request.topology.sources):
+        limit *= MAX_UTILIZATION  # its capacity, once measured, may be lower than its busy share says
     return parallelism_for(max(1.0, busy * found.parallelism / limit), shares) or proposal.current[name]
 
 
