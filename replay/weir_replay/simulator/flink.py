@@ -54,9 +54,7 @@ class Simulation(World):
         self.started_at = 0.0
         self._rate = 0.0
         self.topics = {
-            o.name: Topic(o.source.weights or [1.0] * o.source.partitions, o.source.fetch_records)
-            for o in application.operators
-            if o.source
+            o.name: Topic(o.source.shares(), o.source.fetch_records) for o in application.operators if o.source
         }
         self._shares = {o.name: o.source.share for o in application.operators if o.source}
         self.state = "RUNNING"
@@ -117,7 +115,7 @@ class Simulation(World):
     def resubmit(self, application: Application, job_id: str) -> None:
         """Replace the job by another one with the same sources, restored from the last checkpoint."""
         topics = {
-            o.name: self.topics.get(o.name) or Topic([1.0] * o.source.partitions, o.source.fetch_records)
+            o.name: self.topics.get(o.name) or Topic(o.source.shares(), o.source.fetch_records)
             for o in application.operators
             if o.source
         }

@@ -72,18 +72,17 @@ class Log:
 class Topic(Log):
     """A source's topic and its reader's position in each partition."""
 
-    def __init__(self, weights: Sequence[float], fetch_records: float = math.inf) -> None:
-        total = sum(weights)
-        super().__init__([weight / total for weight in weights])
-        self._positions = [0.0] * len(weights)
+    def __init__(self, shares: Sequence[float], fetch_records: float = math.inf) -> None:
+        super().__init__(shares)
+        self._positions = [0.0] * len(shares)
         self._level: float | None = 0.0
         """Appended records up to which all partitions are read; None: they differ, see `_positions`."""
         self.taken = 0.0
         """Records read, replayed ones counted once."""
         self._fetch_records = fetch_records
-        self._fetched = [0.0] * len(self.shares)
+        self._fetched = [0.0] * len(shares)
         """Position up to which each partition is fetched."""
-        self._began = [0.0] * len(self.shares)
+        self._began = [0.0] * len(shares)
         self._subtasks: list[list[int]] = []
         """Partitions of each subtask, the next one to read first."""
         self.busiest_share = 1.0

@@ -50,7 +50,8 @@ class Partitioned(Spec):
     def shares(self) -> list[float]:
         """Return the share of the records that each partition gets."""
         weights = self.weights or (1.0,) * self.partitions
-        return [weight / sum(weights) for weight in weights]
+        total = sum(weights)
+        return [weight / total for weight in weights]
 
 
 class SourceSpec(Partitioned):

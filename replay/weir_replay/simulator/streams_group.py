@@ -313,14 +313,8 @@ class Group:
                     continue
                 member = self.members[thread.member]
                 member.tasks, member.copies = tuple(thread.tasks), tuple(shares[i :: len(process.threads)])
-        flows, work = app.flows(), []
-        for process in living:
-            for thread in process.threads:
-                costs = [
-                    flows[s] * app.subtopologies[s].shares()[p] * app.subtopologies[s].service_seconds
-                    for s, p in thread.tasks
-                ]
-                work.append(sum(costs))
+        seconds = app.task_seconds()
+        work = [sum(seconds[s][p] for s, p in thread.tasks) for process in living for thread in process.threads]
         self.busiest_seconds = max(work, default=FOREVER)
 
     # -- state ---------------------------------------------------------------------------------------------------------------

@@ -98,14 +98,19 @@ class StreamsApplication(Spec):
             found.append(each.share if each.topic else found[i - 1] * self.subtopologies[i - 1].selectivity)
         return found
 
+    def task_seconds(self) -> list[list[float]]:
+        """Return the seconds of work of each partition's task per record of the load, by sub-topology."""
+        return [
+            [flow * share * each.service_seconds for share in each.shares()]
+            for each, flow in zip(self.subtopologies, self.flows(), strict=True)
+        ]
+
     def capacity(self, threads: int) -> float:
         """Return the load in records/s that `threads` threads sustain: the one with the most work sets the pace.
 
         Tasks are indivisible, so it is the capacity of T / ceil(T / n) threads where all tasks are equal.
         """
-        work: list[float] = []
-        for each, flow in zip(self.subtopologies, self.flows(), strict=True):
-            work += [flow * share * each.service_seconds for share in each.shares()]
+        work = [seconds for costs in self.task_seconds() for seconds in costs]
         bins = [0.0] * min(threads, len(work))
         for i, seconds in enumerate(work):
             bins[i % len(bins)] += seconds

@@ -36,7 +36,7 @@ def test_what_nobody_will_ask_for_is_forgotten() -> None:
 def test_partitions_that_fill_unevenly_age_unevenly() -> None:
     """Half of all records are in the first of three partitions, whose subtask can do no more than the others': it falls
     behind."""
-    topic = Topic([2.0, 1.0, 1.0])
+    topic = Topic([0.5, 0.25, 0.25])
     topic.assign(3)
     topic.curve.append(10.0, 400.0)
     assert topic.take(1000.0, per_subtask=100.0) == pytest.approx(300.0)
@@ -47,7 +47,7 @@ def test_partitions_that_fill_unevenly_age_unevenly() -> None:
 
 def test_a_subtask_with_more_partitions_falls_behind() -> None:
     """Four partitions on three subtasks: the one with two of them has twice the work."""
-    topic = Topic([1.0] * 4)
+    topic = Topic([0.25] * 4)
     topic.assign(3)
     assert topic.busiest_share == 0.5
     topic.curve.append(10.0, 400.0)
@@ -58,7 +58,7 @@ def test_a_subtask_with_more_partitions_falls_behind() -> None:
 def test_partitions_are_read_in_turn_each_as_far_as_it_was_fetched() -> None:
     """Three partitions with 100 records each: what was fetched of one is read before the next has its turn, as with
     Kafka's consumer, so the last one's oldest record grows old while the others are read."""
-    topic = Topic([1.0] * 3, fetch_records=60.0)
+    topic = Topic([1 / 3] * 3, fetch_records=60.0)
     topic.assign(1)
     topic.curve.append(10.0, 300.0)
     assert topic.take(90.0, per_subtask=90.0) == pytest.approx(90.0)
@@ -82,7 +82,7 @@ def test_what_was_appended_was_read_or_waits(
     weights: Sequence[float], steps: Sequence[tuple[float, float, float]], subtasks: int
 ) -> None:
     """No position passes its end, none goes back, and no more is read than was allowed."""
-    topic = Topic(weights)
+    topic = Topic([weight / sum(weights) for weight in weights])
     topic.assign(subtasks)
     before = topic.positions()
     for i, (records, max_records, per_subtask) in enumerate(steps):
