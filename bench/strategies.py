@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from weir_replay.options import Replay
-from weir_replay.run import POINTS, Meter, Point, Score
+from weir_replay.run import Meter, Point, Score
 from weir_replay.simulator import Simulation
 from weir_replay.simulator.capacity import OfflineOptimum
 
@@ -108,8 +108,7 @@ def optimum_of(replay: Replay) -> OfflineOptimum:
 
 def _ruled(replay: Replay, decide: Decide, period_seconds: float) -> tuple[Score, list[Point]]:
     simulation = Simulation(replay.job, replay.trace.rate_at, step_seconds=replay.step_seconds)
-    point_seconds = max(10.0, replay.duration_seconds / POINTS)
-    meter = Meter(simulation, optimum_of(replay), replay.policy.spec.objective, point_seconds)
+    meter = Meter(simulation, optimum_of(replay), replay.policy.spec.objective, replay.point_seconds)
     before: dict[str, Busy] = {}
     rescales, at = 0, 0.0
     while at < replay.duration_seconds - 1e-6:

@@ -26,6 +26,8 @@ MAX_SCRAPES = 1440
 LOOK_SECONDS = 10.0
 """Maximum time between two calculations of the optimum, however long a point of the curves is: a load that rises and
 falls within one would look like its mean, which is never late and needs half."""
+POINTS = 352
+"""Points of a curve: two dots a character, and twice as many for a figure."""
 START_UTILIZATION = 0.7
 """Utilization of the initial parallelism by the first load."""
 
@@ -70,6 +72,11 @@ class Replay:
     def look_seconds(self) -> float:
         """Interval in which the optimum is calculated: short enough that no peak falls between two calculations."""
         return min(LOOK_SECONDS, self.trace.turn_seconds / 4)
+
+    @property
+    def point_seconds(self) -> float:
+        """Length of one point of the curves."""
+        return max(LOOK_SECONDS, self.duration_seconds / POINTS)
 
     @property
     def step_seconds(self) -> float:

@@ -19,8 +19,6 @@ from .simulator import Application, Noise, Simulation, StreamsSimulation
 from .simulator.capacity import OfflineOptimum, Optimum, StreamsOptimum
 from .simulator.world import START
 
-POINTS = 352
-"""Points of a curve: two dots a character, and twice as many for a figure."""
 UNDECIDED = frozenset({"warming-up", "metric-missing"})
 """Codes of plans that were made before enough was measured."""
 PEAKED = 1.5
@@ -212,8 +210,7 @@ def run(
     began = time.perf_counter()
     policy = prepared.policy
     simulation, optimum = _simulated(prepared)
-    point_seconds = max(LOOK_SECONDS, prepared.duration_seconds / POINTS)
-    meter = Meter(simulation, optimum, policy.spec.objective, point_seconds, prepared.look_seconds)
+    meter = Meter(simulation, optimum, policy.spec.objective, prepared.point_seconds, prepared.look_seconds)
     with seldom_collected(), closing(Loop(asks=asks, carry=carry)) as loop:
         loop.add(simulation, policy, noise=Noise(relative=noise), seed=seed)
         loop.run(prepared.duration_seconds)
