@@ -110,9 +110,8 @@ class Fleet:
     async def decide(self) -> None:
         """Put each application's policy in force: knowledge shows no others."""
         for application in self.applications:
-            policy = application.document["policy"]
-            policy["metadata"]["version"] = 1
-            body, headers = json.dumps(policy).encode(), {"ce_type": POLICIES.type, VERSION_HEADER: "1"}
+            body = json.dumps(application.document["policy"]).encode()
+            headers = {"ce_type": POLICIES.type, VERSION_HEADER: "1"}
             await self._bus.publish(POLICIES.name, application.name, body, headers)
 
     async def run(self, until: float) -> None:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench import cost
 from bench.results_file import RESULTS, write
-from bench.simulated import PEAK_RATE, SCENARIOS, Held, Scenario, Situation, held, load_of
+from bench.simulated import LOADS, PEAK_RATE, SCENARIOS, Held, Scenario, Situation, held
 from bench.strategies import elasticity
 from weir_replay.figure import Curve, Panel, nice_top, write_svg
 from weir_replay.run import run_panels
@@ -50,8 +50,8 @@ def main() -> int:
         scenario = scenario.model_copy(update={"recordings": recordings})
     runs, whole = _runs(scenario, arguments)
     found: dict[Run, Held] = {}
-    for run, result in _held(scenario, runs, arguments.workers, arguments.seconds):
-        found[run] = result
+    for result in _held(scenario, runs, arguments.workers, arguments.seconds):
+        found[result.situation, result.strategy, result.seed] = result
         print(f"{len(found):>4}/{len(runs)}  {_line(result)}", flush=True)
         if whole and (scenario.keeps_parts or len(found) == len(runs)):
             keep(name, scenario, [found[each] for each in runs if each in found], arguments.seed or 0)
@@ -110,19 +110,15 @@ def _chosen(option: str, text: str | None, allowed: Sequence[str]) -> list[str]:
     return names
 
 
-def _held(scenario: Scenario, runs: Sequence[Run], workers: int, seconds: float | None) -> Iterator[tuple[Run, Held]]:
-    """Yield each run with its result, as they are done."""
+def _held(scenario: Scenario, runs: Sequence[Run], workers: int, seconds: float | None) -> Iterator[Held]:
+    """Yield the results in the order in which the runs end."""
     with ProcessPoolExecutor(max_workers=max(1, workers)) as pool:
-        submitted = {
-            pool.submit(held, scenario, situation, strategy, seed=seed, duration_seconds=seconds): (
-                situation,
-                strategy,
-                seed,
-            )
+        submitted = [
+            pool.submit(held, scenario, situation, strategy, seed=seed, duration_seconds=seconds)
             for situation, strategy, seed in runs
-        }
+        ]
         for done in as_completed(submitted):
-            yield submitted[done], done.result()
+            yield done.result()
 
 
 def _line(result: Held) -> str:
@@ -278,7 +274,7 @@ def _planners(scenario: Scenario, results: Sequence[Held], seed: int) -> dict[st
     ]
     return {
         "recordings_speedup": scenario.recordings.speedup,
-        "pattern_seconds": load_of(scenario, Situation("step", "chain", scenario.interval_seconds))[1],
+        "pattern_seconds": LOADS["step"].seconds,
         "seeds": {name: list(scenario.seeds_of(name)) for name in names},
         "parameters": {name: dict(scenario.parameters.get(name, {})) for name in names},
         "summary": [sums(name, of_one) for name, of_one in _by_strategy(results).items()],

@@ -203,7 +203,6 @@ class Held:
     points: Sequence[Point]
     codes: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[str, int] = field(default_factory=dict)
-    wall_seconds: float = 0.0
 
     @property
     def late_seconds(self) -> float:
@@ -262,8 +261,7 @@ def _parameters(
 ) -> dict[str, Any]:
     """Return a careful user's parameters: defaults, the scenario's, and for schedule and static values from the load."""
     if planner == "static":
-        rates = _rates(load, seconds)
-        return {"operators": optimum.parallelism(sum(rates) / len(rates) / STATIC_UTILIZATION)}
+        return {"operators": optimum.parallelism(_mean_rate(load, seconds) / STATIC_UTILIZATION)}
     if planner == "schedule":
         return _schedule(optimum, load, seconds)
     return dict(scenario.parameters.get(planner, {}))
@@ -291,27 +289,30 @@ def _rates(load: LoadTrace, seconds: float) -> list[float]:
     return [load.rate_at(i * 60.0) for i in range(max(1, int(seconds // 60)))]
 
 
+def _mean_rate(load: LoadTrace, seconds: float) -> float:
+    rates = _rates(load, seconds)
+    return sum(rates) / len(rates)
+
+
 def held(
     scenario: Scenario, situation: Situation, strategy: str, *, seed: int = 0, duration_seconds: float | None = None
 ) -> Held:
     """Hold one situation under a strategy: a reference, a rule, Weir as it is, or one of its planners."""
     planner = strategy if strategy in built_in() else None
     replay = prepared(scenario, situation, planner, duration_seconds)
-    rates = _rates(replay.trace, replay.duration_seconds)
     match strategy:
         case "clairvoyant":
             score, points = strategies.clairvoyant(replay)
         case "static-peak":
-            score, points = strategies.static(replay, max(rates))
+            score, points = strategies.static(replay, max(_rates(replay.trace, replay.duration_seconds)))
         case "static-mean":
-            score, points = strategies.static(replay, sum(rates) / len(rates))
+            score, points = strategies.static(replay, _mean_rate(replay.trace, replay.duration_seconds))
         case "reactive":
             score, points = strategies.reactive(replay)
         case _:
             carry = _without_forecasts if strategy == "without-forecast" else None
             result = run(replay, seed=seed, noise=NOISE, carry=carry)
-            found = Held(situation, strategy, seed, result.score, result.points, result.codes, result.ends)
-            return replace(found, wall_seconds=result.wall_seconds)
+            return Held(situation, strategy, seed, result.score, result.points, result.codes, result.ends)
     return Held(situation, strategy, seed, score, points)
 
 

@@ -71,22 +71,17 @@ class Machine:
 
 
 def missing(machine: Machine, *, min_memory_megabytes: int | None, min_disk_megabytes: int) -> str | None:
-    """Return the first requirement that set-up or a trial lacks; None if all are met. Without a minimum of memory no real
-    part will run, and Java is not needed either."""
+    """Return the first requirement that set-up or a trial lacks; None if all are met. `min_memory_megabytes` None: no real
+    part will run, so memory and Java are not checked."""
     if machine.python is None or machine.python_version not in SUPPORTED:
         return "Python 3.11 or 3.12 is needed and was not found on the PATH: install python3.11 or python3.12"
     if not machine.has_venv:
         version = ".".join(str(part) for part in machine.python_version)
         return f"{machine.python} has no venv module: install it (Debian: apt install python{version}-venv)"
-    problem = _missing_java(machine) if min_memory_megabytes is not None else None
-    problem = problem or missing_space(machine, min_disk_megabytes)
-    memory_megabytes = machine.free_memory_megabytes
-    if problem or min_memory_megabytes is None or memory_megabytes is None or memory_megabytes >= min_memory_megabytes:
-        return problem
-    return (
-        f"{min_memory_megabytes} MB of free memory are needed and {memory_megabytes} MB are there: "
-        "close something, or set WEIR_MIN_MEMORY_MB to try with less"
-    )
+    if min_memory_megabytes is None:
+        return missing_space(machine, min_disk_megabytes)
+    problem = _missing_java(machine) or missing_space(machine, min_disk_megabytes)
+    return problem or _missing_memory(machine, min_memory_megabytes)
 
 
 def _missing_java(machine: Machine) -> str | None:
@@ -100,6 +95,16 @@ def _missing_java(machine: Machine) -> str | None:
     if not machine.has_maven:
         return "Maven is needed and no mvn is on the PATH: install it (Debian: apt install maven)"
     return None
+
+
+def _missing_memory(machine: Machine, min_megabytes: int) -> str | None:
+    """Return a sentence if the free memory is too small to run all parts at once, else None."""
+    if machine.free_memory_megabytes is None or machine.free_memory_megabytes >= min_megabytes:
+        return None
+    return (
+        f"{min_megabytes} MB of free memory are needed and {machine.free_memory_megabytes} MB are there: "
+        "close something, or set WEIR_MIN_MEMORY_MB to try with less"
+    )
 
 
 def missing_space(machine: Machine, min_megabytes: int) -> str | None:
