@@ -27,7 +27,7 @@ MODULES: Mapping[str, tuple[str, str]] = {
     "advance": ("bench.cost", "the analyzer's core (some seconds)"),
     "decisions": ("bench.decisions", "no times: records decisions, or compares them with a record"),
 }
-"""Module with its own arguments, and subject of each benchmark. `main()` of the module measures."""
+"""Module (with leading arguments) and subject of each benchmark. The module's `main()` runs the benchmark."""
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""Processor time of one thread: of an observation through the analyzer's core, and of a plan through `rate` and all
-guards, for an application of ten operators.
+"""Processor time of an observation in the analyzer's core, and of a plan by `rate` with all guards; one thread, an
+application of ten operators.
 
 `make bench-advance` writes bench/results/advance.json, `python -m bench planners --requests` planner_requests.json. The
 ratio to a fixed piece of pure Python on the same machine is what to compare between machines.
@@ -40,14 +40,14 @@ from weir_planner.request_cache import RequestCache
 
 OPERATORS, PARTITIONS, INTERVAL_SECONDS, OBSERVATIONS = 10, 12, 2, 600
 BUDGET_MILLISECONDS = 5.0
-"""From bytes to bytes: 200 observations/s a core, so that 1,000 applications at an interval of 5 s need no more than
-one."""
+"""Budget from bytes to bytes: 200 observations/s a core, so that one core suffices for 1,000 applications at an interval
+of 5 s."""
 START = datetime(2026, 6, 14, 12, tzinfo=UTC)
 REQUESTS = 1000
 BUDGET_SECONDS = 1.0
 LOADS = {"steady": 1.0, "overloaded": 2.4, "idle": 0.3}
-"""Times the 5,000 records/s at which each operator is busy for 60 %: nothing to do, six candidates to compare, one
-smaller."""
+"""Factors on 5,000 records/s, at which each operator is busy for 60 %. They lead to a hold, to a comparison of six
+candidates, and to one smaller candidate."""
 CYCLES, WARM = 60, 50
 ROUNDS = 15
 """The best round is the cost of the work; slower ones measure other programs (as in `timeit`)."""

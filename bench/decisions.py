@@ -1,8 +1,9 @@
 """Records decisions and checks that a change of the code leaves them as they are.
 
-    python -m bench.decisions record FILE      5,000 observations and 5,000 plan requests from replays, with their
-    analyses and plans python -m bench.decisions compare FILE     the same inputs through the present cores; prints each
-    difference, exits 1 if there is one
+    python -m bench.decisions record FILE     5,000 observations and 5,000 plan requests from replays, with their analyses
+                                              and plans
+    python -m bench.decisions compare FILE    the same inputs through the present cores; prints each difference, exits 1
+                                              if there is one
 
 The replays cover every built-in planner, topology and load of `python -m bench planners` with fixed seeds. Analyses,
 parallelisms, codes and amendments are compared; sentences may differ.

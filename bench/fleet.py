@@ -107,8 +107,8 @@ class Fleet:
         ]
         self.late_seconds = 0.0
 
-    async def decide(self) -> None:
-        """Put each application's policy in force: knowledge shows no others."""
+    async def publish_policies(self) -> None:
+        """Publish each application's policy: knowledge shows only applications with one."""
         for application in self.applications:
             body = json.dumps(application.document["policy"]).encode()
             headers = {"ce_type": POLICIES.type, VERSION_HEADER: "1"}
@@ -140,7 +140,7 @@ async def measured(
     try:
         latencies = PlanLatencies(kafka.bootstrap_servers, PARTITIONS)
         fleet = Fleet(bus, applications, interval_seconds)
-        await fleet.decide()
+        await fleet.publish_policies()
         publishing = asyncio.create_task(fleet.run(time.monotonic() + WARM_UP_SECONDS + MEASURED_SECONDS))
         await asyncio.sleep(WARM_UP_SECONDS)
         before = len(latencies.seconds)

@@ -29,10 +29,10 @@ from weir_replay.run import run_panels
 Run = tuple[Situation, str, int]
 """Situation, strategy, seed."""
 MAX_ROWS = 60
-"""Results of an entire benchmark that are printed one by one, not only summed up."""
+"""Maximum number of results that an entire benchmark prints one by one; with more it prints the summary alone."""
 LATE_OF_WITHOUT, MORE_SLOTS = 1 / 3, 1.1
-"""Asked of the forecast where new slots take a minute and more: at most this share of the late time without, for so many
-slots."""
+"""Aim of the forecast where new slots take `SLOW_SECONDS` or more: at most this share of the late time without it, and at
+most this factor on the slots."""
 SLOW_SECONDS = 60.0
 
 
@@ -55,7 +55,7 @@ def main() -> int:
         print(f"{len(found):>4}/{len(runs)}  {_line(result)}", flush=True)
         if whole and (scenario.keeps_parts or len(found) == len(runs)):
             keep(name, scenario, [found[each] for each in runs if each in found], arguments.seed or 0)
-    # In the order of `runs`, whichever was done first.
+    # In the order of `runs`, not of their ends.
     results = [found[run] for run in runs]
     Console(width=118).print(summary(results))
     if not whole or len(results) <= MAX_ROWS:
@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _runs(scenario: Scenario, arguments: argparse.Namespace) -> tuple[list[Run], bool]:
-    """Return the runs that the options select, and whether these are all there are."""
+    """Return the runs that the options select, and whether these are all runs of the benchmark."""
     situations = scenario.situations()
     strategies = _chosen("--planners", arguments.planners, scenario.contestants())
     traces = _chosen("--traces", arguments.traces, [s.trace for s in situations])
@@ -193,7 +193,7 @@ def table(results: Sequence[Held]) -> Table:
 
 
 def pairs(results: Sequence[Held]) -> list[dict[str, Any]]:
-    """Return the figures of the runs that differ in their forecasts alone."""
+    """Return the figures of each two runs that differ only in their forecasts."""
     having = {(r.situation, r.seed): r for r in results if r.strategy == "with-forecast"}
     without = [r for r in results if r.strategy == "without-forecast" and (r.situation, r.seed) in having]
     return [_pair(r, having[r.situation, r.seed]) for r in without]

@@ -1,6 +1,6 @@
-"""Applications on the simulator under a strategy: rows of `scenarios.yaml`, made ready and held.
+"""Applications on the simulator under a strategy: prepares and runs the rows of `scenarios.yaml`.
 
-Of one benchmark every strategy gets the same policy, load, readings, guards and executor. The same seed gives the same
+Within a benchmark every strategy gets the same policy, load, readings, guards and executor. The same seed gives the same
 figures on every machine.
 """
 
@@ -32,7 +32,7 @@ NOISE = 0.02
 BLOCK_SECONDS = 600.0
 """Of the schedule that a careful user would write."""
 SIGNALS = Signals(kafka=KafkaSignals(bootstrap_servers="127.0.0.1:9092", group_id="orders"))
-"""What a planner by committed offsets wants to be told; nothing is connected to."""
+"""Signals that a planner by committed offsets requires; nothing connects to the address."""
 
 
 class _Part(BaseModel):
@@ -40,7 +40,7 @@ class _Part(BaseModel):
 
 
 class DailyPeak(_Part):
-    """A series by the minute that rises at the same time each day, give or take a tenth of its height."""
+    """A series with a value per minute that rises at the same time each day, to a height that varies by a tenth."""
 
     low: float
     at_minute: int
@@ -64,7 +64,7 @@ class DailyPeak(_Part):
 
 
 class Load(_Part):
-    """A made load: one shape, and how long it lasts in s. None: as long as the benchmark's recordings."""
+    """A synthetic load: one shape, and its length in s. None: as long as the benchmark's recordings."""
 
     seconds: float | None = None
     step: Step | None = None
@@ -81,7 +81,7 @@ class Load(_Part):
 
 
 class Variant(_Part):
-    """An application that is no preset: a changed preset, or a document as of `weir replay --topology FILE`."""
+    """An application that is not a preset: a changed preset, or a document in the format of `weir replay --topology FILE`."""
 
     preset: str = ""
     hot_key_shares: Mapping[str, float] = {}
@@ -101,14 +101,14 @@ class Variant(_Part):
 
 
 class Recordings(_Part):
-    """Which part of a recording is held: the days around its highest point."""
+    """The part of a recording that is run: the days around its highest point."""
 
     days: float
     speedup: float = 1.0
     from_midnight: bool = False
 
     def load(self, recording: Recording, days: float) -> LoadTrace:
-        """Return the days around the highest point, begun at a midnight of the recording if that is asked for."""
+        """Return the days around the highest point, from a midnight of the recording if `from_midnight`."""
         seconds = days * DAY_SECONDS
         peak = recording.offsets_seconds[recording.values.index(recording.peak)]
         start = max(0.0, min(peak - seconds / 2, recording.period_seconds - seconds))
@@ -118,7 +118,7 @@ class Recordings(_Part):
 
 
 class Row(_Part):
-    """Loads and applications, each with each."""
+    """Loads and applications; every load is run on every application."""
 
     traces: Sequence[str]
     """`recordings` stands for all that are bundled."""
@@ -126,12 +126,12 @@ class Row(_Part):
     interval_seconds: float | None = None
     days: float | None = None
     new_slot_seconds: float | None = None
-    """How late slots come that a growth asks for."""
+    """Time until slots that a scale-up requests are available."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Load and application, equal for every strategy. None: as the benchmark has it."""
+    """Load and application, the same for every strategy. None: the benchmark's value."""
 
     trace: str
     topology: str
@@ -141,7 +141,7 @@ class Situation:
 
 
 class Scenario(_Part):
-    """One benchmark: its rows and the strategies that hold them."""
+    """One benchmark: its rows and the strategies that run on them."""
 
     recordings: Recordings
     interval_seconds: float
@@ -152,7 +152,7 @@ class Scenario(_Part):
     parameters: Mapping[str, Mapping[str, Any]] = {}
     """Of planners."""
     keeps_parts: bool = False
-    """Whether results are written while others are still to come."""
+    """Whether results are written while other runs continue."""
     rows: Sequence[Row]
 
     def situations(self) -> list[Situation]:
@@ -226,7 +226,7 @@ def load_of(scenario: Scenario, situation: Situation) -> tuple[LoadTrace, float]
 def prepared(
     scenario: Scenario, situation: Situation, planner: str | None = None, duration_seconds: float | None = None
 ) -> Replay:
-    """The run, ready; begun with what the first load needs and a little to spare."""
+    """Return the run, started with the parallelism that the first load needs at the start's utilization."""
     load, lasts = load_of(scenario, situation)
     # Only the policy is taken from here.
     options = ReplayOptions(trace="sine", interval_seconds=situation.interval_seconds, duration_seconds=lasts)
@@ -259,7 +259,7 @@ def prepared(
 def _parameters(
     scenario: Scenario, planner: str, optimum: OfflineOptimum, load: LoadTrace, seconds: float
 ) -> dict[str, Any]:
-    """Return a careful user's parameters: defaults, the scenario's, and for schedule and static values from the load."""
+    """Return a careful user's parameters: the scenario's, or for `schedule` and `static` values from the load."""
     if planner == "static":
         return {"operators": optimum.parallelism(_mean_rate(load, seconds) / STATIC_UTILIZATION)}
     if planner == "schedule":
@@ -268,7 +268,7 @@ def _parameters(
 
 
 def _schedule(optimum: OfflineOptimum, load: LoadTrace, seconds: float) -> dict[str, Any]:
-    """Every ten minutes what they needed yesterday at 80 %: a recording's day before, a pattern's own."""
+    """Return the parallelism of each ten minutes that the day before needed at 80 %; for a pattern, that of its own load."""
     if isinstance(load.shape, Recording) and load.start_seconds >= DAY_SECONDS:
         load = replace(load, start_seconds=load.start_seconds - DAY_SECONDS)
     entries: list[dict[str, Any]] = []
@@ -297,7 +297,7 @@ def _mean_rate(load: LoadTrace, seconds: float) -> float:
 def held(
     scenario: Scenario, situation: Situation, strategy: str, *, seed: int = 0, duration_seconds: float | None = None
 ) -> Held:
-    """Hold one situation under a strategy: a reference, a rule, Weir as it is, or one of its planners."""
+    """Run one situation under a strategy: a reference, a rule, Weir with its default planner, or one of its planners."""
     planner = strategy if strategy in built_in() else None
     replay = prepared(scenario, situation, planner, duration_seconds)
     match strategy:

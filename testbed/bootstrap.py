@@ -275,7 +275,7 @@ def _make_environment(python: str, step: Step) -> None:
     if output_of([str(interpreter), "-m", "pip", "--version"]) is None:
         step.run([str(interpreter), "-m", "ensurepip"])
     lock, uv = PROJECT / "requirements.lock", VENV / "bin" / "uv"
-    # pip, which every Python with venv has, installs the locked uv alone.
+    # pip installs only the locked uv: every Python with venv has pip.
     (locked,) = re.findall(r"^uv==(?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
     only_uv = step.log.with_name("setup-uv.txt")
     only_uv.write_text(locked)

@@ -172,8 +172,9 @@ class KafkaBroker(Server):
         return self
 
     def allow(self, rights: Iterable[tuple[str, str, str]], *, prefixed: bool = False, user: str = SASL_USER) -> None:
-        """Grant a user of the password rights: `topic`, `group` or `transactional-id`, its name or, with `prefixed`, the beginning of it,
-        and the operation as Kafka's documentation writes it (`DescribeConfigs`)."""
+        """Grant rights to a user with a password. A right is the kind of resource (`topic`, `group`, `transactional-id`),
+        its name (with `prefixed` the beginning of the name), and the operation as Kafka's documentation writes it
+        (`DescribeConfigs`)."""
         pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         bindings = [
             AclBinding(

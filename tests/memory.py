@@ -7,16 +7,17 @@ from pathlib import Path
 import yaml
 
 from testbed.service import WeirService
-from weir_contracts.policy_limits import parse_memory
 
 ROOT = Path(__file__).parents[1]
+UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 
 def limit_bytes(service: str) -> int:
     """Return the memory limit of a service's container."""
     for each in yaml.safe_load_all((ROOT / "deploy" / "k8s" / "base" / f"{service}.yaml").read_text()):
         if each["kind"] == "Deployment":
-            return parse_memory(each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"])
+            limit = each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+            return int(limit[:-2]) * UNITS[limit[-2:]]
     raise AssertionError(f"{service} has no Deployment")
 
 

@@ -118,8 +118,8 @@ class Stack(Protocol):
 
 
 def behind(proxy: RecordingProxy, folder: Path) -> tuple[KafkaBroker, RedisServer, str]:
-    """Return brokers and a Redis behind the proxy, and the address of Redis for services. The brokers name the proxy to
-    each client."""
+    """Return brokers and a Redis behind the proxy, and Redis' address at the proxy. The brokers advertise the proxy's
+    port, so each client connects to the proxy."""
     port, redis = free_port(), RedisServer(folder / "redis")
     advertised = proxy.in_front_of_port("kafka", port, KAFKA)
     redis_port = proxy.in_front_of_port("redis", redis.port, REDIS, sender="knowledge")

@@ -22,7 +22,7 @@ from .proxy import Exchange
 from .simulated import JOBS
 
 SESSION_SECONDS = 10
-"""Of the instances: the time after which the group goes on without one that stands still."""
+"""Session time-out of the instances: after it the group continues without an instance that hangs."""
 
 
 class Member:
@@ -116,7 +116,7 @@ class Endpoints:
         return {name: number}
 
     def deployment(self, name: str) -> DeploymentRef:
-        """Return what the endpoint is to run, and its instances with partitions."""
+        """Return the replicas that the endpoint is to run, and the number of instances with partitions."""
         state, graph = self._fleets[name].state(), Topology(operators=[Operator(name=name, id=name)])
         observed = {name: max(1, state.ready)}
         return DeploymentRef(

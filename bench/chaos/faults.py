@@ -33,7 +33,7 @@ AWAITS = (
     ("knowledge", "PUT", "/action"),
     ("redis", "EVAL", "/weir:position"),
 )
-"""Awaits of every action that leave a process: the executor's, and that of knowledge when its view takes a decision in."""
+"""Requests that every action makes: the executor's, and knowledge's script in Redis that applies a decision to its view."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def faults_of(**victims: Sequence[str]) -> tuple[Fault, ...]:
 
 
 def points_of(*awaits: tuple[str, str, str]) -> tuple[FailPoint, ...]:
-    """Return the fail points before and after each await: those of every action, and these at its target."""
+    """Return the fail points before and after each request: of every action, and of `awaits` at the target."""
     return tuple(FailPoint(*each, when) for each in (*AWAITS, *awaits) for when in WHEN)
 
 

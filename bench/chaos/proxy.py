@@ -1,5 +1,5 @@
-"""A recording proxy in front of servers: of HTTP each request that changes something, with its time, its sender and its
-body; and fail points, at which a request or its response is held until the fault has struck, also of Kafka and Redis."""
+"""A recording proxy in front of servers. It records each HTTP request that changes something, with time, sender and body.
+At a fail point it holds a request or its response until the fault has struck; fail points exist for Kafka and Redis, too."""
 
 import asyncio
 import json
@@ -24,17 +24,17 @@ WHEN: tuple[When, ...] = ("before", "after")
 HOLD_SECONDS = 30.0
 """The longest that a fail point holds a request: less than an executor's whole patience."""
 OPEN_SECONDS = 60.0
-"""For a proxy to listen: its client reads the system's certificates, which takes long on a busy machine."""
+"""Maximum time until a proxy listens: its client reads the system's certificates, which takes long on a busy machine."""
 PHASE_BYTES = 600
-"""Of a record, within which an outcome has its phase. More than a stream has is an error."""
+"""Beginning of a record that contains an outcome's phase. No larger: to read past the end of the stream is an error."""
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "host", "upgrade"}
 
 
 @dataclass(frozen=True)
 class FailPoint:
     """One await of an action that leaves a process: before the request is forwarded, or after the response came and
-    before it is delivered. `path` is the end of the request's path, as a regular expression; `Wire` says what it is of
-    Kafka and Redis."""
+    before it is delivered. `path` is a regular expression for the end of the request's path; for Kafka and Redis
+    `Wire.describe` returns method and path."""
 
     server: str
     method: str
@@ -75,14 +75,14 @@ class Trap:
 
 @dataclass(frozen=True)
 class Wire:
-    """A protocol on TCP, as far as fail points need it."""
+    """Parts of a TCP protocol that fail points need."""
 
     read: Callable[[asyncio.StreamReader], Awaitable[bytes]]
     """Returns the next message of either side as it was sent; raises `EOFError` at the end."""
     describe: Callable[[bytes], tuple[str, str]]
     """Returns method and path of a request."""
     answers: Callable[[bytes, bytes], bool]
-    """Whether a request has this response."""
+    """Returns whether the second message is the response to the first."""
 
 
 async def _kafka_frame(source: asyncio.StreamReader) -> bytes:
@@ -91,8 +91,8 @@ async def _kafka_frame(source: asyncio.StreamReader) -> bytes:
 
 
 def _kafka_request(frame: bytes) -> tuple[str, str]:
-    """Return PRODUCE with topic and phase of the first record, COMMIT (of offsets, by which an executor's membership is
-    confirmed), or nothing of another request."""
+    """Return PRODUCE with topic and phase of the first record, COMMIT for a commit of offsets, which confirms an executor's
+    membership, or an empty method for another request."""
     kind = {0: "PRODUCE", 8: "COMMIT"}.get(int.from_bytes(frame[4:6]), "")
     if kind != "PRODUCE":
         return kind, ""
@@ -102,10 +102,10 @@ def _kafka_request(frame: bytes) -> tuple[str, str]:
 
 
 def _first_record(frame: bytes) -> bytes:
-    """Return the beginning of the records of a Produce request; empty if it is too short, or compressed in another way."""
+    """Return the beginning of a Produce request's records, decompressed if they are LZ4; empty if that fails."""
     import pyarrow as pa
 
-    begin = frame.find(b"\x04\x22\x4d\x18")  # of a frame of LZ4
+    begin = frame.find(b"\x04\x22\x4d\x18")  # magic number of an LZ4 frame
     if begin < 0:
         return frame
     with suppress(OSError, ValueError):
@@ -190,8 +190,8 @@ class RecordingProxy:
         return asyncio.run_coroutine_threadsafe(self._open(server, url, verify), self._loop).result(OPEN_SECONDS)
 
     def in_front_of_port(self, server: str, port: int, wire: Wire, *, sender: str | None = None) -> int:
-        """Return the port of a proxy of the server at a port of this machine. `sender`: its only client, if it is no
-        executor."""
+        """Return the port of a new proxy in front of the server at `port` of this machine. `sender`: the server's only
+        client; None: executors, found by their connections."""
         opening = self._open_port(server, port, wire, sender)
         return asyncio.run_coroutine_threadsafe(opening, self._loop).result(OPEN_SECONDS)
 
@@ -319,7 +319,7 @@ class RecordingProxy:
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    """End a connection whose other side may not read any more."""
+    """Abort a connection: its other side may no longer read."""
     writer.transport.abort()
     with suppress(OSError):
         await writer.wait_closed()

@@ -194,13 +194,14 @@ class SimulatedStack:
 
     async def _plan(self, bus: KafkaBus, name: str) -> None:
         """Publish a plan if the job does not run what it needs; now and then plans that no executor may follow."""
-        there, most = self.target.deployment(name), self.target.max_parallelism
+        deployment, max_parallelism = self.target.deployment(name), self.target.max_parallelism
         wanted = self.target.parallelism(name, self.wanted[name])
-        forbidden = self.target.parallelism(name, most - self.wanted[name] + 1)
-        if self.random.random() < FORBIDDEN_SHARE and forbidden not in (wanted, there.observed, there.requested):
+        forbidden = self.target.parallelism(name, max_parallelism - self.wanted[name] + 1)
+        others = (wanted, deployment.observed, deployment.requested)
+        if self.random.random() < FORBIDDEN_SHARE and forbidden not in others:
             await self._publish(bus, name, forbidden, age_seconds=PLAN_LIFE_SECONDS + 5)
-            await self._publish(bus, name, self.target.parallelism(name, most + self.wanted[name]))
-        if there.observed != wanted:
+            await self._publish(bus, name, self.target.parallelism(name, max_parallelism + self.wanted[name]))
+        if deployment.observed != wanted:
             await self._publish(bus, name, wanted)
 
     async def _publish(self, bus: KafkaBus, name: str, wanted: Parallelism, age_seconds: float = 0.0) -> None:
@@ -262,19 +263,19 @@ class SimulatedCampaign(Campaign):
             self.policies.append(ScalingPolicy.model_validate(document))
 
     def change_load(self) -> None:
-        """Every application needs what it has not had in the last rounds, so that a request belongs to one plan."""
-        most = self.stack.target.max_parallelism
+        """Every application needs a number that it did not need in the last rounds, so that a request belongs to one plan."""
+        max_parallelism = self.stack.target.max_parallelism
         for name, now in self.stack.wanted.items():
             self._needed[name].append(now)
-            recent = {most - now + 1, *self._needed[name][-3:]}
-            self.stack.wanted[name] = self.random.choice([p for p in range(1, most + 1) if p not in recent])
+            recent = {max_parallelism - now + 1, *self._needed[name][-3:]}
+            self.stack.wanted[name] = self.random.choice([p for p in range(1, max_parallelism + 1) if p not in recent])
 
     def target_troubles(self) -> list[str]:
         found = []
         for name, needed in self.stack.wanted.items():
-            there = self.stack.target.deployment(name)
-            if not self.stack.target.parallelism(name, needed) == there.observed == there.requested:
-                found.append(f"{name} runs {there.observed}, {there.requested} are requested, and it needs {needed}")
+            now = self.stack.target.deployment(name)
+            if not self.stack.target.parallelism(name, needed) == now.observed == now.requested:
+                found.append(f"{name} runs {now.observed}, {now.requested} are requested, and it needs {needed}")
         return found
 
     def requirements(self) -> dict[str, Parallelism]:

@@ -1,4 +1,4 @@
-"""An application's recorded messages through the present cores: which decisions would differ today, and in what.
+"""Run an application's recorded messages through the present cores: which decisions would differ today, and how.
 
 Observations pass the analyzer's core if the recording has the application from its beginning, since what the analyzer
 learned before is not in it; else the recorded analyses are used. Each decision is made again by the planner and the
@@ -355,7 +355,7 @@ def _requested_at(plan: Plan) -> datetime:
     return exact if abs(exact - about) < timedelta(seconds=1) and exact <= plan.created_at else about
 
 
-# -- in what two documents or decisions differ, apart from sentences and states ------------------------------------------------
+# -- differences of two documents or decisions, without sentences and states ---------------------------------------------------
 
 
 def comparable(document: Any) -> Any:

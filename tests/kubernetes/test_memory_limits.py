@@ -1,5 +1,5 @@
-"""Monitor and executor in the memory of their containers, against objects of a real API server that are as large as their
-limits let in, and larger: a user who may create objects in a namespace chooses what they have."""
+"""Memory of monitor and executor when they read the largest objects of a real API server that their limits permit, and
+larger ones. A user with the right to create objects in a namespace chooses their contents."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -32,15 +32,15 @@ from weir_runtime.service import topic_specs
 
 GROUP, PARTITIONS = "large.example", 2
 LARGE, TOO_LARGE = MAX_ELEMENTS - 2_000, LARGE_ELEMENTS + 50_000
-"""Elements of an object that an executor reads, and of one that is not even read alone. The JSON of one has 1 MB, and the
-API server stores 1.5."""
+"""Elements of an object that an executor reads, and of one that is refused even when it is read alone. Its JSON has 1 MB;
+the API server stores up to 1.5 MB."""
 OBJECTS, NAMESPACES = 6, 3
 READY_SECONDS, READ_SECONDS = 300.0, 120.0
 
 
 @pytest.fixture(scope="module")
 def large_kind(cluster: KubernetesCluster) -> Iterator[None]:
-    """A kind with a scale subresource whose objects may have anything."""
+    """A kind with a scale subresource whose objects may have any field."""
     made = definition(GROUP)
     free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     made["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": free}
@@ -51,7 +51,7 @@ def large_kind(cluster: KubernetesCluster) -> Iterator[None]:
 
 @pytest.fixture
 def namespaces(cluster: KubernetesCluster, large_kind: None) -> Iterator[list[str]]:
-    """Namespaces with Workers that are large, one that is too large, and one that is small."""
+    """Namespaces that each have large Workers, one that is too large, and one that is small."""
     names = [f"large-{uuid4().hex[:8]}" for _ in range(NAMESPACES)]
     for namespace in names:
         cluster.create_namespace(namespace)
@@ -94,7 +94,7 @@ def _policies(namespaces: list[str]) -> list[ScalingPolicy]:
 async def loop(
     cluster: KubernetesCluster, namespaces: list[str], tmp_path: Path
 ) -> AsyncIterator[tuple[KafkaBus, dict[str, WeirService]]]:
-    """Knowledge, monitor and executor, with all rights at the API server."""
+    """Start knowledge, monitor and executor with all rights at the API server; yield the bus and the services."""
     port = free_port()
     with KafkaBroker(tmp_path / "kafka") as kafka, RedisServer(tmp_path / "redis") as redis:
         settings = loop_settings(kafka.bootstrap_servers, PARTITIONS, f"http://127.0.0.1:{port}", redis.url, tmp_path)
@@ -124,8 +124,8 @@ async def loop(
 
 
 async def test_an_object_that_is_too_large_stops_no_others(cluster: KubernetesCluster, namespace: str) -> None:
-    """Pods of empty arguments, of which the API server stores 700,000: the watch has the others, and names them; also one
-    that comes later."""
+    """Pods with many empty arguments, of which the API server stores 700,000: the watch reports them as left out and has
+    the others. The same holds for a pod that is created later."""
     path = f"/api/v1/namespaces/{namespace}/pods"
 
     def create(name: str, arguments: int) -> None:
@@ -162,7 +162,7 @@ async def test_an_object_that_is_too_large_stops_no_others(cluster: KubernetesCl
 async def test_objects_do_not_fill_the_memory_of_monitor_and_executor(
     loop: tuple[KafkaBus, dict[str, WeirService]], namespaces: list[str]
 ) -> None:
-    """Each application is observed, and its plan is answered; the object that is too large is named, and stops no other."""
+    """Each application is observed, and its plan is answered. The object that is too large is named and affects no other."""
     bus, services = loop
     versions: dict[str, int] = {}
     async with httpx.AsyncClient(base_url=services["knowledge"].url, timeout=20.0, trust_env=False) as http:
@@ -199,7 +199,7 @@ async def test_objects_do_not_fill_the_memory_of_monitor_and_executor(
                     observed[found.application] = found
                 for record in await outcomes.receive(timeout_seconds=0.2):
                     outcome = Outcome.model_validate_json(record.value or b"")
-                    if "cannot be read from knowledge" in outcome.sentence:  # a machine that is busy: plans follow
+                    if "cannot be read from knowledge" in outcome.sentence:  # the machine is busy: publish another plan
                         await publish_plan(outcome.application)
                     else:
                         answered[outcome.application] = outcome

@@ -44,8 +44,7 @@ class Conditions:
     capacity_factor: float = 1.0
     """Factor on every operator's capacity: a noisy neighbour, or a faster machine."""
     stuck: set[str] = field(default_factory=set)
-    """Instances of a group whose threads hang in the application's own code, which counts as busy, while their heartbeats
-    go on."""
+    """Instances of a group whose threads hang in the application's code, which counts as busy; their heartbeats continue."""
 
 
 @dataclass(frozen=True)

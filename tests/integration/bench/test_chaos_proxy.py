@@ -1,5 +1,5 @@
 """The recording proxy of the chaos campaign in front of a simulated Flink, a broker and a Redis, with this process as its
-client; and the endpoints that it is in front of."""
+client; and the campaign's endpoints."""
 
 import asyncio
 import json
@@ -122,14 +122,14 @@ async def test_a_response_is_held_after_the_target_has_answered(
 
 @pytest.fixture
 def parts(proxy: RecordingProxy, tmp_path: Path) -> tuple[KafkaBroker, RedisServer, str]:
-    """A broker and a Redis behind the proxy, to be started."""
+    """A broker and a Redis behind the proxy, not yet started, and Redis' address at the proxy."""
     return behind(proxy, tmp_path)
 
 
 async def struck(
     proxy: RecordingProxy, point: FailPoint, sent: Coroutine[Any, Any, Any]
 ) -> tuple[Trap, "asyncio.Task[Any]"]:
-    """Return the trap at a fail point that holds what is sent."""
+    """Return the trap that holds `sent` at the fail point, and the task that sends it."""
     trap = proxy.arm(point)
     sending = asyncio.create_task(sent)
     assert await asyncio.to_thread(trap.reached.wait, 15.0), point
@@ -150,8 +150,8 @@ def recorded(phase: str) -> bytes:
 async def test_an_outcome_is_held_before_and_after_the_brokers_have_it(
     proxy: RecordingProxy, parts: tuple[KafkaBroker, RedisServer, str]
 ) -> None:
-    """Of the phase of the fail point, which its producer compresses; an outcome of another phase passes. Offsets are
-    held in the same way."""
+    """The fail point names a phase, and the producer compresses the record; an outcome of another phase passes. A commit of
+    offsets is held in the same way."""
     kafka, _, _ = parts
     with kafka:
         await _outcomes_and_offsets_are_held(proxy, KafkaBus(kafka.bootstrap_servers))
@@ -190,7 +190,7 @@ async def _outcomes_and_offsets_are_held(proxy: RecordingProxy, bus: KafkaBus) -
 async def test_a_script_of_redis_is_held_before_and_after_it_has_run(
     proxy: RecordingProxy, parts: tuple[KafkaBroker, RedisServer, str]
 ) -> None:
-    """Another key passes. What a client sent that has ended meanwhile never arrives."""
+    """A script on another key passes. If the client ends while its script is held, the script never arrives."""
     _, redis, url = parts
     with redis:
         await _a_script_is_held(proxy, Redis.from_url(url), Redis.from_url(redis.url))
@@ -216,7 +216,7 @@ async def _a_script_is_held(proxy: RecordingProxy, client: Redis, straight: Redi
 
 
 async def test_an_endpoint_scales_members_of_a_real_group(kafka: KafkaBroker) -> None:
-    """The executor's driver sees each instance with its member, and a request leads to as many as it asks for."""
+    """The executor's driver finds the member of each instance, and a request leads to the requested number of instances."""
     target, name = Endpoints(), JOBS[0]
     async with target.serving(kafka):
         groups = KafkaGroups(SystemClock(), timeout_seconds=20.0)

@@ -160,7 +160,8 @@ async def test_a_bus_that_was_not_started_fails(kafka: KafkaBroker) -> None:
 
 
 async def test_a_transaction_with_a_record_that_the_topic_refuses_writes_nothing(bus: KafkaBus) -> None:
-    """The record is too large for its topic: `Refused`, and what goes with it is not written either; the next one is."""
+    """The record is too large for its topic: `Refused`, and no other record of the transaction is written. The next
+    transaction is."""
     name, group = f"story-{uuid4().hex[:10]}", f"group-{uuid4().hex[:10]}"
     await bus.ensure_topics([TopicSpec(name, PARTITIONS, {"max.message.bytes": "20000"})])
     consumer = bus.consumer([name], group, positioned=True)

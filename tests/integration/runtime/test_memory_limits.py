@@ -144,7 +144,7 @@ async def publish(bus: KafkaBus, topic: Topic, message: Analysis | Plan, id: UUI
 
 @asynccontextmanager
 async def hostile_target(answer: bytes = b"") -> AsyncIterator[str]:
-    """A server that answers every request with this document, or with an endless list of empty lists; its address."""
+    """Yield the address of a server that answers every request with `answer`; empty: with an endless list of empty lists."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -237,7 +237,7 @@ async def test_targets_do_not_fill_the_memory_of_the_executor(
     services: dict[str, WeirService], kafka: KafkaBroker, answer: bytes
 ) -> None:
     """Twenty policies that act, of Flink jobs and of endpoints: each plan is refused, since its target's answer is too
-    large to be read, or is read and is none of a target; and the process stays in its limit."""
+    large to be read, or is no answer of a target. The process stays within its memory limit."""
     executor, now = services["executor"], datetime.now(UTC)
     names = [f"hostile/{'c' if answer else 'b'}{i}" for i in range(TARGETS)]
     async with loop_of(kafka) as bus, hostile_target(answer) as url, httpx.AsyncClient(headers=ALLOWED) as knowledge:

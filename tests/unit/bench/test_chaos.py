@@ -218,7 +218,7 @@ def test_only_a_request_for_requirements_is_a_rescale() -> None:
 
 
 def test_only_a_put_scales_an_endpoint() -> None:
-    """A restart of one instance changes no number, and knowledge is put an action."""
+    """A restart of one instance changes no number, and a PUT to knowledge writes an action."""
     action = Exchange(NOON, "knowledge", "exec-0", "PUT", "/v1/applications/shop/orders/action", {"phase": "intended"})
     assert Endpoints().request_of(action) is None
     scale = Exchange(NOON, "endpoint", "exec-0", "PUT", "/scale/orders", {"replicas": 3, "version": "a.1"})

@@ -1,4 +1,4 @@
-"""The benchmarks of `scenarios.yaml`: every built-in planner is in one, with parameters it takes, and every strategy is
+"""The benchmarks of `scenarios.yaml`: every built-in planner takes part with valid parameters, and every strategy is
 measured on the same load in the same way."""
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ LOADS = list(dict.fromkeys(s.trace for s in PLANNERS.situations()))
 
 
 def test_every_built_in_planner_takes_part() -> None:
-    """A new one has to be in the comparison, and its configuration has to be its parameters."""
+    """A new planner has to be in the comparison, and its configuration has to be valid."""
     assert set(PLANNERS.contestants()) == {"clairvoyant", "static-peak", *built_in()}
     for name in built_in():
         assert prepared(PLANNERS, STEP, name).policy.spec.planner.name == name
