@@ -1,7 +1,6 @@
 """Graph, counters and health of a job, from `GET /jobs/overview` and `GET /jobs/:id`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -52,34 +51,39 @@ def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
     Unreadable entries of `GET /jobs/overview` are skipped, since they may be other users' jobs; `Unreadable` if only
     such an entry matches.
     """
-    entries = sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")
-    found, unreadable = [], None
-    for i, raw in enumerate(entries):
-        if isinstance(raw, dict) and wanted in (raw.get("name"), raw.get("jid")):
-            try:
-                found.append(_entry(raw, f"/jobs/overview jobs.{i}"))
-            except Unreadable as error:
-                unreadable = error
+    found, unreadable = _entries(document, wanted)
     if not found and unreadable is not None:
         raise unreadable
-    alive = [entry for entry in found if health_of(entry.state) not in ("failed", "ended")]
-    oldest = datetime.min.replace(tzinfo=UTC)
-    ordered = sorted(alive or found, key=lambda entry: (entry.started_at or oldest, entry.id))
+    alive = _alive(found)
     if len(alive) < 2:
+        ordered = alive or found
         return (ordered[-1] if ordered else None), None
-    others = ", ".join(entry.id for entry in ordered[:10])
-    return ordered[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {ordered[-1].id}, is used"
+    others = ", ".join(entry.id for entry in alive[:10])
+    return alive[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {alive[-1].id}, is used"
 
 
 def running_jobs(document: Any) -> list[JobEntry]:
     """Return the jobs of `GET /jobs/overview` that have not ended, oldest first, without unreadable entries."""
-    found = []
+    return _alive(_entries(document)[0])
+
+
+def _entries(document: Any, wanted: str | None = None) -> tuple[list[JobEntry], Unreadable | None]:
+    """Return the readable entries of `GET /jobs/overview`, all or those of one name or id, oldest first, and the error
+    of the last unreadable one."""
+    found, unreadable = [], None
     for i, raw in enumerate(sequence(mapping(document, "/jobs/overview").get("jobs"), "/jobs/overview jobs")):
-        with suppress(Unreadable):
-            found.append(_entry(mapping(raw, f"/jobs/overview jobs.{i}"), f"/jobs/overview jobs.{i}"))
-    alive = [entry for entry in found if health_of(entry.state) not in ("failed", "ended")]
+        if not isinstance(raw, dict) or wanted not in (None, raw.get("name"), raw.get("jid")):
+            continue
+        try:
+            found.append(_entry(raw, f"/jobs/overview jobs.{i}"))
+        except Unreadable as error:
+            unreadable = error
     oldest = datetime.min.replace(tzinfo=UTC)
-    return sorted(alive, key=lambda entry: (entry.started_at or oldest, entry.id))
+    return sorted(found, key=lambda entry: (entry.started_at or oldest, entry.id)), unreadable
+
+
+def _alive(entries: Sequence[JobEntry]) -> list[JobEntry]:
+    return [entry for entry in entries if health_of(entry.state) not in ("failed", "ended")]
 
 
 def _entry(raw: Mapping[str, Any], where: str) -> JobEntry:
