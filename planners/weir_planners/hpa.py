@@ -206,18 +206,14 @@ def plan_by_hpa(request: Request) -> PlanReply:
     sizes = observed if parameters.scope == "operators" else {"": max(observed.values())}
     workloads = Workloads.of(request.memory, list(sizes))
     now = request.now.timestamp()
+    metrics, tolerance = _metrics(request, parameters), parameters.tolerances()
     decisions: dict[str, Decision] = {}
     for name, current in sizes.items():
         minimum, maximum = request.policy.spec.bounds.of(name)
         limits = parameters.limits(*narrowed(minimum, maximum, parameters.min_replicas, parameters.max_replicas))
-        metrics, tolerance = _metrics(request, parameters), parameters.tolerances()
         proposals = [_proposal(request, metric, tolerance, name, current) for metric in metrics]
         decisions[name] = decide(workloads, name, limits, current, proposals=proposals, now=now)
-    read = {
-        label(metric.name, name): _shown(request, metric.name, name)
-        for metric in _metrics(request, parameters)
-        for name in sizes
-    }
+    read = {label(metric.name, name): _shown(request, metric.name, name) for metric in metrics for name in sizes}
     return answer(request, decisions, observed, workloads, evidence=read)
 
 
