@@ -106,41 +106,42 @@ class _Process:
 class _Places:
     """The processes of a pool as places, for which calls wait in the order in which they came.
 
-    Beyond its first place a holder has at most two for each that stays free: alone ten of fifteen, and while it has them
-    another three of the five that are left. So holders whose calls hang leave places to the others.
+    A holder takes another place only if at least half as many as it already has are free afterwards: one holder gets at
+    most ten of fifteen, the next one three of the other five. So holders whose calls hang leave places to the others.
     """
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._held = Counter[str]()
-        self._line: dict[asyncio.Future[None], str | None] = {}
+        self._waiting: dict[asyncio.Future[None], str | None] = {}
 
     @asynccontextmanager
     async def taken(self, holder: str | None) -> AsyncIterator[None]:
         """Wait for a place and take it; without a holder any that is free."""
         place = asyncio.get_running_loop().create_future()
-        self._line[place] = holder
+        self._waiting[place] = holder
         self._hand_out()
         try:
             await place
             yield
         finally:
-            if place in self._line:  # cancelled before it had one
-                del self._line[place]
+            if place in self._waiting:  # cancelled before it had one
+                del self._waiting[place]
             else:
                 self._free += 1
                 if holder is not None:
                     self._held[holder] -= 1
-                    self._held += Counter()
+                    if self._held[holder] == 0:
+                        del self._held[holder]
             self._hand_out()
 
     def _hand_out(self) -> None:
-        for place, holder in list(self._line.items()):
+        for place, holder in list(self._waiting.items()):
             if self._free == 0:
                 return
             if place.done() or self._free <= (0 if holder is None else (self._held[holder] + 1) // 2):
                 continue
-            del self._line[place]
+            del self._waiting[place]
             self._free -= 1
             if holder is not None:
                 self._held[holder] += 1

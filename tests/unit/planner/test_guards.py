@@ -452,19 +452,17 @@ def test_the_chain(wanted: Parallelism, given_: Request) -> None:
         return
     assert set(proposal.vector) == set(given_.topology.names)
     assert proposal.vector != given_.current
+    spec = given_.policy.spec
     for name, p in proposal.vector.items():
-        low, high = given_.policy.spec.bounds.of(name)
+        low, high = spec.bounds.of(name)
         now = given_.current[name]
         # A step limit may keep an operator on its way back into bounds outside for a while, never further than it is.
         assert min(low, now) <= p <= max(high, now)
     # Above the budget only where the bounds require it or as a reduction of what runs.
-    limit, floors = (
-        given_.policy.spec.budget.limit,
-        {name: given_.policy.spec.bounds.of(name)[0] for name in proposal.vector},
-    )
+    limit, floors = spec.budget.limit, {name: spec.bounds.of(name)[0] for name in proposal.vector}
     if limit is not None:
         assert given_.topology.slots(proposal.vector) <= max(limit[0], given_.topology.slots(floors))
-    total = given_.policy.spec.bounds.total
+    total = spec.bounds.total
     if total is not None and total.max is not None:
         assert sum(proposal.vector.values()) <= max(total.max, sum(floors.values()))
 
