@@ -1,12 +1,12 @@
-"""A proposed parallelism of an application under given arrivals, as far as the analysis knows: what each operator does, the
-caveats of the prediction, and the limits of policy, graph and cluster.
+"""A proposed parallelism of an application under given arrivals, by its analysis: the state of each operator, the caveats
+of the prediction, and the limits of policy, graph and cluster.
 
 An operator of unknown capacity suffices if it has no more to do than it does now with as many subtasks, or no more than
 its lower bound.
 
-This is no `Scenario`. A scenario is decided on: it compares vectors, lets unknown operators take in everything, and is not
-used where readings contradict it. A case is an answer for people: it has one vector, other arrivals than now and their
-course, and says of each figure whether it is known.
+A `Case` answers a user's question: it has one vector, and arrivals that may differ from the present ones and change over
+time, and it reports what is unknown. A `Scenario` serves a decision: it compares vectors, assumes that unknown operators
+keep up, and is not used if readings contradict it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -23,7 +23,7 @@ from .model import Backlog, Model, Restart
 STEPS = 120
 STEP_SECONDS = 0.5
 MIN_STEPS, MAX_STEPS = 4, 240
-"""Of an interval."""
+"""Of `run_interval`."""
 POINTS = 24
 """Points of the trajectory in a plan; the figures come from all steps."""
 _PRECISIONS = np.array([[100.0], [10.0], [10.0]])
@@ -235,12 +235,12 @@ def busiest(loads: Mapping[str, float], capacities: Mapping[str, float]) -> tupl
 
 @dataclass(frozen=True)
 class Interval:
-    """State of a simulated application at the end of an interval, from which the next one continues, and what happened in
-    it; by source."""
+    """State of a simulated application at the end of an interval, from which the next interval continues, and totals over
+    the interval."""
 
     seconds: float
     backlogs: Mapping[str, Backlog]
-    """Of each source at the end."""
+    """By source, at the end."""
     taken: Mapping[str, float]
     """Records that each source took in, replayed ones included."""
     lag_seconds: float

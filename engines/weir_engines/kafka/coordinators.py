@@ -1,8 +1,8 @@
 """Consumer groups at their coordinators.
 
-confluent-kafka lists topics; kafka-python describes groups (`group_requests`), and removes members, for which
-librdkafka has no call (2.16: neither LeaveGroup by an admin client nor RemoveMembersFromConsumerGroup): by a client that
-is opened for one eviction at a time.
+confluent-kafka lists topics. kafka-python describes groups (`group_requests`) and removes members, for which librdkafka
+2.16 has no call (neither LeaveGroup by an admin client nor RemoveMembersFromConsumerGroup). Each eviction opens its own
+client.
 
 Both clients resolve names and connect by themselves, so hosts are checked separately, as in the monitor: those of the
 policy before a client is made, and those that the brokers advertise before any request but the list of topics.

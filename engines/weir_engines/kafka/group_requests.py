@@ -1,12 +1,12 @@
 """Requests about consumer groups: one for all groups of a coordinator, by kafka-python.
 
 confluent-kafka reads the commits of one group a request; of the bytes that members of the classic protocol exchange it
-has only those of `list_groups`, one group a call. And its requests to a coordinator may end the process: 2.16 does
-while the coordinator loads, and where brokers go away during a description (confluentinc/librdkafka#4605).
+has only those of `list_groups`, one group a call. Its requests to a coordinator may also end the process: 2.16 does so
+while the coordinator loads, and if brokers go away during a description (confluentinc/librdkafka#4605).
 
 kafka-python ships no types, and takes librdkafka's settings under other names. It connects as soon as it is opened, so
-callers check the addresses before. Of the groups of the `consumer` protocol it knows no request; its schemas are the
-two documents beside this module, in the form in which Apache Kafka and kafka-python keep theirs.
+callers check the addresses before. It has no request that describes groups of the `consumer` protocol: the two JSON
+documents in this folder are its schemas, in the format of Apache Kafka and kafka-python.
 """
 
 import logging

@@ -50,8 +50,8 @@ async def pages(
     api: KubernetesApi, call: Call, path: str, left_out: dict[str, ApiFailed] | None = None
 ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str], None]:
     """Yield the objects and the version of each page of a list. A page that is too large is read in smaller ones, and the
-    following ones grow again. A single object that is too large is put into `left_out` by its name, with the reason;
-    `AnswerTooLarge` without it."""
+    following ones grow again. A single object that is too large is put into `left_out`, with the reason by its name;
+    without `left_out` it raises `AnswerTooLarge`."""
     limit, following = PAGE, ""
     while True:
         query: dict[str, str | int] = {"limit": limit} | ({"continue": following} if following else {})
@@ -87,8 +87,8 @@ def _names(table: Mapping[str, Any]) -> Iterator[str]:
 class Watch(Generic[T]):
     """Objects of one resource and namespace by name, parsed. `parse` returns None for an object that is ignored.
 
-    `leaves_out`: an object that is too large to be read is left out, with the reason in `left_out`. Without it there are
-    no objects while there is such a one.
+    `leaves_out`: an object that is too large to be read is left out, with the reason in `left_out`. Without it, such an
+    object makes the list fail.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class Watch(Generic[T]):
         return self._loop.time() - self._contact_at
 
     def get(self, called: str) -> T | None:
-        """Return an object, or None if there is none; raise why it is left out."""
+        """Return an object, or None if there is none. Raises `ApiFailed` if it is left out."""
         if called in self.left_out:
             raise self.left_out[called].again()
         return self.objects.get(called)
 
     def check_complete(self) -> None:
-        """Raise why an object is left out, if one is."""
+        """Raise `ApiFailed` if an object is left out."""
         for error in self.left_out.values():
             raise error.again()
 
@@ -182,7 +182,7 @@ class Watch(Generic[T]):
             await asyncio.sleep(self._pauses.after(failures, denied=denied, random=self._random))
 
     def _note(self, error: ApiFailed, failures: int) -> None:
-        # The event that is too large would come again after the same version; a list has the other objects.
+        # After the same version the API server would send the event that is too large again; a list has the other objects.
         is_large_event = isinstance(error, AnswerTooLarge) and bool(self._version)
         expired = error.status == 410 or error.reason in ("Expired", "Gone") or is_large_event
         if expired or (error.status is not None and failures % _FAILURES_BEFORE_LIST == 0):

@@ -105,8 +105,8 @@ class Planners:
         return f"there is no planner {name!r}; there are: {', '.join(self.names)}{broken}"
 
     async def problems(self, choices: Sequence[Choice]) -> Problems:
-        """Return what is wrong with the planners of a policy, as field and sentence; also that one does not check
-        its parameters in time. Raises `PlannerFailed` if no process was free."""
+        """Return the problems of a policy's planners, as field and sentence; a check that exceeds its time limit is one.
+        Raises `PlannerFailed` if no process was free and no other problem was found."""
         found = await asyncio.gather(*(self._problems(*choice) for choice in choices), return_exceptions=True)
         wrong = [problem for each in found if not isinstance(each, BaseException) for problem in each]
         if not wrong and (failures := [each for each in found if isinstance(each, BaseException)]):

@@ -28,11 +28,11 @@ from weir_runtime.loop import collect_seldom
 from weir_sdk.installed import installed
 
 FORKED_FROM = f"{__package__}.workers"
-"""Module that has imported every planner, in the process that all others are forked from."""
+"""Module that imports every planner, loaded once in the process that calls are forked from."""
 START_SECONDS = 60.0
 FORK_SECONDS = 5.0
-"""Time for a fork, some hundredths of a second, after which the process that it is forked from is replaced: it stands
-still."""
+"""Time limit of a fork, which usually takes a few hundredths of a second; after it the process that calls are forked from
+counts as hung and is replaced."""
 ORPHAN_SECONDS = 1.0
 """Time after its deadline at which the kernel ends a call whose service was killed, also in code that never returns to
 Python."""
@@ -216,7 +216,8 @@ class Pool:
         holder: str | None = None,
     ) -> Answer:
         """Run `work(*arguments)`, which must not raise; the time starts when a process takes the call, and ends at `until`
-        at the latest, a time of the event loop. `holder`: on whose behalf, so that others get their share of the processes.
+        at the latest, a time of the event loop. `holder`: the application or planner that the call is for, which gets a
+        limited number of processes.
 
         Raises `TimeoutError`, `NoProcess` if the call did not begin, `Ended` if it ended its process, `OSError` if no
         process can be started.
@@ -272,7 +273,7 @@ def _launch(process: BaseProcess, calls: socket.socket) -> None:
 
 
 def _end_parent(pid: int) -> None:
-    """Kill the process that others are forked from, if it is still this one."""
+    """Kill the process that calls are forked from, if it is still this one."""
     if forkserver._forkserver._forkserver_pid == pid:  # type: ignore[attr-defined]
         os.kill(pid, signal.SIGKILL)
 

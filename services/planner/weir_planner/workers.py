@@ -1,5 +1,5 @@
-"""Everything that the planner service runs in processes: installed planners that decide, candidates, shadows, the
-checks of parameters, and judgements."""
+"""Work that the planner service runs in separate processes: installed planners that decide, candidates, shadows, checks of
+parameters, and judgements."""
 
 import asyncio
 import json
@@ -39,10 +39,10 @@ CANDIDATES, SHADOWS, REQUESTS = 15, 8, 6
 """Processes for candidates, for shadows, and for requests to the API."""
 ALONGSIDE_PRIORITY = 5
 REQUEST_SECONDS = 5.0
-"""Time for a judgement and for a check of parameters, in which the processes may have to start."""
+"""Time limit of a judgement and of a check of parameters, including the start of the processes."""
 DOUBTFUL = ""
-"""Holder of all calls to candidates and shadows that failed the last time: together they have what one application may
-have."""
+"""Holder of all calls to candidates and shadows that failed the last time: together they get no more processes than one
+application."""
 CIRCUITS_KEPT = 10_000
 NOT_YET, INVALID_QUESTION = "not-yet", "invalid-question"
 STARTING = "the process that calls are forked from is still starting"
@@ -153,7 +153,7 @@ class Workers:
         return [(str(place), str(what)) for place, what in json.loads(found)]
 
     async def _request(self, work: Callable[..., Answer], *arguments: Any, subject: str, holder: str) -> str:
-        """Return what the work for a request to the API returns. Raises `PlannerFailed`."""
+        """Return the result of work for a request to the API. Raises `PlannerFailed`."""
         until = asyncio.get_running_loop().time() + REQUEST_SECONDS
         try:
             async with asyncio.timeout_at(until):
@@ -198,7 +198,7 @@ async def _called(
     until: float | None = None,
     holder: str | None = None,
 ) -> str:
-    """Return what the work returns. Raises `PlannerFailed` about the subject, also at `until`, a time of the event loop."""
+    """Return the result of the work. Raises `PlannerFailed` about the subject, also at `until`, a time of the event loop."""
     try:
         code, text = await pool.run(work, *arguments, timeout_seconds=timeout_seconds, until=until, holder=holder)
     except TimeoutError:
@@ -262,4 +262,4 @@ def _judged(
         return FAILED, f"the predictor failed: {one_line(error)}"
 
 
-installed()  # for the process that all others are forked from
+installed()  # for the process that calls are forked from

@@ -1,4 +1,4 @@
-"""The planner's HTTP API in a process of its own, with the packages of its environment: prints its responses."""
+"""The planner's HTTP API in a separate process, with the packages of its environment: prints its responses."""
 
 import asyncio
 import json

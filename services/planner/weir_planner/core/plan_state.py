@@ -38,7 +38,7 @@ MAX_ENTRIES = 2_000
 
 
 def next_state(request: PlanRequest, reply: PlanReply, planner: str) -> PlanState:
-    """Return the state for the next plan, by which this cycle's guards decide, too."""
+    """Return the state that this plan hands to the next; this cycle's guards read it, too."""
     before = request.state
     arrivals = usual_arrivals(before.arrivals, request.analysis, request.now)
     # A memory is kept over cycles in which its planner was not called or failed.

@@ -1,4 +1,5 @@
-"""The proposal that passes through the guards, what they read in its request, and the policy's limits on a vector."""
+"""The proposal that passes through the guards, values that they derive from its request, and the policy's limits on a
+vector."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
