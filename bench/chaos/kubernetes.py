@@ -93,10 +93,9 @@ class KubernetesStack:
         through = {
             "WEIR_KUBERNETES_URL": self._proxy.in_front_of("kubernetes", self.cluster.url, verify=trust),
             "WEIR_KNOWLEDGE_URL": self._proxy.in_front_of("knowledge", self.api_url),
-            FOLDER: str(self.folder),
         }
         for name in SERVICES:
-            environment = dict(loop)
+            environment = {**loop, FOLDER: str(self.folder)}
             if name in ("monitor", "executor"):
                 account = self.cluster.identity(name, rights(name), namespace=NAMESPACE)
                 environment |= {

@@ -1,4 +1,4 @@
-"""`python -m bench.chaos.service services.NAME`: a service whose clock is wrong by the seconds in a file, and whose
+"""`python -m bench.chaos.service weir_NAME`: a service whose clock is wrong by the seconds in a file, and whose
 clients at the brokers have its name.
 
 The campaign's way to set one process's clock: services read it in one place, and their HTTP servers in `time.time`.
@@ -26,7 +26,7 @@ def clock_file(folder: Path, name: str) -> Path:
 
 def main() -> None:
     """Replace the clock and the random part of client ids, and run the module that the command line names."""
-    name = os.environ.get(NAME, sys.argv[1].rpartition(".")[2])
+    name = os.environ.get(NAME, sys.argv[1].removeprefix("weir_"))
     clock, right_time = clock_file(Path(os.environ[FOLDER]), name), time.time
 
     def ahead_seconds() -> float:
