@@ -1,4 +1,4 @@
-"""The state and the advice for each application of a process: on a screen, as lines, and as a document."""
+"""What `weir run` shows of each application, its state and the advice: on a screen, as lines, and as a document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -265,10 +265,13 @@ def _plan(plan: Mapping[str, Any]) -> Rows:
     rows += [("infeasible", infeasible["because"]) for infeasible in plan.get("infeasible", [])]
     for name, prediction in (("predicted", plan.get("prediction")), ("without it", plan.get("hold_prediction"))):
         if prediction:
-            lag, violation = prediction["max_lag_seconds"], prediction["violation_seconds"]
-            late = f"{violation:,.0f} s above the objective" if violation else "never above the objective"
-            rows.append((name, f"lag peaks at {lag:,.1f} s, {late}"))
+            late = _late(prediction["violation_seconds"])
+            rows.append((name, f"lag peaks at {prediction['max_lag_seconds']:,.1f} s, {late}"))
     return rows
+
+
+def _late(seconds: float) -> str:
+    return f"above the objective for {seconds:,.0f} s" if seconds else "never above the objective"
 
 
 def _contenders(contenders: Sequence[Mapping[str, Any]]) -> Rows:
@@ -277,7 +280,7 @@ def _contenders(contenders: Sequence[Mapping[str, Any]]) -> Rows:
     for each in contenders:
         figures = [number(each.get("cost_slots"), " slots")] if each.get("cost_slots") is not None else []
         if each.get("violation_seconds") is not None:
-            figures.append(f"{each['violation_seconds']:,.0f} s above the objective")
+            figures.append(_late(each["violation_seconds"]))
         kind, lost = ("shadow", "") if each.get("is_shadow") else ("candidate", "lost: ")
         result = f"{lost}{each['lost_because']}" if each.get("lost_because") else "won"
         rows.append((kind, f"{each['label']}: {', '.join([*figures, result])}"))

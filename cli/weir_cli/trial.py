@@ -1,4 +1,4 @@
-"""`weir trial`: its options, and its screen, made from one snapshot."""
+"""`weir trial`: its options, and its screen, made from one snapshot of the loop; `trial_run` runs it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

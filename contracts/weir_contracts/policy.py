@@ -1,6 +1,8 @@
 """Scaling policy: one document for the file, the REST body and the Kubernetes resource.
 
-Policies use camelCase and durations such as `30s`; all other messages use snake_case with units in the names.
+Policies use camelCase and durations such as `30s`; all other messages use snake_case with units in the names. Defaults
+stand at the fields: planner, interval and mode here; bounds and behaviour (cooldown, stabilization, holds) in
+`policy_limits.py`, signals in `application.py`, targets in `target.py`.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Discovery: the resource of a kind, and whether it has a scale subresource."""
+"""The API's discovery: by which path it serves a kind, and whether that has a scale subresource."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Workloads through the Kubernetes API: read one by one while an action needs them, pods from a shared watch.
+"""Reads workloads and writes their replicas through the Kubernetes API, while an action needs them; pods come from a shared
+watch.
 
 An action must not be judged by a watch that lags behind its own write, so the workload itself is read each time.
 """

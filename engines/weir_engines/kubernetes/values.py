@@ -1,4 +1,4 @@
-"""Values in objects of the Kubernetes API: a missing or malformed one is `None` or empty, whatever the object holds."""
+"""Parses values of the Kubernetes API's objects, and never raises: a missing or malformed one is `None` or empty."""
 
 import math
 import re

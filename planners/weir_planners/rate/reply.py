@@ -92,7 +92,7 @@ def _evidence(scenario: Scenario) -> dict[str, float | int | str | bool | None]:
 def _reason_for(option: Option, chosen: Option) -> str:
     late = option.outlook.late_seconds
     if late > chosen.outlook.late_seconds:
-        return f"{late:,.0f} s above the objective" if math.isfinite(late) else "never meets the objective"
+        return f"above the objective for {late:,.0f} s" if math.isfinite(late) else "never meets the objective"
     if option.cost > chosen.cost:
         return f"costs {counted(option.cost[0], 'slot')} and {counted(option.cost[1], 'subtask')}, and is no better"
     return "no better than the chosen vector"

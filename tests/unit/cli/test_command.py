@@ -333,10 +333,10 @@ def test_explain_leads_with_the_decision_and_keeps_the_numbers_for_verbose(serve
     for shown in ("degraded (one task is slow), enrich=2", "kafka: late", "flink: late", "backlog 4,200 records"):
         assert shown in brief.stdout
     for shown in (
-        "rate: 5 slots, 0 s above the objective, won",
-        "steps: 3 slots, 34 s above the objective, lost: 34 s above the",
+        "rate: 5 slots, never above the objective, won",
+        "steps: 3 slots, above the objective for 34 s, lost: above",
         "mine: lost: planner mine did not reply within 2 s",
-        "hpa: 4 slots, 10 s above the objective, 10 s above the",
+        "hpa: 4 slots, above the objective for 10 s, above the",
         "score: 4.2 slots on average, late 86 s (0.4%), restarts 9,",
     ):
         assert shown in brief.stdout

@@ -2,7 +2,8 @@
 
 True processing rate (DS2, OSDI 2018): records taken in per second of busy time, times the subtasks. While an operator
 is saturated what it takes in is its capacity itself, skew, contention and all; such a measurement beats the other.
-Capacity here is what the operator can *sustain*: with an uneven load the busiest subtask saturates first.
+Capacity here is what the operator can *sustain*: with an uneven load the busiest subtask saturates first. Of a consumer
+group the busy time is its threads'; without it throughput counts while records wait (`lag.waiting_since`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

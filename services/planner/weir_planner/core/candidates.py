@@ -262,8 +262,8 @@ def _worse(each: _Judged, winner: _Judged, scenario: Scenario) -> str:
         return f"the busiest operator would be used to {used:.0%} of its capacity, above {limit:.0%}"
     if scenario.violation_cost(own) > scenario.violation_cost(best):
         never = scenario.violation_cost(own)[0] or math.isinf(own.violation_seconds)
-        late = "never meets the objective" if never else f"{own.violation_seconds:,.0f} s above the objective"
-        return f"{late}, {name} {best.violation_seconds:,.0f} s"
+        late = "never meets the objective" if never else f"above the objective for {own.violation_seconds:,.0f} s"
+        return f"{late}, {name} for {best.violation_seconds:,.0f} s"
     if each.slots > winner.slots:
         return f"costs {counted(each.slots, 'slot')}, {name} {winner.slots}"
     return f"is no better than {name}"
