@@ -3,16 +3,16 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import yaml
 from rich.live import Live
 
-from weir_contracts import ScalingPolicy, counted
+from weir_contracts import ScalingPolicy, counted, listed
 from weir_knowledge.adapters.sqlite import SqliteStore
 from weir_knowledge.settings import KnowledgeSettings
 from weir_knowledge.store import Store, StoreUnavailable
@@ -30,7 +30,7 @@ from .client import CommandError, InvalidInput
 from .discovery import LABEL, Brokers, Discovery
 from .output import Format, text_of
 from .single import LocalApi, SingleSettings, compose, of_environment
-from .terminal import say, terminal
+from .terminal import Keyboard, keyboard, say, terminal
 
 FILE = "weir.db"
 REDRAW_SECONDS = 1.0
@@ -40,6 +40,10 @@ ONCE_SECONDS = 120.0
 """Of `--once` without `--for`: until each application has an explained decision, at most this long."""
 LINE_EVERY_SECONDS = 60.0
 """Without a terminal: a line for each application when its decision changes, and this often."""
+KEY_SECONDS = 0.2
+"""Between two looks at the keys."""
+POLICIES = Path("weir-policies")
+"""Folder for the policies of the key `w` without `--write`."""
 
 
 @contextmanager
@@ -76,6 +80,14 @@ class Options:
 Notes = Callable[[Sequence[Advice]], Sequence[str]]
 
 
+@dataclass(frozen=True)
+class Key:
+    """A key of the screen: what it does, and how; the result is a sentence for the screen."""
+
+    what: str
+    act: Callable[[Sequence[Advice]], Awaitable[str]]
+
+
 @dataclass(eq=False)
 class Display:
     """Shows what is known: on a terminal as a screen, else a line where a decision changes. `quiet`: shows nothing."""
@@ -85,6 +97,11 @@ class Display:
     notes: Notes
     log_level: str
     quiet: bool = False
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """Of the screen, where the terminal has keys."""
+    _advice: Sequence[Advice] = field(default=(), init=False)
+    _result: str = field(default="", init=False)
+    """Of the last key."""
     _said: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
 
     async def follow(self, stop: Stop, is_over: Callable[[Sequence[Advice]], bool]) -> None:
@@ -92,24 +109,42 @@ class Display:
         console = terminal()
         with ExitStack() as stack:
             live: Live | None = None
+            keys: Keyboard | None = None
             if console.is_terminal and not self.quiet:
+                keys = stack.enter_context(keyboard()) if self.keys else None
                 live = stack.enter_context(Live(console=console, auto_refresh=False))
                 configure_logs("weir", self.log_level)  # from now on above the screen
             pause_seconds = REDRAW_SECONDS
-            while not await stop.wait(pause_seconds):
+            while not await self._pause(stop, pause_seconds, keys):
                 began = time.monotonic()
                 try:
-                    advice = await read_advice(self.view, self.clock)
+                    advice = self._advice = await read_advice(self.view, self.clock)
                 except StoreUnavailable:
                     continue  # the log is being read
                 if live is not None:
-                    live.update(screen(advice, self.notes(advice)), refresh=True)
+                    named = [f"{name} {key.what}" for name, key in self.keys.items()] if keys is not None else []
+                    notes = [*self.notes(advice), *named, *filter(None, [self._result])]
+                    live.update(screen(advice, notes), refresh=True)
                 elif not self.quiet:
                     self._say(advice)
                 if is_over(advice):
                     stop.request("the time is over")
                 # With hundreds of applications the services have the processor, not the screen.
                 pause_seconds = max(REDRAW_SECONDS, (time.monotonic() - began) / SCREEN_SHARE)
+
+    async def _pause(self, stop: Stop, seconds: float, keys: Keyboard | None) -> bool:
+        """Wait, at most until a key was pressed; return whether the stop was requested."""
+        if keys is None:
+            return await stop.wait(seconds)
+        until = time.monotonic() + seconds
+        while (left_seconds := until - time.monotonic()) > 0:
+            if await stop.wait(min(KEY_SECONDS, left_seconds)):
+                return True
+            pressed = [key for name in keys.pressed().lower() if (key := self.keys.get(name))]
+            if pressed:
+                self._result = await pressed[-1].act(self._advice)
+                return False
+        return stop.requested
 
     def _say(self, advice: Sequence[Advice]) -> None:
         for each in advice:
@@ -133,8 +168,12 @@ class Session:
     address: str
     log_level: str
     error: CommandError | None = field(default=None, init=False)
-    """Why the process ends early."""
+    """Why the process ends early, or with a failure."""
+    _folder: "PolicyFolder" = field(init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        self._folder = PolicyFolder(self.options.write or POLICIES)
 
     async def prepare(self, stop: Stop) -> None:
         """Store the policies of the files, then look for jobs."""
@@ -150,8 +189,14 @@ class Session:
     async def show(self, stop: Stop) -> None:
         """Show what is known until stopped, or until the time of `--for` is over; then print and write it."""
         quiet = self.options.once or self.options.form is not Format.TABLE
-        await Display(self.view, self.clock, self._notes, self.log_level, quiet).follow(stop, self._is_over)
-        await self._end()
+        display = Display(self.view, self.clock, self._notes, self.log_level, quiet)
+        if self.discovery is not None:
+            display.keys = {"w": Key(f"writes the policies to {self._folder.path}", self._write)}
+        await display.follow(stop, self._is_over)
+        try:
+            await self._end()
+        except CommandError as error:
+            self.error = error
 
     def _is_over(self, advice: Sequence[Advice]) -> bool:
         elapsed = time.monotonic() - self._began
@@ -180,8 +225,7 @@ class Session:
         try:
             advice = await read_advice(self.view, self.clock)
         except StoreUnavailable as error:
-            self.error = CommandError(str(error))
-            return
+            raise CommandError(str(error)) from None
         if self.options.form is not Format.TABLE:
             sys.stdout.write(text_of([each.document() for each in advice], self.options.form))
         elif self.options.once:
@@ -190,9 +234,14 @@ class Session:
         if self.options.once and not advice:
             self.error = CommandError(self._why_nothing())
         if self.options.write is not None:
-            policies = {policy.application: policy for policy in await self.view.policies()}
-            written = write_policies(self.options.write, advice, policies)
-            say(f"{counted(written, 'policy', 'policies')} written to {self.options.write}", error=True)
+            say(self._folder.write(advice, await self.view.policies()), error=True)
+
+    async def _write(self, advice: Sequence[Advice]) -> str:
+        """Write the policies now; return what was done, or why it was not."""
+        try:
+            return self._folder.write(advice, await self.view.policies())
+        except (CommandError, StoreUnavailable) as error:
+            return str(error)
 
     def _why_nothing(self) -> str:
         if self.discovery is None:
@@ -202,19 +251,58 @@ class Session:
         return f"--flink: nothing was read of the jobs on {self.discovery.url} in this time: give it longer (--for 2m)"
 
 
-def write_policies(folder: Path, advice: Sequence[Advice], policies: Mapping[str, ScalingPolicy]) -> int:
-    """Write the policy of each application that was found into a file; return their number. `InvalidInput` if the folder
-    cannot be written."""
-    labelled = {name for name, policy in policies.items() if LABEL in policy.metadata.labels}
-    found = [each for each in advice if each.application in labelled]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in found:
-            path = folder / f"{each.application.replace('/', '-')}.yaml"
-            path.write_text(policy_text(each, policies[each.application]))
-    except OSError as error:
-        raise InvalidInput(f"--write: {folder} cannot be written: {error.strerror}") from None
-    return len(found)
+@dataclass(eq=False)
+class PolicyFolder:
+    """The folder for the policies of what was found. A file that the user has changed is never replaced."""
+
+    path: Path
+    _written: dict[Path, str] = field(default_factory=dict, init=False)
+
+    def check(self) -> None:
+        """Create the folder. `InvalidInput` if it cannot be written."""
+        with self._refusals():
+            self.path.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self.path, prefix=".weir-"):
+                pass
+
+    def write(self, advice: Sequence[Advice], policies: Sequence[ScalingPolicy]) -> str:
+        """Write the policy of each application that was found into a file; return what was done as a sentence.
+        `InvalidInput` if the folder cannot be written."""
+        labelled = {policy.application: policy for policy in policies if LABEL in policy.metadata.labels}
+        found = [each for each in advice if each.application in labelled]
+        kept: list[str] = []
+        with self._refusals():
+            if found:
+                self.path.mkdir(parents=True, exist_ok=True)
+            for each in found:
+                path = self.path / f"{each.application.replace('/', '-')}.yaml"
+                text = policy_text(each, labelled[each.application])
+                if path.exists() and not self._is_own(path, text):
+                    kept.append(path.name)
+                    continue
+                path.write_text(text, encoding="utf-8")
+                self._written[path] = text
+        if not found:
+            return "no policy to write yet: nothing was found"
+        done = f"{counted(len(found) - len(kept), 'policy', 'policies')} written to {self.path}"
+        return f"{done}; {listed(kept)} differs and stays: delete it to have it written" if kept else done
+
+    def _is_own(self, path: Path, text: str) -> bool:
+        """Return whether nothing that a user wrote is lost if the file is replaced."""
+        try:
+            stored = path.read_text(encoding="utf-8")
+            return stored == self._written.get(path) or yaml.safe_load(stored) == yaml.safe_load(text)
+        except (ValueError, yaml.YAMLError):
+            return False
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InvalidInput(
+                f"--write: {self.path} cannot be written: {error.strerror or error}; name another folder"
+            ) from None
 
 
 def policy_text(advice: Advice, policy: ScalingPolicy) -> str:
@@ -244,6 +332,8 @@ async def _run(options: Options) -> int:
     documents = checked(options.files) if options.files else []
     host, port = address_of(options.listen)
     settings = of_environment(SingleSettings, http_host=host, http_port=port)
+    if options.write is not None:
+        PolicyFolder(options.write).check()
     clock = SystemClock()
     brokers = None if options.kafka is None else Brokers(options.kafka, options.group)
     async with AsyncExitStack() as stack:

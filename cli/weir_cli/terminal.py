@@ -1,21 +1,31 @@
 """How anything reaches the user's terminal: texts from outside without control characters, in any encoding, and tables
-for any width."""
+for any width; and the keys that the user presses."""
 
 import codecs
 import contextlib
 import copy
 import io
 import os
+import select
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
+
+try:
+    import termios
+    import tty
+except ImportError:  # Windows
+    HAS_KEYS = False
+else:
+    HAS_KEYS = True
 
 MAX_COLUMNS = 10_000
 MIN_CELL_COLUMNS = 10
@@ -176,3 +186,47 @@ class Progress:
             with contextlib.suppress(OSError):
                 sys.stderr.write("\r\x1b[K")
                 sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class Keyboard:
+    """The keys of a terminal, each at once and without an echo."""
+
+    descriptor: int
+
+    def pressed(self) -> str:
+        """Return the characters typed since the last call; empty while another process has the terminal."""
+        # A process in the background would be stopped by a read, and by a change of the terminal.
+        if not _is_in_foreground(self.descriptor):
+            return ""
+        if termios.tcgetattr(self.descriptor)[3] & termios.ICANON:  # a shell set it meanwhile
+            tty.setcbreak(self.descriptor, termios.TCSANOW)
+        if not select.select([self.descriptor], [], [], 0)[0]:
+            return ""
+        return os.read(self.descriptor, 1024).decode(errors="ignore")
+
+
+@contextmanager
+def keyboard() -> Iterator[Keyboard | None]:
+    """Return the keys of standard input until the end of the block, which restores the terminal; None where there is
+    none."""
+    try:
+        descriptor = sys.stdin.fileno()
+        found = HAS_KEYS and os.isatty(descriptor) and _is_in_foreground(descriptor)
+    except (AttributeError, OSError, ValueError):  # it is closed, or no file
+        found = False
+    if not found:
+        yield None
+        return
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor, termios.TCSANOW)
+    try:
+        yield Keyboard(descriptor)
+    finally:
+        with contextlib.suppress(OSError, termios.error):  # the terminal was closed
+            if _is_in_foreground(descriptor):
+                termios.tcsetattr(descriptor, termios.TCSANOW, before)
+
+
+def _is_in_foreground(descriptor: int) -> bool:
+    return os.tcgetpgrp(descriptor) == os.getpgrp()

@@ -8,12 +8,15 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import typer.main
 
 from weir_cli.__main__ import app, main
 
+UNEXPECTED = 70
+"""Exit code of a process that ended with an exception."""
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -23,6 +26,8 @@ class Shown:
 
     code: int
     raw: str
+    is_restored: bool = True
+    """Whether the terminal has the modes that it had before."""
 
     @property
     def lines(self) -> list[str]:
@@ -32,9 +37,26 @@ class Shown:
 def on_terminal(columns: int, *arguments: str, seconds: float = 30.0) -> Shown:
     """Run the command on a terminal of this width. A fork, since a new process would import for a second."""
     typer.main.get_command(app)  # built once, before the forks
+
+    def command() -> None:
+        sys.argv = ["weir", *arguments]
+        main()
+
+    return in_terminal(columns, command, seconds=seconds)
+
+
+def in_terminal(
+    columns: int,
+    run: Callable[[], None],
+    reacts: Callable[[int, int, str], object] = lambda *_: None,
+    seconds: float = 30.0,
+) -> Shown:
+    """Run a function on a terminal of this width, in a fork. `reacts` gets the process, the terminal, and what was shown so
+    far, after each write."""
     pid, terminal = pty.fork()
     if pid == 0:
-        _command(columns, arguments)
+        _child(columns, run)
+    before = termios.tcgetattr(terminal)
     written, until = b"", time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -44,21 +66,22 @@ def on_terminal(columns: int, *arguments: str, seconds: float = 30.0) -> Shown:
         if not read:
             break
         written += read
+        reacts(pid, terminal, written.decode(errors="ignore"))
+    after = termios.tcgetattr(terminal)
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
-    return Shown(os.waitstatus_to_exitcode(status), written.decode())
+    return Shown(os.waitstatus_to_exitcode(status), written.decode(), before == after)
 
 
-def _command(columns: int, arguments: tuple[str, ...]) -> None:
-    """Be the command, and end as it does."""
-    code = 70
+def _child(columns: int, run: Callable[[], None]) -> None:
+    """Be the process on the terminal, and end as it does."""
+    code = UNEXPECTED
     try:
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         os.environ.pop("COLUMNS", None)
         os.environ["TERM"] = "xterm-256color"
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-        sys.argv = ["weir", *arguments]
-        main()
+        run()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
