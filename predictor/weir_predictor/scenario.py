@@ -181,6 +181,20 @@ class Scenario:
             backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
             yield replace(self, model=replace(self.model, backlogs=backlogs))
 
+    def at(self, operator: str) -> "Scenario":
+        """Return the scenario as one operator with a known flow has it: whatever reaches it comes from one source.
+
+        How sources share an operator depends on what waits at each, so their late times say little about its size.
+        """
+        arriving, waiting = self.model.loads[operator], Backlog(self.waiting[operator])
+        model = replace(
+            self.model,
+            flow={operator: {operator: 1.0}},
+            arrivals={operator: arriving},
+            backlogs={operator: waiting},
+        )
+        return replace(self, model=model)
+
     @property
     def waiting(self) -> Mapping[str, float]:
         """Records that the backlogs bring to each operator with a known flow."""

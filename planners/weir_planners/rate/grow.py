@@ -61,25 +61,23 @@ def growths(scenario: Scenario, demands: Sequence[Demand], growth: float) -> lis
 def _smallest(scenario: Scenario, fewest: Option, most: Option) -> Option:
     """Return the smallest vector from `fewest` to `most` that is about as good as `most`.
 
-    Each operator gets as few subtasks as would do if the others limited nothing: the slowest of them decides what waits.
-    So more arrivals or more lag never give an operator fewer subtasks, which a choice among vectors of the present load
-    would.
+    Each operator gets as few subtasks as would do if the others limited nothing, as the slowest of them decides what waits,
+    and if all that reaches it came from one source, as how sources share it depends on what waits at each. So more
+    arrivals or more lag never give an operator fewer subtasks, which a choice among vectors of the present load would.
     """
     low, high = dict(fewest.vector), dict(most.vector)  # `high` is enough, below `low` nothing is
-    # Where several sources have a backlog, the longest would hide what the others need.
-    alone = [less for less in scenario.with_less_waiting() if less.backlog_records > 0]
     names = [name for name in low if low[name] < high[name]]
-    judges = [
-        (judge, dict(zip(names, judge.going([{name: high[name]} for name in names]), strict=True)))
-        for judge in (scenario, *alone)
-    ]
+    judges = [(scenario, names)] if len(scenario.model.arrivals) == 1 else [(scenario.at(n), [n]) for n in names]
+    best: dict[str, Outlook] = {}
+    for judge, judged in judges:
+        best.update(zip(judged, judge.going([{name: high[name]} for name in judged]), strict=True))
     sizes = {name: low[name] for name in names}
     while sizes:
-        enough = dict.fromkeys(sizes, True)
-        for judge, best in judges:
-            outlooks = judge.going([{name: size} for name, size in sizes.items()])
-            for name, outlook in zip(sizes, outlooks, strict=True):
-                enough[name] = enough[name] and judge.is_close(outlook, best[name])
+        enough = {}
+        for judge, judged in judges:
+            left = [name for name in judged if name in sizes]
+            for name, outlook in zip(left, judge.going([{name: sizes[name]} for name in left]), strict=True):
+                enough[name] = judge.is_close(outlook, best[name])
         for name, size in sizes.items():
             if enough[name]:
                 high[name] = size

@@ -152,6 +152,31 @@ def meeting(
     ),
     2.0,
 )
+# The longest of three sources' late times grows with the load, and with it did what counted as late for about as long.
+@example(
+    replace(
+        meeting(
+            {"a": 1, "b": 1, "c": 1, "join": 9},
+            {"a": 10.0, "b": 5361.0, "c": 1159.0, "join": 2864.1},
+            {"min": 1, "max": 64},
+            lags={"b": 1000.0},
+        ),
+        measured={
+            "a": [point(1, 10.0, confidence=1.0, saturated=False)],
+            "b": [point(1, 5361.0, confidence=1.0, saturated=False)],
+            "c": [point(1, 1159.0, confidence=1.0, saturated=False)],
+            "join": [
+                point(9, 2953.603125, confidence=1.0, saturated=False),
+                point(27, 4094.7679687500004, confidence=0.5, saturated=False),
+            ],
+        },
+        selectivities={("a", "join"): 1.0, ("b", "join"): 0.1, ("c", "join"): 2.0},
+        arrivals={"a": 10.0, "b": 5361.0, "c": 1159.0},
+        restart_seconds=2.0,
+        objective={"maxLag": "2m"},
+    ),
+    1.125,
+)
 @given(situations(), st.floats(1.01, 3.0))
 def test_more_arrivals_never_give_fewer_subtasks(situation: Situation, times: float) -> None:
     """To no operator, with the lag in seconds and everything else equal."""
