@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .flow import Limit, throttle
+from .flow import Limit, loads_of, throttle
 from .forecast import union_of
 from .model import MIN_RATE, Model, Restart
 
@@ -178,22 +178,51 @@ def latency_of(flows: Flows, source: str) -> np.ndarray:
     return np.array(rows)
 
 
-def late_after(model: Model, flows: Flows, row: int, objective_seconds: float, of_latency: bool) -> float:
+def late_after(  # noqa: PLR0917 - of one row of `simulate`
+    model: Model,
+    flows: Flows,
+    row: int,
+    capacities: Mapping[str, float],
+    objective_seconds: float,
+    of_latency: bool,
+) -> float:
     """Return seconds from the horizon's end until the backlog is within the objective, if all goes on as in the last
-    step."""
+    step.
+
+    What an operator leaves a source, as other sources have a backlog there, lasts no longer than those backlogs.
+    """
     maximum, horizon = 0.0, float(flows.times[-1])
     step_seconds = horizon / (len(flows.times) - 1)
-    for source, rate in model.rates_at(horizon).items():
+    rates = model.rates_at(horizon)
+    left = {source: float(flows.arrived[source][row, -1] - flows.processed[source][row, -1]) for source in rates}
+    for source, rate in rates.items():
         done = flows.processed[source][row]
         taken = float(done[-1] - done[-2]) / step_seconds
-        over = float(flows.arrived[source][row, -1] - done[-1]) - objective_seconds * (taken if of_latency else rate)
+        over = left[source] - objective_seconds * (taken if of_latency else rate)
         if over <= 0:
             continue
         drained = taken - rate
-        if drained <= max(MIN_RATE, rate * 1e-9):
-            return math.inf
-        maximum = max(maximum, over / drained)
+        seconds = over / drained if drained > max(MIN_RATE, rate * 1e-9) else math.inf
+        if len(rates) > 1:
+            seconds = min(seconds, _worked_off_after(model, source, rates, left, capacities))
+        maximum = max(maximum, seconds)
     return maximum
+
+
+def _worked_off_after(
+    model: Model,
+    source: str,
+    rates: Mapping[str, float],
+    left: Mapping[str, float],
+    capacities: Mapping[str, float],
+) -> float:
+    """Return seconds until no operator behind a source has a backlog, that of other sources included; infinite if one has
+    no capacity for it."""
+    loads, waiting = loads_of(model.flow, rates), loads_of(model.flow, left)
+    free = {
+        name: capacities[name] - loads[name] for name in capacities if model.flow.get(name, {}).get(source, 0.0) > 0
+    }
+    return max((waiting[name] / rate if rate > MIN_RATE else math.inf for name, rate in free.items()), default=math.inf)
 
 
 @lru_cache(maxsize=64)

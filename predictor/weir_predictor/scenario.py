@@ -281,6 +281,21 @@ class Scenario:
         """Whether a change shortens the violation by enough for slots and a restart."""
         return self.violation_cost(self.staying) > self.within_tolerance(going)
 
+    def is_later(self, going: Outlook) -> bool:
+        """Whether holding has room and is above the objective for less of the horizon than after a change, or would be if
+        the sources shared their operators otherwise.
+
+        What is predicted beyond the horizon is no reason for a change: there is another prediction until then.
+        """
+        limit, staying = self.limit_seconds, self.staying
+        if limit is None or (staying.max_utilization or 0.0) > self.max_utilization:
+            return False
+        # With room and nothing late, lag only rises if a source gets less of an operator than what arrives at it.
+        waits = [self.model.backlogs[source].records > limit * rate for source, rate in self.model.arrivals.items()]
+        if self.serving is None and not staying.late[0] and not any(waits):
+            return True
+        return staying.violation_seconds < going.violation_seconds
+
     def _lets_more_through(self, going: Outlook) -> bool:
         """Whether after a change more could reach an operator than it sustains now, if enough waited at each source.
 

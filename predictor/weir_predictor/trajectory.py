@@ -180,7 +180,7 @@ def outlooks(
                 times,
                 lag[row],
                 late[row],
-                late_after(model, flows, row, objective_seconds or 0.0, of_latency) if late[row, -1] else 0.0,
+                late_after(model, flows, row, each, objective_seconds or 0.0, of_latency) if late[row, -1] else 0.0,
                 arrived[row],
                 processed[row],
                 each,

@@ -110,6 +110,10 @@ def grown(
             f"{text}; holding clears it as soon as {moved} would", f", without a restart of {restart:.0f} s"
         )
         return Choice(None, "no-gain", sentence, refused)
+    if scenario.is_later(best.outlook):
+        late = f"{best.outlook.violation_seconds:,.0f} s, holding for {hold.outlook.violation_seconds:,.0f} s"
+        sentence = fitted(f"{text}; {changes(hold.vector, best.vector)} would be above the objective for {late}")
+        return Choice(None, "no-gain", sentence, [best, *others])
     prospect = [*_prospect(scenario, best.outlook), f", after a restart of {restart:.0f} s"]
     sentence = fitted(f"{changes(hold.vector, best.vector)}: {text}", *([] if scenario.partial else prospect))
     return Choice(best, code, sentence, others)

@@ -193,6 +193,54 @@ def test_more_lag_never_gives_fewer_subtasks(situation: Situation, seconds: floa
 
 
 @examples(500)
+# All is 92 % used, and `c` is predicted to wait a little too long as `a` has a backlog: from 3 s on with these subtasks, and
+# for the whole horizon of 98 s with more of them, as a restart comes first.
+@example(
+    Situation(
+        graph=Topology(
+            operators=[
+                Operator(name=n, id=n, slot_sharing_group="all", source_partitions=8 if n == "a" else None)
+                for n in ("a", "b", "c", "join", "out")
+            ],
+            edges=[
+                *[Edge(source=n, target="join", ship_strategy="HASH") for n in ("a", "b", "c")],
+                Edge(source="join", target="out", ship_strategy="HASH"),
+            ],
+        ),
+        now={"a": 1, "b": 1, "c": 1, "join": 12, "out": 3},
+        capacities={
+            "a": 9268.817910881435,
+            "b": 10.855171682508036,
+            "c": 10.855171682508036,
+            "join": 11082.835601097338,
+            "out": 12111.098207883555,
+        },
+        measured={
+            "a": [
+                point(1, 8855.967874542872, confidence=0.9742477, saturated=False),
+                point(7, 61637.63910736154, confidence=0.6444594, saturated=False),
+                point(12, 105664.52418404835, confidence=0.64144161, saturated=False),
+            ],
+            "b": [point(1, 11.003650025447158, confidence=0.75762591, saturated=False)],
+            "c": [point(1, 11.103842981693514, confidence=0.73370964, saturated=False)],
+            "join": [
+                point(12, 10795.629399343674, confidence=0.8775629, saturated=False),
+                point(5, 4508.769445144233, confidence=0.5025226, saturated=False),
+            ],
+            "out": [
+                point(3, 11505.543297489377, confidence=0.1, saturated=False),
+                point(1, 3835.1810991631255, confidence=0.8, saturated=False),
+                point(2, 8313.547987996284, confidence=0.67098165, saturated=False),
+            ],
+        },
+        selectivities={("a", "join"): 1.0, ("b", "join"): 1.0, ("c", "join"): 1.0, ("join", "out"): 1.0},
+        arrivals={"a": 9668.878566306845, "b": 10.0, "c": 10.0},
+        lags={"a": 23.9, "b": 0.0, "c": 23.9},
+        restart_seconds=None,
+        objective={"maxLag": "30s"},
+        bounds={"min": 1, "max": 12},
+    )
+)
 @given(situations())
 def test_no_growth_is_predicted_to_be_worse_than_holding(situation: Situation) -> None:
     """Unless the application has less room than it needs, for which it grows before lag is seen."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.effort import examples
 from tests.unit.planner.build import SOURCE, WORK, topology
+from weir_contracts import Edge, Operator, Topology
 from weir_predictor.capacity import CapacityCurve
 from weir_predictor.flow import flow_of
 from weir_predictor.model import STAY, Backlog, Model, Restart
@@ -201,3 +202,22 @@ def test_latency_looks_ahead_where_lag_looks_back() -> None:
     latency = predict(twice, {SOURCE: 1, WORK: 1}, STAY, horizon_seconds=10, objective_seconds=6, of_latency=True)
     assert lag.violation_seconds == 0
     assert latency.violation_seconds == pytest.approx(4.0, abs=0.2)
+
+
+def test_a_source_that_others_leave_too_little_is_not_late_for_ever() -> None:
+    """Of 110 records/s that `work` does 100 arrive, half of them at each source. It takes from both what waits in proportion:
+    2,000 records of one leave the other too little until both are worked off, 200 s from now."""
+    graph = Topology(
+        operators=[Operator(name=n, id=n, slot_sharing_group="all") for n in ("a", "b", WORK)],
+        edges=[Edge(source=n, target=WORK, ship_strategy="HASH") for n in ("a", "b")],
+    )
+    two = Model(
+        topology=graph,
+        flow=flow_of(graph, {("a", WORK): 1.0, ("b", WORK): 1.0}),
+        curves={WORK: CapacityCurve(1 / 110)},
+        arrivals={"a": 50.0, "b": 50.0},
+        backlogs={"a": Backlog(2000.0), "b": Backlog(0.0)},
+    )
+    (found,) = outlooks(two, [{"a": 1, "b": 1, WORK: 1}], [STAY], horizon_seconds=20, objective_seconds=2)
+    assert found.lag[-1] > 2
+    assert 0 < found.late_after_seconds <= 180.0 + 1e-6
