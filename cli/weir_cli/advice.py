@@ -28,6 +28,8 @@ class Advice:
     summary: Summary
     analysis: Analysis | None
     plan: Plan | None
+    followed_slots: int | None = None
+    """Slots now if the plans had been followed. None: unknown, or the policy acts."""
 
     @property
     def application(self) -> str:
@@ -36,7 +38,11 @@ class Advice:
     @property
     def utilization(self) -> float | None:
         """Demand of the bottleneck over its capacity; None if one of the two is unknown."""
-        found = None if self.analysis is None else self.analysis.operator(self.analysis.bottleneck or "")
+        return None if self.analysis is None else self.used(self.analysis.bottleneck or "")
+
+    def used(self, operator: str) -> float | None:
+        """Return the demand of an operator over its capacity; None if one of the two is unknown."""
+        found = None if self.analysis is None else self.analysis.operator(operator)
         if found is None:
             return None
         capacity, demand = found.true_processing_rate.value, found.target_input_rate.value
@@ -113,8 +119,11 @@ async def read_advice(view: View, clock: Clock) -> list[Advice]:
     for application in await view.applications():
         newest = await view.newest(application, ["analysis", "plan"])
         summary = await summary_by_name(view, clock, application)
-        analysis, plan = (None, None) if newest is None else (newest.analysis, newest.plan)
-        found.append(Advice(summary, analysis, plan))
+        if newest is None:
+            found.append(Advice(summary, None, None))
+            continue
+        followed = None if newest.advice is None else newest.advice.followed_slots
+        found.append(Advice(summary, newest.analysis, newest.plan, followed))
     return found
 
 

@@ -76,15 +76,15 @@ def charts(points: Sequence["Point"], objective_seconds: float | None, *, width:
     )
 
 
-def check_place(path: Path) -> None:
-    """Raise `InvalidInput` if no figure can be written there. Leaves no file, and an existing one unchanged."""
-    if path.suffix.lower() != ".svg":
-        raise InvalidInput(f"--plot: {path}: only .svg can be written")
+def check_place(path: Path, option: str = "--plot", suffix: str | None = ".svg") -> None:
+    """Raise `InvalidInput` if no file can be written there. Leaves no file, and an existing one unchanged."""
+    if suffix is not None and path.suffix.lower() != suffix:
+        raise InvalidInput(f"{option}: {path}: only {suffix} can be written")
     try:
         if not path.parent.is_dir():
-            raise InvalidInput(f"--plot: {path}: there is no folder {path.parent}")
+            raise InvalidInput(f"{option}: {path}: there is no folder {path.parent}")
         if path.is_dir():
-            raise InvalidInput(f"--plot: {path}: is a folder")
+            raise InvalidInput(f"{option}: {path}: is a folder")
         before = path.exists()
         if before and not path.is_file():
             return  # a pipe would wait for its reader here
@@ -94,7 +94,7 @@ def check_place(path: Path) -> None:
         if not before:
             path.resolve().unlink()
     except OSError as error:
-        raise InvalidInput(f"--plot: {path}: cannot be written: {error.strerror}") from None
+        raise InvalidInput(f"{option}: {path}: cannot be written: {error.strerror}") from None
 
 
 def save(path: Path, title: str, panels: Sequence[figure.Panel]) -> None:

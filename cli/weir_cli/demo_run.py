@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from weir_contracts import ScalingPolicy, counted
@@ -19,7 +20,9 @@ from weir_runtime.messages import encode
 from weir_runtime.service import run_service
 
 from .advice import Advice
+from .chart import check_place
 from .client import CommandError, InvalidInput
+from .report import Record, write_page
 from .single import LocalApi, SingleSettings, compose_knowledge, of_environment
 from .single_run import Display, address_of, log_and_store
 from .terminal import say
@@ -34,13 +37,16 @@ PACE = 60.0
 """Seconds of the application's time in one second: the day passes in two minutes."""
 INTERVAL_SECONDS = 10.0
 NOISE = 0.02
+DAY_NOTE = "A simulated application: its day's load takes two hours, and all times are those of the simulation."
 POINT_SECONDS = 150.0
 """Of the curves on the screen: 48 in a day."""
 
 
-def run_demo(planner: str, listen: str) -> int:
-    """Run until the day is over or the user stops it; returns the exit code."""
-    return asyncio.run(_run(prepared_day(planner), listen))
+def run_demo(planner: str, listen: str, html: Path | None = None) -> int:
+    """Run until the day is over or the user stops it, then write the page, if one is wanted; returns the exit code."""
+    if html is not None:
+        check_place(html, "--html", None)
+    return asyncio.run(_run(prepared_day(planner), listen, html))
 
 
 def prepared_day(planner: str) -> Replay:
@@ -58,7 +64,7 @@ def prepared_day(planner: str) -> Replay:
         raise InvalidInput(str(error)) from None
 
 
-async def _run(prepared: Replay, listen: str) -> int:
+async def _run(prepared: Replay, listen: str, html: Path | None) -> int:
     host, port = address_of(listen)
     settings = of_environment(SingleSettings, http_host=host, http_port=port)
     messages: list[Any] = []
@@ -72,10 +78,16 @@ async def _run(prepared: Replay, listen: str) -> int:
         one = compose_knowledge(settings, bus, store, loop.clock)
         view = View(store, settings.partitions)
         day = Day(prepared, loop, one.api, view, bus, messages, f"http://{listen}")
-        display = Display(view, loop.clock, day.notes, settings.log_level)
+        record = None if html is None else Record(loop.clock.now(), DAY_NOTE)
+        display = Display(view, loop.clock, day.notes, settings.log_level, record=record)
 
         async def show(stop: Stop) -> None:
             await display.follow(stop, day.is_seen)
+            if html is not None and record is not None:
+                try:
+                    say(await write_page(html, record, view, loop.clock.now()), error=True)
+                except CommandError as error:
+                    day.error = error
 
         async def close() -> None:
             await asyncio.to_thread(loop.close)

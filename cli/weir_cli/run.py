@@ -8,6 +8,10 @@ import typer
 from .client import InvalidInput, seconds
 from .output import Format, Output
 
+Html = Annotated[
+    Path | None,
+    typer.Option(help="File for a page at the end: graph, lag, decisions. It needs nothing else to be read."),
+]
 LISTEN = "127.0.0.1:8080"
 Listen = Annotated[str, typer.Option(help="Address of the API, host:port.")]
 
@@ -41,6 +45,7 @@ def run(
     write: Annotated[
         Path | None, typer.Option(help="Folder to write the policies to that Weir would use, at the end.")
     ] = None,
+    html: Html = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Run all of Weir in one process: advice on your own jobs in a minute, without Kafka, Redis or Spark.
@@ -66,6 +71,7 @@ def run(
                 once=once,
                 seconds=duration,
                 write=write,
+                html=html,
                 form=output,
             )
         )
@@ -77,9 +83,10 @@ def demo(
         str, typer.Option(help="The planner that decides, such as rate, hpa or flink-autoscaler.")
     ] = "rate",
     listen: Listen = LISTEN,
+    html: Html = None,
 ) -> None:
     """Let Weir hold a simulated application through a day's load, in two minutes. Needs nothing but this program."""
     # Everything that the simulation imports: a second, which no other command needs.
     from .demo_run import run_demo
 
-    raise typer.Exit(run_demo(planner, listen))
+    raise typer.Exit(run_demo(planner, listen, html))

@@ -26,9 +26,11 @@ from weir_runtime.sqlite_file import FileUnusable, SqliteFile
 
 from .advice import Advice, line, read_advice, screen
 from .apply import Document, checked
+from .chart import check_place
 from .client import CommandError, InvalidInput
 from .discovery import LABEL, Brokers, Discovery
 from .output import Format, text_of
+from .report import Record, write_page
 from .single import LocalApi, SingleSettings, compose, of_environment
 from .terminal import Keyboard, keyboard, say, terminal
 
@@ -74,6 +76,7 @@ class Options:
     once: bool = False
     seconds: float | None = None
     write: Path | None = None
+    html: Path | None = None
     form: Format = Format.TABLE
 
 
@@ -99,6 +102,8 @@ class Display:
     quiet: bool = False
     keys: Mapping[str, Key] = field(default_factory=dict)
     """Of the screen, where the terminal has keys."""
+    record: Record | None = None
+    """Gets what is read."""
     _advice: Sequence[Advice] = field(default=(), init=False)
     _result: str = field(default="", init=False)
     """Of the last key."""
@@ -121,6 +126,8 @@ class Display:
                     advice = self._advice = await read_advice(self.view, self.clock)
                 except StoreUnavailable:
                     continue  # the log is being read
+                if self.record is not None:
+                    self.record.add(advice)
                 if live is not None:
                     named = [f"{name} {key.what}" for name, key in self.keys.items()] if keys is not None else []
                     notes = [*self.notes(advice), *named, *filter(None, [self._result])]
@@ -170,10 +177,12 @@ class Session:
     error: CommandError | None = field(default=None, init=False)
     """Why the process ends early, or with a failure."""
     _folder: "PolicyFolder" = field(init=False)
+    _record: Record | None = field(init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         self._folder = PolicyFolder(self.options.write or POLICIES)
+        self._record = None if self.options.html is None else Record(self.clock.now())
 
     async def prepare(self, stop: Stop) -> None:
         """Store the policies of the files, then look for jobs."""
@@ -189,7 +198,7 @@ class Session:
     async def show(self, stop: Stop) -> None:
         """Show what is known until stopped, or until the time of `--for` is over; then print and write it."""
         quiet = self.options.once or self.options.form is not Format.TABLE
-        display = Display(self.view, self.clock, self._notes, self.log_level, quiet)
+        display = Display(self.view, self.clock, self._notes, self.log_level, quiet, record=self._record)
         if self.discovery is not None:
             display.keys = {"w": Key(f"writes the policies to {self._folder.path}", self._write)}
         await display.follow(stop, self._is_over)
@@ -219,7 +228,7 @@ class Session:
         return notes
 
     async def _end(self) -> None:
-        """Print and write what `--once` and `--write` ask for."""
+        """Print and write what `--once`, `--html` and `--write` ask for."""
         if self.error is not None:
             return
         try:
@@ -233,6 +242,9 @@ class Session:
                 say(line(each))
         if self.options.once and not advice:
             self.error = CommandError(self._why_nothing())
+        if self.options.html is not None and self._record is not None:
+            self._record.add(advice)
+            say(await write_page(self.options.html, self._record, self.view, self.clock.now()), error=True)
         if self.options.write is not None:
             say(self._folder.write(advice, await self.view.policies()), error=True)
 
@@ -332,6 +344,8 @@ async def _run(options: Options) -> int:
     documents = checked(options.files) if options.files else []
     host, port = address_of(options.listen)
     settings = of_environment(SingleSettings, http_host=host, http_port=port)
+    if options.html is not None:
+        check_place(options.html, "--html", None)
     if options.write is not None:
         PolicyFolder(options.write).check()
     clock = SystemClock()

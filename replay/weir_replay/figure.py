@@ -6,6 +6,7 @@ An SVG is complete in itself: no font, script or style sheet is fetched. Colours
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,8 @@ COLOURS = {
     "other": ("#862e9c", "#e599f7"),
 }
 """What a curve shows: its colour on a light and on a dark page. The pairs have a contrast of at least 4.5 to 1."""
+DASHES = {"bound": ("6 3", "╌╌"), "optimum": ("2 3", "┈┈"), "other": ("8 3 2 3", "━╌")}
+"""What a curve shows: its dashes, and their picture in the legend, so that no curve needs its colour. Others are solid."""
 Shows = Literal["load", "lag", "bound", "held", "optimum", "other"]
 
 
@@ -53,46 +56,98 @@ def write_svg(path: Path, title: str, panels: Sequence[Panel]) -> None:
     path.write_text(svg(title, panels), encoding="utf-8")
 
 
-def svg(title: str, panels: Sequence[Panel]) -> str:
-    """Return the figure as an SVG document."""
+@dataclass(frozen=True)
+class _TimeAxis:
+    """The common axis. `began` is the time of day at 0 s; None: the axis counts from 0."""
+
+    seconds: float
+    width: int
+    began: datetime | None = None
+
+    def x(self, at: float) -> float:
+        return LEFT + (self.width - LEFT - RIGHT) * at / self.seconds
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return where the axis has a text, in seconds, and the text."""
+        if self.began is None:
+            step, _, divisor = _time_step(self.seconds)
+            return [(i * step, f"{i * step / divisor:g}") for i in range(int(self.seconds / step + 1e-9) + 1)]
+        many = max(2, self.width // 90)
+        step = next((each for each in _CLOCK_STEPS if self.seconds / each <= many), math.ceil(self.seconds / many))
+        midnight = self.began.replace(hour=0, minute=0, second=0, microsecond=0)
+        first = math.ceil((self.began - midnight).total_seconds() / step) * step
+        form = "%d %b" if step >= 86_400 else "%H:%M:%S" if step < 60 else "%H:%M"
+        if step < 86_400 < self.seconds:
+            form = "%d %b %H:%M"
+        found = []
+        while (at := (midnight + timedelta(seconds=first) - self.began).total_seconds()) <= self.seconds:
+            found.append((at, (midnight + timedelta(seconds=first)).strftime(form)))
+            first += step
+        return found
+
+    @property
+    def title(self) -> str:
+        return f"time, {_time_step(self.seconds)[1]}" if self.began is None else f"time of day, {zone(self.began)}"
+
+
+_CLOCK_STEPS = (
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0),
+    *(43_200.0, 86_400.0, 172_800.0, 604_800.0),
+)
+
+
+def zone(at: datetime) -> str:
+    """Return the name of a time's zone, with its distance from UTC."""
+    name, distance = at.tzname() or "", at.strftime("%z")
+    distance = f"UTC{distance[:3]}:{distance[3:5]}"
+    return "UTC" if name == "UTC" else distance if name.startswith("UTC") else f"{name} ({distance})"
+
+
+def svg(
+    title: str, panels: Sequence[Panel], *, width: int = WIDTH, began: datetime | None = None, inline: bool = False
+) -> str:
+    """Return the figure as an SVG document; with `began` its axis has times of day. `inline`: without its style, which the
+    page has once (`style`)."""
     seconds = max((at for p in panels for c in p.curves for at, _ in c.points), default=0.0) or 1.0
-    step, unit, divisor = _time_step(seconds)
+    axis = _TimeAxis(seconds, width, began)
     height = TOP + sum(p.height + GAP for p in panels) + BOTTOM
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(title, quote=True)}">',
-        _style(),
-        f'<rect class="page" width="{WIDTH}" height="{height}"/>',
+        "" if inline else f"<style>{style()}</style>",
+        f'<rect class="page" width="{width}" height="{height}"/>',
         f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
     ]
     y = TOP
     for panel in panels:
-        parts += _panel(panel, y + HEADING, seconds, step)
+        parts += _panel(panel, y + HEADING, axis)
         y += panel.height + GAP
-    for i in range(int(seconds / step + 1e-9) + 1):
-        parts.append(
-            f'<text class="tick middle" x="{_x(i * step, seconds):.1f}" y="{y + 14}">{i * step / divisor:g}</text>'
-        )
-    parts.append(f'<text class="tick middle" x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{y + 30}">time, {unit}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    for at, text in axis.ticks():
+        parts.append(f'<text class="tick middle" x="{axis.x(at):.1f}" y="{y + 14}">{text}</text>')
+    middle = (LEFT + width - RIGHT) / 2
+    parts.append(f'<text class="tick middle" x="{middle:.0f}" y="{y + 30}">{escape(axis.title)}</text>')
+    return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
 
 
-def _style() -> str:
+def style() -> str:
+    """Return the style sheet of figures."""
+
     def colours(index: int) -> str:
         return " ".join(f".{name} {{ stroke: {pair[index]}; fill: {pair[index]} }}" for name, pair in COLOURS.items())
 
+    dashes = " ".join(f".curve.{name} {{ stroke-dasharray: {each} }}" for name, (each, _) in DASHES.items())
     return (
-        "<style>text { font: 12px system-ui, sans-serif; fill: #343a40 } .title { font-size: 15px; font-weight: 600 } "
+        "text { font: 12px system-ui, sans-serif; fill: #343a40 } .title { font-size: 15px; font-weight: 600 } "
         ".tick { font-size: 11px; fill: #5c636a } .middle { text-anchor: middle } .end { text-anchor: end } "
         ".page { fill: #ffffff } .grid { stroke: #dee2e6; stroke-width: 1 } "
         ".mark { stroke: #868e96; stroke-width: 1; stroke-dasharray: 2 3 } "
         "path { stroke-width: 1.5; stroke-linejoin: round } path.curve { fill: none !important } "
-        f"{colours(0)} @media (prefers-color-scheme: dark) {{ .page {{ fill: #16191d }} text {{ fill: #e9ecef }} "
-        f".tick {{ fill: #adb5bd }} .grid {{ stroke: #343a40 }} .mark {{ stroke: #868e96 }} {colours(1)} }}</style>"
+        f"{colours(0)} {dashes} @media screen and (prefers-color-scheme: dark) {{ .page {{ fill: #16191d }} text {{ fill: #e9ecef }} "
+        f".tick {{ fill: #adb5bd }} .grid {{ stroke: #343a40 }} .mark {{ stroke: #868e96 }} {colours(1)} }}"
     )
 
 
-def _panel(panel: Panel, y: int, seconds: float, step: float) -> list[str]:
+def _panel(panel: Panel, y: int, axis: _TimeAxis) -> list[str]:
     """Return a panel whose plot area begins at `y`: heading with legend, grid, marks, curves."""
     inner = panel.height - HEADING
     max_value = max((v for c in panel.curves for _, v in c.points if v is not None), default=0.0)
@@ -100,28 +155,29 @@ def _panel(panel: Panel, y: int, seconds: float, step: float) -> list[str]:
     parts = [_heading(panel, y)]
     for share in (0.0, 0.5, 1.0):
         line = y + inner * (1 - share)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{axis.width - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
         parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{line + 4:.1f}">{short(top * share)}</text>')
-    for i in range(int(seconds / step + 1e-9) + 1):
-        x = _x(i * step, seconds)
+    for at, _ in axis.ticks():
+        x = axis.x(at)
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + inner}"/>')
     for at in panel.marks:
-        x = _x(at, seconds)
+        x = axis.x(at)
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + inner}"/>')
-    return parts + [_path(curve, y, inner, top, seconds) for curve in panel.curves]
+    return parts + [_path(curve, y, inner, top, axis) for curve in panel.curves]
 
 
 def _heading(panel: Panel, y: int) -> str:
-    legend = "".join(
-        f'<tspan dx="14" class="{curve.shows}" stroke="none" style="stroke: none">━ {escape(curve.name)}</tspan>'
-        for curve in panel.curves
-    )
+    legend = ""
+    for curve in panel.curves:
+        _, dashes = DASHES.get(curve.shows, ("", "━"))
+        name = escape(curve.name)
+        legend += f'<tspan dx="14" class="{curve.shows}" stroke="none" style="stroke: none">{dashes} {name}</tspan>'
     if panel.marks:
         legend += '<tspan dx="14" class="tick">┆ rescale</tspan>'
     return f'<text x="{LEFT}" y="{y - 6}"><tspan font-weight="600">{escape(panel.title)}</tspan>{legend}</text>'
 
 
-def _path(curve: Curve, y: int, inner: int, top: float, seconds: float) -> str:
+def _path(curve: Curve, y: int, inner: int, top: float, axis: _TimeAxis) -> str:
     """Return a curve as a path. A value above the top of the axis is drawn at the top."""
     commands: list[str] = []
     pen_down, last = False, 0.0
@@ -129,16 +185,12 @@ def _path(curve: Curve, y: int, inner: int, top: float, seconds: float) -> str:
         if value is None:
             pen_down = False
             continue
-        x, down = _x(at, seconds), y + inner * (1 - min(1.0, max(0.0, value) / top))
+        x, down = axis.x(at), y + inner * (1 - min(1.0, max(0.0, value) / top))
         if pen_down and curve.stepped:
             commands.append(f"L{x:.1f} {last:.1f}")
         commands.append(f"{'L' if pen_down else 'M'}{x:.1f} {down:.1f}")
         pen_down, last = True, down
     return f'<path class="curve {curve.shows}" d="{"".join(commands)}"/>'
-
-
-def _x(at: float, seconds: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * at / seconds
 
 
 def nice_top(max_value: float) -> float:
