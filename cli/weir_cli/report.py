@@ -387,7 +387,7 @@ def _charts(watched: Watched, began: datetime) -> str:
     ]
     arrivals = [*curve("arrivals", "load", "arrivals"), *curve("at least", "optimum", "arrivals_bound")]
     held = curve("running", "held", "slots", stepped=True)
-    followed = curve("if Weir's plans were followed", "optimum", "followed", stepped=True)
+    followed = curve("if plans were followed", "optimum", "followed", stepped=True)
     marks = [(at - samples[0].at).total_seconds() for at, _ in watched.changes if at >= samples[0].at]
     found = [
         _chart("Lag", "seconds", "s", 1, lags, objective, marks, first),

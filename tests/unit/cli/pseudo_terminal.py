@@ -27,7 +27,7 @@ class Shown:
     code: int
     raw: str
     is_restored: bool = True
-    """Whether the terminal has the modes that it had before."""
+    """Whether the terminal has its usual modes: it reads whole lines, echoes them, and Return ends one."""
 
     @property
     def lines(self) -> list[str]:
@@ -56,7 +56,6 @@ def in_terminal(
     pid, terminal = pty.fork()
     if pid == 0:
         _child(columns, run)
-    before = termios.tcgetattr(terminal)
     written, until = b"", time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -67,10 +66,11 @@ def in_terminal(
             break
         written += read
         reacts(pid, terminal, written.decode(errors="ignore"))
-    after = termios.tcgetattr(terminal)
+    modes = termios.tcgetattr(terminal)
+    is_restored = all((modes[3] & termios.ICANON, modes[3] & termios.ECHO, modes[0] & termios.ICRNL))
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
-    return Shown(os.waitstatus_to_exitcode(status), written.decode(), before == after)
+    return Shown(os.waitstatus_to_exitcode(status), written.decode(), is_restored)
 
 
 def _child(columns: int, run: Callable[[], None]) -> None:
