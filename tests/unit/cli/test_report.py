@@ -184,7 +184,7 @@ def test_unknown_is_said_and_never_drawn_as_zero() -> None:
     assert "The operators are unknown" in found.text
     assert "Nothing was decided yet" in found.text
     nothing = {"value": None, "basis": "unknown", "confidence": 0.0}
-    estimates = dict.fromkeys(("lag_seconds", "expected_latency_seconds", "arrival_rate"), nothing)
+    estimates: dict[str, Any] = dict.fromkeys(("lag_seconds", "expected_latency_seconds", "arrival_rate"), nothing)
     found = rendered(recorded(*([reading(at, **estimates)] for at in (0.0, 5.0))))
     assert "Lag: unknown in this time" in found.text
     assert "Arrivals: unknown in this time" in found.text
