@@ -27,6 +27,7 @@ from .client import (
     connect,
 )
 from .doctor import doctor
+from .move import export, import_
 from .output import Format, ListFormat, Output, one_of_many, show, text_of
 from .planner_registry import check, kta_bridge, list_planners, register, remove
 from .recorded import plan
@@ -228,6 +229,8 @@ def watch(
                 live.update(tables.application_panel(client.application(name)))
 
 
+app.command()(export)
+app.command(name="import")(import_)
 app.command()(plan)
 app.command()(run)
 app.command()(demo)

@@ -236,6 +236,14 @@ class Client:
         found = self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")
         return list(found["items"]), found.get("spend_sentence")
 
+    def history(self, application: str, limit: int) -> list[dict[str, Any]]:
+        """Return past cycles in one line each, newest first."""
+        return list(self._json("GET", f"/v1/applications/{quote(application)}/history?limit={limit}")["items"])
+
+    def import_part(self, application: str, part: Any) -> None:
+        """Add what another Weir knew of an application with a policy."""
+        self._call("POST", f"/v1/applications/{quote(application)}/import", json=part, timeout=WRITE_SECONDS)
+
     def what_if(self, application: str, parallelism: Sequence[str], load: str, horizon: str, at: str) -> dict[str, Any]:
         """Return the prediction for this parallelism (`operator=number` each) and load."""
         parameters = httpx.QueryParams(

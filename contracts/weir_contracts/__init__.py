@@ -81,12 +81,14 @@ from .document import Metadata as Metadata
 from .document import example as example
 from .document import printable as printable
 from .document import read_document as read_document
+from .observation import Imported as Imported
 from .observation import Observation as Observation
 from .observation import ObservationStatus as ObservationStatus
 from .observation import OperatorReading as OperatorReading
 from .observation import PartitionReading as PartitionReading
 from .observation import Problem as Problem
 from .observation import ended_observation as ended_observation
+from .observation import imported_observation as imported_observation
 from .observation import off_level as off_level
 from .outcome import MAX_RESTARTS as MAX_RESTARTS
 from .outcome import TERMINAL as TERMINAL

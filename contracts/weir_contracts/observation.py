@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -119,6 +119,15 @@ class Problem(Message):
     """Error, or the content that came instead."""
 
 
+class Imported(Message):
+    """What another Weir knew of an application, which `weir import` carries into the log."""
+
+    learned: dict[str, Any] = Field(default_factory=dict)
+    """`learned` of the newest analysis there, private to the analyzer. Empty: nothing was learned."""
+    past: dict[str, Any] = Field(default_factory=dict)
+    """Past cycles of the loop there, private to knowledge. Empty: none are carried."""
+
+
 class Observation(Message):
     """Topology, readings, deployment and policy of one application at one instant."""
 
@@ -152,6 +161,9 @@ class Observation(Message):
     """Readings of other collectors by name, for planners that use them. None: unknown."""
     problems: Annotated[list[Problem], Field(max_length=100)] = Field(default_factory=list)
     """Values that could not be read."""
+    imported: Imported | None = None
+    """What another Weir knew. An observation that carries it has no readings, and no plan follows from it. None: it is a
+    reading."""
 
 
 def ended_observation(policy: ScalingPolicy, at: datetime, message: str = "its policy was deleted") -> Observation:
@@ -163,4 +175,17 @@ def ended_observation(policy: ScalingPolicy, at: datetime, message: str = "its p
         policy=policy,
         status="ended",
         message=message,
+    )
+
+
+def imported_observation(policy: ScalingPolicy, at: datetime, imported: Imported) -> Observation:
+    """Return the observation that carries what another Weir knew to the services that keep it."""
+    return Observation(
+        id=observation_id(policy.application, at),
+        application=policy.application,
+        observed_at=at,
+        policy=policy,
+        status="unreachable",
+        message="what another Weir knew of it was imported; nothing was read",
+        imported=imported,
     )

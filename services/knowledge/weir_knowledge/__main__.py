@@ -29,6 +29,7 @@ from .core import HistoryLimits
 from .decider import Decider
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges, count_dead_letters
+from .imports_api import imports_router
 from .policies_api import policies_router
 from .policy_changes import PlannerCatalogue, PolicyChanges
 from .resource_policies import KubernetesResources, ResourcePolicies, resource_exists
@@ -138,6 +139,7 @@ def service(
     routers = [
         policies_router(changes),
         applications_router(changes, limits, streams),
+        imports_router(changes),
         events_router(store, streams, clock),
     ]
     return Service({"knowledge": prepare}, close, routers)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal, get_args
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from weir_contracts import (
     ActionState,
@@ -34,6 +34,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Stage = Literal["monitor", "analyzer", "planner"]
 
 MAX_HISTORY_COUNT = 10_000
+MAX_CYCLES_COUNT = 1_000
 MAX_OPEN_CYCLES = 20
 USUAL_OPERATORS = 50
 MAX_CYCLES_BYTES = 4_000_000
@@ -49,7 +50,7 @@ class HistoryLimits(Message):
 
     history_count: Annotated[int, Field(ge=1, le=MAX_HISTORY_COUNT)] = 500
     history_age_seconds: Annotated[float, Field(gt=0)] = 86_400.0
-    cycles_count: Annotated[int, Field(ge=1, le=1_000)] = 60
+    cycles_count: Annotated[int, Field(ge=1, le=MAX_CYCLES_COUNT)] = 60
 
 
 class Reading(Message):
@@ -91,6 +92,15 @@ class End(Message):
 
 HistoryEntry = LoopResult | End
 """An entry of the append-only history, which is stored apart from the state that each message needs."""
+
+
+class Past(Message):
+    """Past cycles of an application under another Weir, which an import carries."""
+
+    history: Annotated[list[LoopResult], Field(max_length=MAX_HISTORY_COUNT)] = Field(default_factory=list)
+    """One line each."""
+    cycles: Annotated[list[Cycle], Field(max_length=MAX_CYCLES_COUNT)] = Field(default_factory=list)
+    """Explained ones, each with its plan."""
 
 
 class NewestTimes(Message):
@@ -156,6 +166,8 @@ class State(Message):
 def remember(state: State, event: Event, limits: HistoryLimits) -> State:
     """Return `state` with `event` added; the same object for a duplicate and for an event older than the newest of its
     kind."""
+    if isinstance(event, Observation) and event.imported is not None:
+        return _with_past(state, _past_of(event), limits)
     times, kind = state.times, kind_of(event)
     if isinstance(event, Outcome):
         stored = (earlier.id for cycle in state.cycles for earlier in cycle.outcomes)
@@ -176,6 +188,26 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
     else:
         changed = _with_plan(state, event, limits)
     return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})
+
+
+def _past_of(event: Observation) -> Past:
+    """Return the past cycles that an import carries; none if another program wrote something else."""
+    try:
+        return Past.model_validate({} if event.imported is None else event.imported.past)
+    except ValidationError:
+        return Past()
+
+
+def _with_past(state: State, past: Past, limits: HistoryLimits) -> State:
+    """Add the explained cycles of another Weir that are not there yet, as many as are kept."""
+    stored = {cycle.correlation_id for cycle in (*state.cycles, *state.open_cycles)}
+    more = [cycle for cycle in past.cycles if cycle.plan is not None and cycle.correlation_id not in stored]
+    planned = [(cycle.plan.observed_at, cycle) for cycle in (*state.cycles, *more) if cycle.plan is not None]
+    if not more:
+        return state
+    cycles = [cycle for _, cycle in sorted(planned, key=lambda each: each[0], reverse=True)]
+    kept = _kept(cycles[0].plan, limits) if cycles[0].plan is not None else 0
+    return state.model_copy(update={"cycles": cycles[:kept]})
 
 
 def kind_of(event: Event) -> Kind:
@@ -242,8 +274,10 @@ def _with_outcome(state: State, outcome: Outcome) -> State:
 
 
 def history_entries(event: Event, after: State) -> list[tuple[str, HistoryEntry]]:
-    """Return the history entries, with their application, of an event that led to the state `after`: those of plans and
-    outcomes."""
+    """Return the history entries, with their application, of an event that led to the state `after`: those of plans,
+    outcomes and imports."""
+    if isinstance(event, Observation) and event.imported is not None:
+        return [(event.application, line) for line in _past_of(event).history]
     if isinstance(event, Outcome):
         return [(event.application, End(plan_id=event.plan_id, phase=event.phase))]
     if not isinstance(event, Plan):

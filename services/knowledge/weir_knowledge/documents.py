@@ -23,7 +23,7 @@ from weir_contracts import (
 from weir_contracts.export import CONTRACTS
 from weir_runtime.access import Caller, Problem, documented, requires
 
-from .core import Cycle, HistoryLimits, Newest, State, Summary, remember, summarise
+from .core import Cycle, HistoryLimits, Newest, Past, State, Summary, remember, summarise
 from .policy_changes import changed_by_another
 from .spend import AdviceView, SpendView
 
@@ -118,6 +118,25 @@ class Explanation(Message):
     """The same in a sentence, or why nothing is known."""
 
 
+class Import(Past):
+    """What another Weir knew of an application."""
+
+    learned: dict[str, Any] = Field(default_factory=dict)
+    """`learned` of its newest analysis there. An analyzer that cannot read it ignores it."""
+
+
+class ImportResult(Message):
+    """What was written to the log. The services add what they do not have yet; the same again changes nothing."""
+
+    application: str
+    learned: bool
+    """Whether something that was learned was written."""
+    history: int
+    """Past cycles in one line each."""
+    cycles: int
+    """Explained cycles."""
+
+
 @cache
 def examples() -> dict[type[BaseModel], Any]:
     """Return an example of every response: the contracts' golden examples, and what knowledge makes of them."""
@@ -136,6 +155,12 @@ def examples() -> dict[type[BaseModel], Any]:
     shown[Applications] = {"items": [shown[Summary]], "next": None}
     shown[History] = {"items": [shown[LoopResult]]}
     shown[Explanation] = {"items": [shown[Cycle]]}
+    shown[Import] = {
+        "learned": shown[Analysis].get("learned", {}),
+        "history": [shown[LoopResult]],
+        "cycles": [shown[Cycle]],
+    }
+    shown[ImportResult] = {"application": plan.application, "learned": True, "history": 1, "cycles": 1}
     return shown
 
 

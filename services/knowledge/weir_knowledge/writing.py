@@ -128,7 +128,11 @@ class Writing:
             after, newest = before, dict[Kind, str]()
             for message in sorted(messages, key=_instant):
                 changed = remember(after or State(application=application), message, limits)
-                if changed is not after:
+                if isinstance(message, Observation) and message.imported is not None:
+                    # No reading: neither the newest observation nor an event.
+                    after = changed
+                    self.entries += history_entries(message, changed)
+                elif changed is not after:
                     after, text = changed, message.model_dump_json()
                     newest[kind_of(message)] = text
                     self.remembered.append(message)

@@ -69,7 +69,10 @@ class RequestCache:
         self._plans: dict[str, Plan] = {}
 
     def observed(self, observation: Observation) -> None:
-        """Add an observation, unless it is not newer; forget an application that ended."""
+        """Add an observation, unless it is not newer or carries an import, which is no reading; forget an application
+        that ended."""
+        if observation.imported is not None:
+            return
         if observation.status == "ended":
             self.forget(observation.application)
         else:

@@ -4,7 +4,12 @@ import pytest
 
 from tests.unit.analyzer.story import Job, Loop
 from weir_analyzer.core import AnalyzerState, seed
-from weir_contracts import Analysis
+from weir_contracts import Analysis, Imported, Observation, imported_observation
+
+
+def imported(learned: dict[str, object], like: Observation) -> Observation:
+    """Return the observation of an import at the time of another one."""
+    return imported_observation(like.policy, like.observed_at, Imported(learned=learned))
 
 
 def _rescaled(loop: Loop, p: int, down_seconds: float) -> Analysis:
@@ -113,3 +118,76 @@ def test_the_learned_part_is_compact() -> None:
     size = len(str(last.learned))
     assert size < 1000
     assert len(last.model_dump_json()) < 12_000
+
+
+def test_what_another_weir_learned_counts_at_once() -> None:
+    """The job is the same: its capacities, selectivities and restart times are known in the second reading."""
+    there, here = Loop(), Loop()
+    there.watch(60)
+    _rescaled(there, 2, 8)
+    last = there.watch(60)
+    here.job = there.job
+    assert here.see(imported(last.learned, there.job.observe())) is None, "it is no reading"
+    analysis = here.watch(4)
+    enrich, before = analysis.operator("enrich"), last.operator("enrich")
+    assert enrich is not None
+    assert before is not None
+    assert [(p.parallelism, p.records_per_second) for p in enrich.capacities] == [
+        (p.parallelism, pytest.approx(p.records_per_second)) for p in before.capacities
+    ]
+    assert analysis.restart_times == last.restart_times
+    assert analysis.edges[0].selectivity.value == pytest.approx(1, rel=0.01)
+
+
+def test_what_was_measured_here_stays() -> None:
+    """An import adds parallelisms that were not measured here, once, also if its clock is behind."""
+    there, here = Loop(), Loop()
+    there.watch(60)
+    learned = _rescaled(there, 2, 8).learned
+    learned = {**there.watch(60).learned, "restarts": learned["restarts"]}
+    first = there.job.observe()
+    own = here.watch(60).learned["capacities"]["enrich"]
+    here.see(imported(learned, first))
+    once = here.memory
+    here.see(imported(learned, first))
+    assert here.memory == once
+    curve = here.watch(2).learned["capacities"]["enrich"]
+    theirs = [point for point in learned["capacities"]["enrich"] if point[0] != own[0][0]]
+    assert len(own) == 1
+    assert [point[0] for point in curve] == sorted([own[0][0], *(point[0] for point in theirs)])
+    assert next(point for point in curve if point[0] == own[0][0])[1] == pytest.approx(own[0][1], rel=0.01)
+
+
+def test_what_was_learned_of_another_job_counts_half() -> None:
+    """Perhaps it runs other code."""
+    there, here = Loop(), Loop()
+    learned = there.watch(60).learned
+    here.see(imported({**learned, "job_id": "another"}, there.job.observe()))
+    enrich = here.watch(4).operator("enrich")
+    assert enrich is not None
+    assert [p.confidence for p in enrich.capacities] == [
+        pytest.approx(point[2] / 2, abs=0.001) for point in learned["capacities"]["enrich"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 99},
+        {"capacities": {"enrich": [[1, 1e300, 1, True, 1, 0.0, "", 0, None]]}},
+        {"capacities": {"enrich": [[1, 5.0, 7, True, 1, 0.0, "", 0, None]]}},
+        {"capacities": {"enrich": [[1, 5.0, 1, True, 1, 1e300, "", 0, None]]}},
+        {"capacities": {"enrich" * 1000: [[1, 5.0, 1, True, 1, 0.0, "", 0, None]]}},
+        {"selectivities": {"a\nb": [float("nan"), 1, 0.0]}},
+        {"restarts": [-1.0, None, 1]},
+        {"forecasts": 7, "capacities": []},
+    ],
+)
+def test_an_import_that_holds_anything_adds_nothing(changes: dict[str, object]) -> None:
+    """Wrong numbers, names without end and other versions must not reach an analysis."""
+    there, here = Loop(), Loop()
+    learned = {**there.watch(60).learned, **changes}
+    here.watch(4)
+    before = here.memory
+    here.see(imported(learned, there.job.observe()))
+    assert here.memory == before

@@ -13,6 +13,7 @@ from weir_knowledge.change_log import ChangeLog
 from weir_knowledge.core import Event, HistoryEntry, HistoryLimits, State, history_entries, kind_of, remember
 from weir_knowledge.decisions import Log, decide
 from weir_knowledge.events_api import events_router
+from weir_knowledge.imports_api import imports_router
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.view import View, state_change
@@ -73,6 +74,7 @@ def add_routes(app: FastAPI, changes: PolicyChanges) -> None:
     """Add all routes of knowledge."""
     app.include_router(policies_router(changes))
     app.include_router(applications_router(changes))
+    app.include_router(imports_router(changes))
     app.include_router(events_router(changes.view.store, clock=changes.clock))
 
 

@@ -105,8 +105,9 @@ class MemoryStore:
             if isinstance(entry, End):
                 self._ends.setdefault(application, {})[entry.plan_id] = entry.phase
             else:
-                lines = [entry, *self._lines.get(application, [])][: self.history_kept]
-                self._lines[application] = [line for line in lines if line.at >= entry.at - self.history_age]
+                kept = [line for line in self._lines.get(application, []) if line.plan_id != entry.plan_id]
+                lines = sorted([entry, *kept], key=lambda line: line.at, reverse=True)[: self.history_kept]
+                self._lines[application] = [line for line in lines if line.at >= lines[0].at - self.history_age]
 
     def _newest_events(self) -> list[FeedEvent]:
         """Return the newest events within both bounds."""

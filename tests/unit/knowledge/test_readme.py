@@ -8,6 +8,7 @@ from tests.unit.knowledge.direct_log import changes_of
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.events_api import events_router
+from weir_knowledge.imports_api import imports_router
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.service import READ
 from weir_knowledge.settings import KnowledgeSettings
@@ -25,7 +26,12 @@ def test_the_settings_are_the_ones_there_are() -> None:
 def test_every_endpoint_and_topic_is_named() -> None:
     """The distinguishing part of each endpoint is in the table."""
     changes = changes_of(MemoryStore(), FakeClock())
-    routers = (policies_router(changes), applications_router(changes), events_router(changes.view.store))
+    routers = (
+        policies_router(changes),
+        applications_router(changes),
+        imports_router(changes),
+        events_router(changes.view.store),
+    )
     paths = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
     assert len(paths) >= 12
     for path in paths:

@@ -4,7 +4,7 @@ Knows no clock, network, thread or framework; time is the observation's.
 """
 
 from .advance import advance
-from .state import STATE_VERSION, AnalyzerState, UnreadableState, seed
+from .state import STATE_VERSION, AnalyzerState, UnreadableState, learned_state, seed
 from .window import AnalysisSettings
 
-__all__ = ["STATE_VERSION", "AnalysisSettings", "AnalyzerState", "UnreadableState", "advance", "seed"]
+__all__ = ["STATE_VERSION", "AnalysisSettings", "AnalyzerState", "UnreadableState", "advance", "learned_state", "seed"]

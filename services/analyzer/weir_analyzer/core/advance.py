@@ -6,6 +6,7 @@ a sample; lag; rates, shares and capacities; targets through the graph; forecast
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from weir_contracts import Estimate, Observation, OperatorReading, PartitionReading, unknown
 from weir_contracts.analysis import Analysis
@@ -16,7 +17,7 @@ from .forecast import application as forecast
 from .graph import Graph, bottleneck, edges_with, graph_of, selectivities, target_rates
 from .groups import moves
 from .run import RunState, Shares, SourceState, View
-from .state import AnalyzerState
+from .state import AnalyzerState, UnreadableState, learned_state, with_learned
 from .symptoms import symptoms_of
 from .window import AnalysisSettings, estimate
 
@@ -34,10 +35,13 @@ def advance(
     """Take in one observation.
 
     Returns the new state (None after the application's end) and the analysis (None for an observation that is not
-    newer than the last: it is only counted). `lost_records` is the number of observations of the application's
-    partition that retention deleted before this one could be read. Never mutates `state`.
+    newer than the last, which is only counted, and for one that carries what another Weir learned, which is no reading).
+    `lost_records` is the number of observations of the application's partition that retention deleted before this one
+    could be read. Never mutates `state`.
     """
     at, deployment = observation.observed_at.timestamp(), observation.deployment
+    if observation.imported is not None:
+        return _imported(state or AnalyzerState(observed_at=at), observation.imported.learned), None
     if state is not None and at <= state.observed_at:
         return replace(state, dropped=state.dropped + 1), None
     settings = (settings or AnalysisSettings()).following(
@@ -83,6 +87,14 @@ def advance(
     state = replace(state, forecasts=forecasts)
     analysis = analysis_of(findings, state, symptoms_of(findings, state.capacities, logs, settings))
     return (None if observation.status == "ended" else state), analysis
+
+
+def _imported(state: AnalyzerState, learned: dict[str, Any]) -> AnalyzerState:
+    """Add what another Weir learned; what cannot be read adds nothing."""
+    try:
+        return with_learned(state, _of_job(learned_state(learned, state.observed_at), state.job_id))
+    except UnreadableState:
+        return state
 
 
 def _of_job(state: AnalyzerState, job_id: str) -> AnalyzerState:

@@ -357,6 +357,17 @@ def _kept(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(sorted(points, key=lambda p: p.parallelism))
 
 
+def merged(
+    own: Mapping[str, tuple[Point, ...]], others: Mapping[str, tuple[Point, ...]]
+) -> dict[str, tuple[Point, ...]]:
+    """Return the curves with the points of others at parallelisms that have none."""
+    curves = {**others, **own}
+    for name in own.keys() & others.keys():
+        measured = {point.parallelism for point in own[name]}
+        curves[name] = (*own[name], *(point for point in others[name] if point.parallelism not in measured))
+    return kept({name: _kept(points) for name, points in curves.items()})
+
+
 def kept(curves: dict[str, tuple[Point, ...]]) -> dict[str, tuple[Point, ...]]:
     """Return the curves with points; beyond the limit the operators not measured for longest go."""
     return newest({name: points for name, points in curves.items() if points}, lambda points: max(p.at for p in points))

@@ -4,15 +4,16 @@ Everything is bounded, immutable once made, and versioned. `to_bytes` is JSON wi
 written and read once for each observation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
 
-from .capacity import MIN_RATE, Point
-from .forecast.application import ForecastState
+from .capacity import MIN_RATE, Point, merged, published
+from .forecast.application import MAX_SOURCES, ForecastState
 from .graph import Ratio
 from .offsets import LogHistory
 from .restarts import CheckpointState, RestartState
@@ -22,6 +23,8 @@ from .window import MAX_LEARNED
 STATE_VERSION = 3
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
 _LEARNED_VERSION = 1
+MAX_NAME = 1_000
+"""Characters of an operator's name, or of two for an edge."""
 
 
 class UnreadableState(ValueError):
@@ -174,14 +177,67 @@ def seed(analysis: Analysis) -> AnalyzerState | None:
         return None
     at = analysis.observed_at.timestamp()
     try:
-        return _read(analysis.learned, at)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return learned_state(analysis.learned, at)
+    except UnreadableState:
         return AnalyzerState(observed_at=at)
+
+
+def learned_state(learned: dict[str, Any], at: float) -> AnalyzerState:
+    """Return the state that has what `learned_of` returned and nothing else, as of `at`. `UnreadableState` for another
+    version or damage."""
+    version = learned.get("version")
+    if version != _LEARNED_VERSION:
+        raise UnreadableState(f"it has version {version!r}, this analyzer reads {_LEARNED_VERSION}")
+    try:
+        state = _read(learned, at)
+        _check(state)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError) as error:
+        raise UnreadableState(f"it is damaged: {type(error).__name__}: {error}") from None
+    return state
+
+
+def _check(state: AnalyzerState) -> None:
+    """Raise `ValueError` for what an analysis could not carry: the file of an import may hold anything."""
+    for points in state.capacities.values():
+        published(points)
+    if any(len(name) > MAX_NAME for name in (*state.capacities, *state.selectivities, *state.forecasts.series)):
+        raise ValueError(f"a name has more than {MAX_NAME} characters")
+    for ratio in state.selectivities.values():
+        if not (0 <= ratio.value <= MAX_NUMBER and 0 <= ratio.confidence <= 1 and isfinite(ratio.at)):
+            raise ValueError("selectivities are out of bounds")
+    times = state.restarts
+    for seconds in (times.seconds, times.last_seconds, times.restore_seconds, times.warm_up_seconds):
+        if seconds is not None and seconds < 0:
+            raise ValueError("restart times are negative")
+
+
+def with_learned(state: AnalyzerState, other: AnalyzerState) -> AnalyzerState:
+    """Return the state with what another analyzer learned, where this one measured nothing itself.
+
+    The same again changes nothing.
+    """
+    restarts, series = state.restarts, dict(state.forecasts.series)
+    if not restarts.samples:
+        theirs = other.restarts
+        restarts = replace(restarts, seconds=theirs.seconds, last_seconds=theirs.last_seconds, samples=theirs.samples)
+    for name in ("restore_seconds", "warm_up_seconds"):
+        if getattr(restarts, name) is None:
+            restarts = replace(restarts, **{name: getattr(other.restarts, name)})
+    for name, model in other.forecasts.series.items():
+        # one without a model yet is soon learned again
+        if series[name].learned() is None if name in series else len(series) < MAX_SOURCES:
+            series[name] = model
+    return replace(
+        state,
+        job_id=state.job_id or other.job_id,
+        capacities=merged(state.capacities, other.capacities),
+        selectivities={**other.selectivities, **state.selectivities},
+        restarts=restarts,
+        forecasts=replace(state.forecasts, series=series),
+    )
 
 
 def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
-    if learned["version"] != _LEARNED_VERSION:
-        return AnalyzerState(observed_at=at)
     capacities = {
         str(name): tuple(
             Point(
@@ -211,7 +267,8 @@ def _read(learned: dict[str, Any], at: float) -> AnalyzerState:
         job_id=str(learned["job_id"]),
         capacities=capacities,
         selectivities={
-            str(edge): Ratio(float(r[0]), float(r[1]), float(r[2])) for edge, r in learned["selectivities"].items()
+            str(edge): Ratio(float(r[0]), float(r[1]), float(r[2]))
+            for edge, r in list(learned["selectivities"].items())[: 5 * MAX_LEARNED]
         },
         restarts=RestartState(
             within(seconds, MAX_SECONDS),

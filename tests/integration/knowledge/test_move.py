@@ -1,0 +1,58 @@
+"""A move from one process to services on a real Kafka and a real Redis, and back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from testbed.kafka import KafkaBroker
+from testbed.service import RedisServer
+from testbed.simulated_flink import ManyJobs
+from tests.loop.test_move import moves_between
+from tests.loop.test_one_process import one_process
+from weir_cli.single import OneProcess, SingleSettings, compose
+from weir_knowledge.adapters.redis import RedisStore
+from weir_runtime.clock import SystemClock
+from weir_runtime.kafka_bus import KafkaBus
+from weir_runtime.loop import Stop
+
+DATABASE = 11
+"""Of this test alone."""
+PARTITIONS = 4
+
+
+@asynccontextmanager
+async def services(kafka: KafkaBroker, redis_server: RedisServer) -> AsyncIterator[OneProcess]:
+    """Run the shells of the services on real parts, as tasks of this process: its analyzer is the one without Spark,
+    which reads records by the same function."""
+    clock, stop = SystemClock(), Stop()
+    bus = KafkaBus(kafka.bootstrap_servers)
+    await bus.start()
+    store = RedisStore(SecretStr(f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"))
+    one = compose(SingleSettings(partitions=PARTITIONS), bus, store, clock)
+    tasks = [asyncio.create_task(task(stop), name=name) for name, task in one.tasks.items()]
+    try:
+        yield one
+    finally:
+        stop.request("the test is over")
+        await asyncio.wait(tasks, timeout=60.0)
+        await one.close()
+
+
+async def test_services_continue_with_what_one_process_learned_and_back(
+    kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the import reaches analyzer and knowledge by the partition of its application; the export of the
+    services, with a policy that advises now, gives a fresh process the same capacity and the past of both."""
+    jobs = ManyJobs(["orders"], 0.5)
+    async with jobs.serving():
+        starts = [
+            partial(one_process, tmp_path / "first"),
+            partial(services, kafka, redis_server),
+            partial(one_process, tmp_path / "third"),
+        ]
+        await moves_between(starts, jobs, tmp_path / "weir.jsonl", monkeypatch)
