@@ -1,7 +1,7 @@
 """A move from one Weir to another: what the first has learned of a job counts in the first decision of the second."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ def capacities(analysis: dict[str, Any]) -> dict[int, float]:
     return {}
 
 
-async def moves_between(starts: list[Starts], jobs: ManyJobs, file: Path, environment: pytest.MonkeyPatch) -> None:
+async def moves_between(starts: Sequence[Starts], jobs: ManyJobs, file: Path, environment: pytest.MonkeyPatch) -> None:
     """The first Weir learns the job's capacity and exports; each of the others imports, decides and exports."""
     for name, value in SHORT.items():
         environment.setenv(name, value)
@@ -57,7 +57,7 @@ async def moves_between(starts: list[Starts], jobs: ManyJobs, file: Path, enviro
         await until(one, f"{APP}/plan", lambda plan: plan["code"] not in TOO_LITTLE)
         # 500 records/s while it is busy for half of the time.
         assert capacities(analysis)[1] == pytest.approx(1000, rel=0.2)
-        assert (await command(one, "export", str(file))).code == 0
+        assert (await command(one, "export", str(file))).returncode == 0
         decided = (await one.api.client.get(f"{APP}/explain?limit=1000")).json()["items"]
     first = {cycle["plan"]["id"] for cycle in decided if cycle["plan"]}
     oldest = decided[-1]["plan"]["id"]
@@ -66,7 +66,7 @@ async def moves_between(starts: list[Starts], jobs: ManyJobs, file: Path, enviro
     for start in starts[1:]:
         async with start() as one:
             done = await command(one, "import", str(file))
-            assert done.code == 0, done.stderr
+            assert done.returncode == 0, done.stderr
             assert "shop/orders created (mode advise)" in done.stdout
             own = await until(
                 one, f"{APP}/plan", lambda plan: plan["mode"] == "advise" and plan["code"] not in TOO_LITTLE
@@ -81,7 +81,7 @@ async def moves_between(starts: list[Starts], jobs: ManyJobs, file: Path, enviro
             history = (await one.api.client.get(f"{APP}/history?limit=1000")).json()["items"]
             assert first < {line["plan_id"] for line in history}
             assert [line["at"] for line in history] == sorted((line["at"] for line in history), reverse=True)
-            assert (await command(one, "export", str(file))).code == 0
+            assert (await command(one, "export", str(file))).returncode == 0
             first |= {own["id"]}
     assert jobs.jobs["orders"].requests == []
 

@@ -83,9 +83,9 @@ def _wrong(application: str, body: Import, now: datetime) -> Iterator[tuple[str,
         if cycle.plan is None:
             yield "cycles", "one has no plan"
             continue
-        for message in (cycle.plan, *cycle.outcomes):
-            if message.application != application:
-                yield "cycles", f"one is of {message.application}, the address is {application}"
+        for named in (cycle.plan.application, *(outcome.application for outcome in cycle.outcomes)):
+            if named != application:
+                yield "cycles", f"one is of {named}, the address is {application}"
         if cycle.plan.observed_at > now + CLOCKS_APART:
             yield "cycles", f"one is of {cycle.plan.observed_at:%Y-%m-%dT%H:%MZ}, in the future"
     if any(line.at > now + CLOCKS_APART for line in body.history):

@@ -1,5 +1,6 @@
 """`weir export` and `weir import` on the knowledge service's own API: what moves, what is refused, and what it says."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,14 +86,14 @@ def there(tmp_path: Path) -> Weir:
     for each in (document(ORDERS, mode="act"), document(PAYMENTS)):
         path = tmp_path / "policy.yaml"
         path.write_text(json.dumps(each))
-        assert run(server, "apply", "-f", str(path)).code == 0
+        assert run(server, "apply", "-f", str(path)).returncode == 0
     return server
 
 
 @pytest.fixture
-async def moved(there: Weir, tmp_path: Path) -> Path:
+def moved(there: Weir, tmp_path: Path) -> Path:
     """The file of its export."""
-    await there.lives(ORDERS)
+    asyncio.run(there.lives(ORDERS))
     return tmp_path / "weir.jsonl"
 
 
@@ -124,15 +125,15 @@ def test_an_export_says_what_it_holds_and_keeps_no_memory(there: Weir, moved: Pa
     assert done.stderr.startswith("note: shop/orders acts here: pause it before another Weir does")
 
 
-async def test_an_import_advises_and_hands_everything_on(there: Weir, moved: Path) -> None:
+def test_an_import_advises_and_hands_everything_on(there: Weir, moved: Path) -> None:
     """Neither Weir is to act because of the move alone. The same file again changes nothing and skips nothing."""
-    assert run(there, "export", str(moved)).code == 0
+    assert run(there, "export", str(moved)).returncode == 0
     here = Weir()
     done = run(here, "import", str(moved))
-    assert (done.code, modes(here)) == (0, {ORDERS: "advise", PAYMENTS: "advise"})
+    assert (done.returncode, modes(here)) == (0, {ORDERS: "advise", PAYMENTS: "advise"})
     assert done.stdout.startswith("shop/orders created (mode advise): capacities of ")
     assert "shop/orders: mode act where exported, advise here" in done.stderr
-    (arrived,) = await here.carried()
+    (arrived,) = asyncio.run(here.carried())
     assert arrived.imported is not None
     assert arrived.imported.learned == LEARNED
     assert [each["code"] for each in arrived.imported.past["history"]] == ["reason-2", "reason-1"]
@@ -145,18 +146,18 @@ async def test_an_import_advises_and_hands_everything_on(there: Weir, moved: Pat
     assert {name: each.metadata.version for name, each in here.stored().items()} == versions
 
 
-async def test_with_act_what_was_learned_comes_before_the_mode(there: Weir, moved: Path) -> None:
+def test_with_act_what_was_learned_comes_before_the_mode(there: Weir, moved: Path) -> None:
     """The record is written while the policy still advises, and names the risk that two Weirs act."""
     run(there, "export", str(moved), ORDERS)
     here = Weir()
     done = run(here, "import", str(moved), "--act")
     assert modes(here) == {ORDERS: "act"}
-    (arrived,) = await here.carried()
+    (arrived,) = asyncio.run(here.carried())
     assert arrived.policy.spec.mode == "advise"
     assert "the Weir of the export must have stopped" in done.stderr
 
 
-async def test_another_policy_stays_unless_replaced(there: Weir, moved: Path, tmp_path: Path) -> None:
+def test_another_policy_stays_unless_replaced(there: Weir, moved: Path, tmp_path: Path) -> None:
     """An application that was set up here differently is skipped, and its log hears nothing."""
     run(there, "export", str(moved), ORDERS)
     here, own = Weir(), tmp_path / "own.yaml"
@@ -164,11 +165,11 @@ async def test_another_policy_stays_unless_replaced(there: Weir, moved: Path, tm
     run(here, "apply", "-f", str(own))
     done = run(here, "import", str(moved), "-o", "json")
     assert [each["result"] for each in json.loads(done.stdout)] == ["skipped"]
-    assert await here.carried() == []
+    assert asyncio.run(here.carried()) == []
     done = run(here, "import", str(moved), "--replace")
     assert done.stdout.startswith("shop/orders replaced (mode advise)")
     assert here.stored()[ORDERS].spec.objective.max_lag == there.stored()[ORDERS].spec.objective.max_lag
-    assert len(await here.carried()) == 1
+    assert len(asyncio.run(here.carried())) == 1
 
 
 def test_a_policy_that_the_server_refuses_stops_all(there: Weir, moved: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_policy_that_the_server_refuses_stops_all(there: Weir, moved: Path) ->
     here = Weir()
     here.refuse = lambda request: request.method == "PUT" and request.url.path.endswith("payments")
     done = run(here, "import", str(moved))
-    assert (done.code, here.stored()) == (2, {})
+    assert (done.returncode, here.stored()) == (2, {})
     assert done.stderr == f"weir: {moved}:3: spec: is not wanted; nothing was changed\n"
 
 
@@ -229,7 +230,7 @@ def test_a_file_that_is_damaged_or_foreign_changes_nothing(
     moved.write_text("".join(f"{line}\n" for line in spoil(moved.read_text().splitlines())))
     here = Weir()
     done = run(here, "import", str(moved))
-    assert (done.code, here.requests) == (2, [])
+    assert (done.returncode, here.requests) == (2, [])
     assert f"{moved}{sentence}" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -241,7 +242,7 @@ def test_a_file_that_ends_in_the_middle_of_a_line_changes_nothing(there: Weir, m
     for length in (1, 40, len(whole) // 2, len(whole) - 20, len(whole) - 1):
         moved.write_bytes(whole[:length])
         done = run(here, "import", str(moved))
-        assert (done.code, here.requests) == (2, []), length
+        assert (done.returncode, here.requests) == (2, []), length
 
 
 def test_a_file_that_is_not_there_or_cannot_be_written(there: Weir, tmp_path: Path) -> None:
@@ -252,9 +253,9 @@ def test_a_file_that_is_not_there_or_cannot_be_written(there: Weir, tmp_path: Pa
         run(there, "export", str(missing)).stderr == f"weir: {missing}: cannot be written: No such file or directory\n"
     )
     unknown = run(there, "export", str(tmp_path / "weir.jsonl"), "shop/unknown")
-    assert (unknown.code, unknown.stderr) == (3, "weir: shop/unknown has no policy\n")
+    assert (unknown.returncode, unknown.stderr) == (3, "weir: shop/unknown has no policy\n")
     there.refuse = lambda request: request.url.path.endswith("history")
-    assert run(there, "export", str(tmp_path / "weir.jsonl")).code == 2
+    assert run(there, "export", str(tmp_path / "weir.jsonl")).returncode == 2
     assert not [each for each in tmp_path.iterdir() if "jsonl" in each.name]
 
 

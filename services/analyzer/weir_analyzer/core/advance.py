@@ -41,7 +41,7 @@ def advance(
     """
     at, deployment = observation.observed_at.timestamp(), observation.deployment
     if observation.imported is not None:
-        return _imported(state or AnalyzerState(observed_at=at), observation.imported.learned), None
+        return _imported(state or AnalyzerState(observed_at=0.0), observation.imported.learned), None
     if state is not None and at <= state.observed_at:
         return replace(state, dropped=state.dropped + 1), None
     settings = (settings or AnalysisSettings()).following(
@@ -49,7 +49,7 @@ def advance(
         counts_commits=any(reading.records_at_commits is not False for reading in observation.operators),
     )
     interval = observation.policy.spec.interval.total_seconds()
-    gap = None if state is None else at - state.observed_at
+    gap = at - state.observed_at if state is not None and state.observed_at else None
     # of the partition's lost observations as many are this application's as its interval fits in the gap
     lost = min(lost_records or 0, 1 if gap is None else max(1, round(gap / interval) - 1))
     state = _of_job(state or AnalyzerState(observed_at=at), "" if deployment is None else deployment.job_id)

@@ -36,6 +36,7 @@ class AnalyzerState:
     """State of one application from one observation to the next."""
 
     observed_at: float
+    """Of the latest observation, in seconds since the epoch; 0: what was learned was imported, and nothing observed yet."""
     dropped: int = 0
     job_id: str = ""
     run: RunState | None = None
