@@ -16,7 +16,6 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from weir_runtime.http_client import MAX_ELEMENTS
-from weir_runtime.messages import MAX_MESSAGE_BYTES, excess_of
 
 from .client import (
     LOCAL,
@@ -129,6 +128,8 @@ def _name(policy: Mapping[str, Any]) -> str:
 
 def _exported(client: Client, name: str, policy: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the line of an application, and what it holds; the oldest cycles are left out where it would be too long."""
+    from weir_runtime.messages import excess_of
+
     metadata = {
         key: policy["metadata"][key]
         for key in ("namespace", "name", "labels", "annotations")
@@ -284,6 +285,8 @@ def checked(file: Path) -> list[Line]:
 
 
 def _checked(file: Path, source: BinaryIO) -> list[Line]:
+    from weir_runtime.messages import MAX_MESSAGE_BYTES
+
     found: dict[str, Line] = {}
     number, offset = 1, 0
     text = source.readline(MAX_MESSAGE_BYTES + 1)
@@ -329,6 +332,7 @@ def _check_first(file: Path, text: bytes) -> None:
 
 def _document(place: str, text: bytes) -> dict[str, Any]:
     from weir_runtime.documents import Unreadable, read_json
+    from weir_runtime.messages import excess_of
 
     if excess := excess_of(text):
         raise InvalidInput(f"{place}: has {excess}")
