@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from testbed.simulated_flink import WORK, ManyJobs
 from tests.loop.test_one_process import START_SECONDS, one_process, policy, until
 from tests.unit.cli.test_command import Done, weir
+from weir_cli.client import connect
 from weir_cli.single import OneProcess
 from weir_runtime.http import listen, serve
 from weir_runtime.loop import Stop
@@ -32,8 +34,12 @@ async def command(one: OneProcess, *arguments: str) -> Done:
     stop, bound = Stop(), listen("127.0.0.1", 0)
     serving = asyncio.create_task(serve(one.app, bound, stop))
     try:
-        server = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        return await asyncio.to_thread(weir, *arguments, "--server", server)
+        client = connect(f"http://127.0.0.1:{bound.getsockname()[1]}", None, seconds=START_SECONDS)
+        with (
+            closing(client._http),
+            mock.patch("weir_cli.move.connect", lambda *_: client),
+        ):
+            return await asyncio.to_thread(weir, *arguments)
     finally:
         stop.request("the command is done")
         await asyncio.wait_for(serving, START_SECONDS)
