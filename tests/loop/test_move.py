@@ -73,6 +73,7 @@ async def moves_between(starts: Sequence[Starts], jobs: ManyJobs, file: Path, en
         environment.setenv(name, value)
     for start in starts[1:]:
         async with start() as one:
+            await until(one, "/v1/policies", lambda _: True)
             done = await command(one, "import", str(file))
             assert done.returncode == 0, done.stderr
             assert "shop/orders created (mode advise)" in done.stdout

@@ -264,6 +264,17 @@ class StoreSuite:
         assert await small_store.history(APP) == []
         assert await small_store.history(OTHER) == found[:1]
 
+    async def test_an_imported_history_is_added_behind_the_own_once(self, store: Store) -> None:
+        """Lines that are older than what is stored take their places by time, and the same line again changes nothing."""
+        state, lines = State(application=APP), list[HistoryEntry]()
+        for cycle in (1, 2, 3):
+            state = remember(state, plan(cycle, 4), HistoryLimits())
+            lines += [line for _, line in history_entries(plan(cycle, 4), state)]
+        await write(store, entries=[(APP, lines[2])])
+        for _ in range(2):
+            await write(store, entries=[(APP, line) for line in lines[:2]])
+            assert await store.history(APP) == lines[::-1]
+
     async def test_a_feed_is_resumed_where_it_was_left(self, store: Store) -> None:
         """Ids order all events; a reader that continues from the last gets each once."""
         await write(store, events=[("observation", APP, '{"n": 1}'), ("plan", APP, '{"n": 2}')])
