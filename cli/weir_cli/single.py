@@ -40,8 +40,8 @@ ADDRESS = "http://127.0.0.1"
 """Of this process's API for its own requests, which reach no network."""
 
 
-READ_SECONDS = 30.0
-"""For the policies to be read from the log when the process starts."""
+READY_SECONDS = 180.0
+"""For the log to be read and the planners' processes to start, which check a policy, on a busy machine."""
 
 
 class SingleSettings(ServiceSettings):
@@ -84,7 +84,7 @@ class LocalApi:
 
     async def put(self, application: str, document: Mapping[str, Any], **headers: str) -> httpx.Response | None:
         """Store a policy; return the refusal, None if there is none. Waits while the log is read."""
-        until = self.clock.monotonic() + READ_SECONDS
+        until = self.clock.monotonic() + READY_SECONDS
         while True:
             answer = await self.client.put(f"/v1/policies/{application}", json=dict(document), headers=headers)
             if answer.status_code != 503 or self.clock.monotonic() > until:
