@@ -67,15 +67,16 @@ class Advice:
 
     @property
     def cost(self) -> str:
-        """The slots that the change needs or frees, as a sentence; empty without a change."""
-        if self.slots is None:
+        """The slots, or members of a group, that the change needs or frees, as a sentence; empty without a change."""
+        if self.slots is None or self.analysis is None:
             return ""
         now, then = self.slots
+        present = counted(now, "member" if self.analysis.policy.shares_tasks else "slot")
         if then == now:
-            return f"it keeps {counted(now, 'slot')}"
+            return f"it keeps {present}"
         if then > now:
-            return f"it needs {then - now} more than {counted(now, 'slot')}"
-        return f"it frees {now - then} of {counted(now, 'slot')}"
+            return f"it needs {then - now} more than {present}"
+        return f"it frees {now - then} of {present}"
 
     def document(self) -> dict[str, Any]:
         """Return the same for programs; None is unknown."""

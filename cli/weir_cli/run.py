@@ -26,9 +26,16 @@ def run(
         typer.Option(help="Address of a JobManager: Weir finds its jobs and advises, without a policy."),
     ] = None,
     kafka: Annotated[
-        str | None, typer.Option(help="With --flink: brokers of the jobs' sources as host:port, comma-separated.")
+        str | None,
+        typer.Option(
+            help="Brokers as host:port, comma-separated: Weir finds their consumer groups and advises; with --flink those of "
+            "the jobs' sources."
+        ),
     ] = None,
-    group: Annotated[str | None, typer.Option(help="With --kafka: consumer group of the jobs' sources.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="With --kafka: the consumer group; without it all that have members, at most 100."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder that keeps everything between two runs. By default nothing is kept.")
     ] = None,
@@ -55,8 +62,6 @@ def run(
     # Everything that a service imports: a second, which no other command needs.
     from .single_run import Options, run_single
 
-    if kafka is not None and flink is None:
-        raise InvalidInput("--kafka: needs --flink; a consumer group needs a policy with a target (-f)")
     if group is not None and kafka is None:
         raise InvalidInput("--group: needs --kafka, the brokers that know the group")
     raise typer.Exit(

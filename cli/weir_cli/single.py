@@ -95,14 +95,14 @@ class LocalApi:
         """Store a policy unless the application has one, which is refused with 409."""
         return await self.put(application, document, **{"If-None-Match": "*"})
 
-    async def remove_found(self, application: str, label: str) -> bool:
-        """Delete a policy that still has the label and only advises; return whether nothing is left to do."""
+    async def remove_found(self, application: str, label: str, value: str) -> bool:
+        """Delete a policy that still has the label with this value and only advises; return whether nothing is left to do."""
         path = f"/v1/policies/{application}"
         stored = await self.client.get(path)
         if not stored.is_success:
             return stored.status_code == 404
         policy = stored.json()
-        if label not in policy["metadata"].get("labels", {}) or policy["spec"].get("mode", "advise") == "act":
+        if policy["metadata"].get("labels", {}).get(label) != value or policy["spec"].get("mode", "advise") == "act":
             return True
         deleted = await self.client.delete(path, headers={"If-Match": f'"{policy["metadata"]["version"]}"'})
         return deleted.is_success or deleted.status_code == 404

@@ -28,7 +28,9 @@ from .advice import Advice, line, read_advice, screen
 from .apply import Document, checked
 from .chart import check_place
 from .client import CommandError, InvalidInput
-from .discovery import LABEL, Brokers, Discovery
+from .discovery import LABEL, LOOK_SECONDS, Discovery, Source
+from .discovery_flink import Brokers, FlinkJobs
+from .discovery_kafka import ConsumerGroups
 from .output import Format, text_of
 from .report import Record, write_page
 from .single import LocalApi, SingleSettings, compose, of_environment
@@ -218,13 +220,11 @@ class Session:
     def _notes(self, advice: Sequence[Advice]) -> list[str]:
         notes = [f"{time.monotonic() - self._began:.0f} s · {self.address}/docs · Ctrl-C ends it"]
         if self.discovery is not None:
-            found = self.discovery.trouble
-            if not found and self.discovery.jobs is not None:
-                found = f"{self.discovery.url}: {counted(self.discovery.jobs, 'job')} running"
-                found += "" if self.discovery.jobs else "; submit one, Weir looks again every 5 s"
-            notes.append(found or f"{self.discovery.url}: being read")
+            again = "" if self.discovery.has_found else _LOOKS_AGAIN
+            found = self.discovery.sentence and self.discovery.sentence + again
+            notes.append(found or f"{self.discovery.source.place}: being read")
         elif not advice:
-            notes.append("no policy yet: weir apply -f FILE, or weir run --flink URL")
+            notes.append("no policy yet: weir apply -f FILE, or weir run --flink URL or --kafka BROKERS")
         return notes
 
     async def _end(self) -> None:
@@ -257,10 +257,14 @@ class Session:
 
     def _why_nothing(self) -> str:
         if self.discovery is None:
-            return "there is no policy: name one with -f, or a JobManager with --flink"
-        if self.discovery.trouble or self.discovery.jobs == 0:
-            return self.discovery.trouble or f"--flink: no job runs on {self.discovery.url}: submit one"
-        return f"--flink: nothing was read of the jobs on {self.discovery.url} in this time: give it longer (--for 2m)"
+            return "there is no policy: name one with -f, or a place with --flink or --kafka"
+        option, sentence = self.discovery.source.option, self.discovery.sentence
+        if sentence and not self.discovery.has_found:
+            return sentence if sentence.startswith("--") else f"{option}: {sentence}"
+        return f"{option}: nothing was read at {self.discovery.source.place} in this time: give it longer (--for 2m)"
+
+
+_LOOKS_AGAIN = f"; Weir looks again every {LOOK_SECONDS:g} s"
 
 
 @dataclass(eq=False)
@@ -321,15 +325,20 @@ def policy_text(advice: Advice, policy: ScalingPolicy) -> str:
     """Return the policy that Weir would use, as YAML with its reasons as comments."""
     document = policy.to_document()
     slots = None if advice.analysis is None or advice.analysis.deployment is None else advice.analysis.deployment.slots
+    is_group = policy.spec.target.driver is None
+    bound = (
+        "the partitions that are read, at least 32" if is_group else "32 by default: set it to what the cluster offers"
+    )
     if slots is not None and slots.total:
-        document["spec"]["bounds"] = {"max": slots.total}
+        document["spec"]["bounds"], bound = {"max": slots.total}, "the slots that the cluster has now"
     document["metadata"] = {name: document["metadata"][name] for name in ("namespace", "name")}
     reason = "nothing was decided yet" if advice.plan is None else advice.plan.sentence
     bottleneck = advice.summary.bottleneck or "unknown"
     comments = [
         f"bottleneck: {bottleneck}; {reason}",
-        "bounds.max: the slots that the cluster has now",
-        "mode: act lets Weir rescale the job; advise only publishes plans",
+        f"bounds.max: {bound}",
+        "mode: act lets Weir rescale it; advise only publishes plans",
+        *(["mode: act needs a target that scales its instances: kubernetes or endpoint"] if is_group else []),
     ]
     head = "".join(f"# {' '.join(each.split())}\n" for each in comments)
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
@@ -349,20 +358,20 @@ async def _run(options: Options) -> int:
     if options.write is not None:
         PolicyFolder(options.write).check()
     clock = SystemClock()
-    brokers = None if options.kafka is None else Brokers(options.kafka, options.group)
     async with AsyncExitStack() as stack:
         bus, store = stack.enter_context(log_and_store(options.data, clock))
         one = compose(settings, bus, store, clock)
-        discovery = None if options.flink is None else Discovery(options.flink, one.api, brokers)
-        if discovery is not None:
-            stack.push_async_callback(discovery.close)
-            try:
-                jobs = await discovery.check()
-            except CommandError:
-                await one.close()
-                raise
-            if not jobs:
-                say(f"weir: no job runs on {discovery.url} yet: submit one, Weir looks again every 5 s", error=True)
+        try:
+            source = _source(options, clock)
+            discovery = None if source is None else Discovery(source, one.api)
+            if discovery is not None:
+                stack.push_async_callback(discovery.close)
+                found = await discovery.check()
+                if not found.candidates:
+                    say(f"weir: {found.sentence}{_LOOKS_AGAIN}", error=True)
+        except CommandError:
+            await one.close()
+            raise
         view = View(store, settings.partitions)
         scheme = "http" if settings.http_certificate_file is None else "https"
         address = f"{scheme}://{options.listen}"
@@ -372,6 +381,14 @@ async def _run(options: Options) -> int:
         if session.error is not None:
             raise session.error
         return code
+
+
+def _source(options: Options, clock: Clock) -> Source | None:
+    """Return what is looked at for applications; None: only the policies of files. `InvalidInput` for an odd address."""
+    if options.flink is not None:
+        brokers = None if options.kafka is None else Brokers(options.kafka, options.group)
+        return FlinkJobs(options.flink, brokers)
+    return None if options.kafka is None else ConsumerGroups(options.kafka, options.group, clock)
 
 
 def address_of(listen: str) -> tuple[str, int]:

@@ -115,9 +115,9 @@ class Application(Document):
     service: ServiceApplication | None = None
     """Service without a stream engine, for a `kubernetes` target."""
     kafka_streams: KafkaStreamsApplication | None = None
-    """Kafka Streams application. It needs `signals.kafka` and a target that scales instances."""
+    """Kafka Streams application. It needs `signals.kafka`; in mode `act` also a target that scales instances."""
     consumer_group: ConsumerGroupApplication | None = None
-    """Consumers of a group. It needs `signals.kafka` and a target that scales instances."""
+    """Consumers of a group. It needs `signals.kafka`; in mode `act` also a target that scales instances."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

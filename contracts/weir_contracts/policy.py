@@ -15,7 +15,7 @@ from .application import Application, ServiceApplication, Signals, Subject
 from .base import Duration, Name, Parameters
 from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
 from .policy_limits import Behavior, Bounds, Budget
-from .target import FlinkTarget, Target
+from .target import ONE_DRIVER, FlinkTarget, Target
 
 
 class Objective(Document):
@@ -87,8 +87,9 @@ class CandidateChoice(PlannerFallback):
 class PolicySpec(Document):
     application: Application | None = None
     """The application to scale. Required, except with a `kubernetes` target: its default there is a service."""
-    target: Target = Field(default_factory=lambda: Target(flink=FlinkTarget()))
-    """The driver that scales the application, and what it scales. Default `flink: {}`, Flink's adaptive scheduler."""
+    target: Target = Field(default_factory=lambda given: _default_target(given.get("application")))
+    """The driver that scales the application, and what it scales. Default `flink: {}`, Flink's adaptive scheduler; for a
+    consumer group none: Weir then only advises."""
     signals: Signals = Field(default_factory=Signals)
     """External systems that measure demand and lag."""
     objective: Objective
@@ -127,6 +128,8 @@ class PolicySpec(Document):
         target, application = self.target, self.application
         if application is not None and application.group_id is not None:
             return self._one_group(application)
+        if target.driver is None:
+            raise ValueError(f"target: {ONE_DRIVER}")
         if target.endpoint is not None:
             raise ValueError("target.endpoint: needs an application that is a consumer group, such as kafkaStreams")
         if target.restarts_instances:
@@ -149,9 +152,9 @@ class PolicySpec(Document):
         """Check a group: it is read from the brokers, and only its number of instances can be scaled."""
         target, kafka = self.target, self.signals.kafka
         if target.flink is not None:
-            raise ValueError(
-                f"application.{application.field}: needs a target that scales instances: kubernetes or endpoint"
-            )
+            raise ValueError("target.flink: does not scale consumer groups: name kubernetes or endpoint")
+        if target.driver is None and self.mode == "act":
+            raise ValueError("mode: act needs a target that scales the group's instances: kubernetes or endpoint")
         if target.kubernetes is not None and target.kubernetes.workloads is not None:
             raise ValueError("target.kubernetes.workloads: the instances of a consumer group are one workload")
         if kafka is None:
@@ -205,6 +208,12 @@ class PolicySpec(Document):
                     raise ValueError(f"{kind}s.{i}: {choice.called!r} is already the name of {name}: set another label")
                 taken[choice.called] = f"another {kind}"
         return self
+
+
+def _default_target(application: Application | None) -> Target:
+    """Return the target of a policy that names none: only a consumer group needs none, to be advised on."""
+    is_group = application is not None and application.group_id is not None
+    return Target() if is_group else Target(flink=FlinkTarget())
 
 
 class ScalingPolicy(Document):

@@ -80,8 +80,16 @@ RULES: Mapping[str, Sequence[Rule]] = {
         (f"!{_ENDPOINT} || ({_GROUP})", "target.endpoint: needs an application that is a consumer group"),
         (f"!{_SERVICE} || {_KUBERNETES}", "application.service: needs a kubernetes target"),
         (
-            f"!({_GROUP}) || {_KUBERNETES} || {_ENDPOINT}",
-            "application: a consumer group needs a target that scales instances: kubernetes or endpoint",
+            f"!({_GROUP}) || !has(self.target) || !has(self.target.flink)",
+            "target.flink: does not scale consumer groups: name kubernetes or endpoint",
+        ),
+        (
+            f"!({_GROUP}) || {_KUBERNETES} || {_ENDPOINT} || !has(self.mode) || self.mode != 'act'",
+            "mode: act needs a target that scales the group's instances: kubernetes or endpoint",
+        ),
+        (
+            f"({_GROUP}) || !has(self.target) || {_KUBERNETES} || {_ENDPOINT} || has(self.target.flink)",
+            "target: name exactly one driver",
         ),
         (f"!({_GROUP}) || {_KAFKA}", "application: a consumer group needs signals.kafka, the brokers of its group"),
         (
@@ -119,7 +127,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
         (f"{_given(['flink', 'service', 'kafkaStreams', 'consumerGroup'])} == 1", "name exactly one engine"),
     ],
     "spec.application.flink.url": [URL],
-    "spec.target": [(f"{_given(['flink', 'kubernetes', 'endpoint'])} == 1", "name exactly one driver")],
+    "spec.target": [(f"{_given(['flink', 'kubernetes', 'endpoint'])} <= 1", "name exactly one driver")],
     "spec.target.endpoint.url": [URL],
     "spec.target.kubernetes": [
         (

@@ -146,8 +146,11 @@ class EndpointTarget(Document):
         return Unit(self.slots)
 
 
+ONE_DRIVER = "name exactly one driver; this version supports flink, kubernetes and endpoint"
+
+
 class Target(Document):
-    """The driver that scales the application, exactly one, and what it scales."""
+    """The driver that scales the application, at most one, and what it scales."""
 
     flink: FlinkTarget | None = None
     """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
@@ -157,17 +160,19 @@ class Target(Document):
     """Instances behind an HTTP endpoint, for a consumer group."""
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if sum(each is not None for each in (self.flink, self.kubernetes, self.endpoint)) != 1:
-            raise ValueError("name exactly one driver; this version supports flink, kubernetes and endpoint")
+    def _at_most_one(self) -> Self:
+        if sum(each is not None for each in (self.flink, self.kubernetes, self.endpoint)) > 1:
+            raise ValueError(ONE_DRIVER)
         return self
 
     @property
-    def driver(self) -> Literal["flink", "kubernetes", "endpoint"]:
-        """Name of the driver that scales this application."""
+    def driver(self) -> Literal["flink", "kubernetes", "endpoint"] | None:
+        """Name of the driver that scales this application; None: Weir only advises on it."""
         if self.kubernetes is not None:
             return "kubernetes"
-        return "flink" if self.endpoint is None else "endpoint"
+        if self.endpoint is not None:
+            return "endpoint"
+        return None if self.flink is None else "flink"
 
     @property
     def unit(self) -> Unit | None:

@@ -153,8 +153,11 @@ class Engines:
 
     def collector(self, subject: Subject) -> Collector:
         """Return the collector of an application: its engine's, with what its target shows; the caller closes it."""
-        scaling = next(engine for engine in self._engines if engine.scales == subject.target.driver)
-        return scaling.with_target(self.reader(subject).collector(subject), subject)
+        collector, driver = self.reader(subject).collector(subject), subject.target.driver
+        if driver is None:
+            return collector
+        scaling = next(engine for engine in self._engines if engine.scales == driver)
+        return scaling.with_target(collector, subject)
 
     @property
     def drivers(self) -> dict[str, Driver]:

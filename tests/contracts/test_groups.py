@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_contracts import InvalidPolicy, Observation, even_subtasks, example, parallelism_for, parse_policy
+from weir_contracts import (
+    InvalidPolicy,
+    Observation,
+    ScalingPolicy,
+    even_subtasks,
+    example,
+    parallelism_for,
+    parse_policy,
+)
 
 STREAMS = {"kafkaStreams": {"applicationId": "orders", "metrics": {"port": 9404}}}
 KAFKA = {"kafka": {"bootstrapServers": "kafka:9092"}}
@@ -44,6 +52,15 @@ def test_a_group_is_named_by_its_application_id_or_group_id() -> None:
     assert (plain.application.engine, plain.application.group_id) == ("consumer-group", "mail er")
 
 
+@pytest.mark.parametrize("target", [None, {}])
+def test_a_group_without_a_target_is_advised_on(target: dict[str, Any] | None) -> None:
+    """Nothing scales it, so that no instance gives a step of its parallelism; other messages carry the policy unchanged."""
+    policy = parse_policy(document(target=target))
+    assert (policy.spec.mode, policy.subject.target.driver, policy.subject.unit) == ("advise", None, None)
+    assert ScalingPolicy.model_validate_json(policy.model_dump_json(by_alias=True)) == policy
+    assert ("target" in policy.to_document()["spec"]) == (target is not None)
+
+
 def test_an_endpoint_scales_the_threads_of_a_group_alone() -> None:
     """It shares no slots with other applications, and its address obeys the rules of all addresses of policies."""
     policy = parse_policy(document(target={"endpoint": {"url": "http://supervisor:8070/scale/orders", "slots": 2}}))
@@ -72,7 +89,9 @@ def test_an_endpoint_scales_the_threads_of_a_group_alone() -> None:
             "target.endpoint.url: its port must lie between 1 and 65535",
         ),
         ({"signals": None}, "application.kafkaStreams: needs signals.kafka"),
-        ({"target": None}, "application.kafkaStreams: needs a target that scales instances"),
+        ({"target": None, "mode": "act"}, "mode: act needs a target that scales the group's instances"),
+        ({"target": {}, "mode": "act"}, "mode: act needs a target that scales the group's instances"),
+        ({"target": {"flink": {}}}, "target.flink: does not scale consumer groups"),
         (
             {"target": {"kubernetes": {"workloads": [{"kind": "Deployment", "name": "a"}]}}},
             "target.kubernetes.workloads: the instances of a consumer group are one workload",

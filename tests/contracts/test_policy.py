@@ -119,7 +119,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.objective", {"maxLag": "30s", "utilization": 0.7}, "spec.objective", "exactly one"),
         ("spec.objective.maxLag", 30, "spec.objective.maxLag", "duration with a unit"),
         ("spec.objective.maxLag", "0s", "spec.objective", "at least 1s"),
-        ("spec.target", {}, "spec.target", "exactly one driver"),
+        ("spec.target", {}, "spec", "target: name exactly one driver"),
         ("spec.target", {"nomad": {}}, "spec.target.nomad", "not a field"),
         ("spec.target", {"flink": {}, **TASKMANAGERS}, "spec.target", "exactly one driver"),
         ("spec.application.flink.url", "ftp://x", "spec.application.flink.url", "http"),

@@ -24,7 +24,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "needs an application that is a consumer group",
     ),
     ({**LAG, "application": {"service": {}}, "target": {"flink": {}}}, "needs a kubernetes target"),
-    ({**LAG, **STREAMS, **KAFKA}, "needs a target that scales instances"),
+    ({**LAG, **STREAMS, **KAFKA, "mode": "act"}, "act needs a target that scales the group's instances"),
+    ({**LAG, **STREAMS, **KAFKA, "target": {"flink": {}}}, "does not scale consumer groups"),
+    ({**LAG, **FLINK, "target": {}}, "name exactly one driver"),
     ({**LAG, **STREAMS, **WORKLOAD}, "needs signals.kafka"),
     ({**LAG, "target": {"kubernetes": {"kind": "Deployment"}}}, "name kind and name"),
     (

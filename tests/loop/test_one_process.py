@@ -12,6 +12,7 @@ import pytest
 
 from testbed.simulated_flink import SOURCE, WORK, ManyJobs
 from weir_cli.discovery import Discovery
+from weir_cli.discovery_flink import FlinkJobs
 from weir_cli.single import OneProcess, SingleSettings, compose
 from weir_cli.single_run import FILE, log_and_store
 from weir_runtime.clock import SystemClock
@@ -96,8 +97,8 @@ async def test_found_jobs_are_watched_and_never_changed(tmp_path: Path) -> None:
     """Without a policy each job gets one that advises, and a plan."""
     jobs = ManyJobs(["orders", "Clicks (EU)"], 0.5)
     async with jobs.serving(), one_process(tmp_path) as one:
-        discovery = Discovery(jobs.url, one.api)
-        assert await discovery.check() == 2
+        discovery = Discovery(FlinkJobs(jobs.url), one.api)
+        assert len((await discovery.check()).candidates) == 2
         stop = Stop()
         looking = asyncio.create_task(discovery.run(stop))
         for name in ("orders", "clicks-eu"):

@@ -236,14 +236,19 @@ class KafkaBrokers:
         # plain consumers process the partitions that they were assigned, not all topics that they subscribe to
         return replace(found, members=tuple([replace(member, subscription=b"") for member in found.members]))
 
+    async def groups(self) -> Sequence[DescribedGroup]:
+        """Return all groups that may be described, without their members, by name."""
+        found: Sequence[DescribedGroup] = await self._group_request(self._group_requests.listed)
+        return found
+
     async def _describe(self, names: Sequence[str]) -> Mapping[str, DescribedGroup | Refused]:
         found: Mapping[str, DescribedGroup | Refused] = await self._group_request(self._group_requests.described, names)
         return found
 
-    async def _group_request(self, request: Callable[[Any], Any], argument: Any) -> Any:
+    async def _group_request(self, request: Callable[..., Any], *arguments: Any) -> Any:
         await self._ready()
         # a request may connect and find the coordinators before, each within the time limit of a call
-        return await _response(self._group_calls.call(request, argument), 2 * self._timeout_seconds)
+        return await _response(self._group_calls.call(request, *arguments), 2 * self._timeout_seconds)
 
     async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         if self._looking.locked():

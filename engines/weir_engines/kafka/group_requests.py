@@ -129,6 +129,11 @@ class GroupRequests:
         found: dict[str, DescribedGroup | Refused] = self._run(self._described, list(dict.fromkeys(groups)))
         return found
 
+    def listed(self) -> list[DescribedGroup]:
+        """Return all groups that may be described, without their members, by name. Raises `BrokersAway`."""
+        found: list[DescribedGroup] = self._run(self._listed)
+        return found
+
     def close(self) -> None:
         """End the connections and their thread."""
         client, self._client = self._client, None
@@ -136,14 +141,14 @@ class GroupRequests:
         if client is not None:
             close_admin(client)
 
-    def _run(self, request: Callable[[Any], Coroutine[Any, Any, Any]], argument: Any) -> Any:
+    def _run(self, request: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
         """Run a request on the client's thread; a failure of the client closes it, so that the next call connects."""
         from kafka.errors import KafkaError
 
         try:
             if self._client is None:
                 self._client = open_admin(self._servers, self._client_id, self._timeout_seconds, self._security())
-            return self._client._manager.run(request, argument)
+            return self._client._manager.run(request, *arguments)
         except (KafkaError, OSError) as error:
             self.close()
             raise BrokersAway(_explain(error)) from None
@@ -182,6 +187,18 @@ class GroupRequests:
         if others and self._client._manager.broker_version_data.api_versions.get(describe_messages()[0].API_KEY):
             found |= await self._answered(others, newer, read_newer)
         return {group: found.get(group) or DescribedGroup(group, "Dead") for group in groups}
+
+    async def _listed(self) -> list[DescribedGroup]:
+        from kafka.protocol.admin import ListGroupsRequest
+
+        self._check_hosts()
+        manager, found = self._client._manager, dict[str, DescribedGroup]()
+        for broker in manager.cluster.brokers():
+            response = await manager.send(ListGroupsRequest(), node_id=broker.node_id)
+            if response.error_code:
+                raise BrokersAway(_refused(response.error_code).reason)
+            found |= {each.id: each for each in listed_groups(response)}
+        return sorted(found.values(), key=lambda each: each.id)
 
     async def _answered(
         self,
@@ -280,6 +297,14 @@ def describe_messages() -> tuple[Any, Any]:
     names = ("ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse")
     request, response = [made(name, (ApiMessage,), {}, load_json=__package__) for name in names]
     return request, response
+
+
+def listed_groups(response: Any) -> list[DescribedGroup]:
+    """Return the groups of a ListGroups response. Brokers before Kafka 2.6 list no states, which are then empty."""
+    return [
+        DescribedGroup(each.group_id, getattr(each, "group_state", None) or "", type=each.protocol_type or "")
+        for each in response.groups
+    ]
 
 
 def newer_group(described: Any) -> DescribedGroup | Refused | None:

@@ -53,7 +53,7 @@ class Targets:
 
     async def observe_subject(self, subject: Subject) -> Snapshot:
         """Observe the target that a policy names, if its namespace may name it."""
-        refused = self._out_of_reach(subject)
+        refused = self._refused(subject)
         if refused is not None:
             return Snapshot(self._clock.now(), reachable=False, reason=refused.sentence, refusal=refused)
         return await self._driver(subject).observe(subject)
@@ -72,7 +72,7 @@ class Targets:
         subject = self._subject(app)
         if subject is None:
             return Unanswered("the target is unknown")
-        if (refused := self._out_of_reach(subject)) is not None:
+        if (refused := self._refused(subject)) is not None:
             return refused
         match instruction:
             case Request() | Restart():
@@ -136,8 +136,13 @@ class Targets:
         app.log.warning("eviction-failed", members=len(instruction.members), reason=answer.reason)
         return None
 
-    def _out_of_reach(self, subject: Subject) -> Refusal | None:
-        """Return why the policy may not name what it names: knowledge checks it as well, by its own settings."""
+    def _refused(self, subject: Subject) -> Refusal | None:
+        """Return why the policy names nothing that can be scaled, or may not name it: knowledge checks it as well, by its own
+        settings."""
+        if subject.target.driver is None:
+            return Refusal(
+                "no-target", "the policy names no target, so that nothing can be scaled: name one in spec.target"
+            )
         found = self._reach.refusal(subject)
         return None if found is None else Refusal("out-of-reach", f"{found[0]}: {found[1]}")
 
@@ -147,4 +152,5 @@ class Targets:
         return app.subject
 
     def _driver(self, subject: Subject) -> Driver:
-        return self._drivers[subject.target.driver]
+        """Return the driver of a target that `_refused` does not refuse."""
+        return self._drivers[subject.target.driver or ""]

@@ -361,7 +361,7 @@ SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan", "outcome")
 """Kinds of messages that a summary is built from."""
 _PASSING = frozenset({"other-deployment", "unreachable", "rollout", "rollback-unreachable"})
 _LASTING = frozenset({"contested", "unsupported", "paused-workload", "other-autoscaler", "selector", "forbidden"}) | {
-    *("namespace-forbidden", "out-of-reach", "rejected", "rollback-rejected")
+    *("namespace-forbidden", "no-target", "out-of-reach", "rejected", "rollback-rejected")
 }
 """Codes of outcomes of a target that is not scaled: until the next plan, and until another outcome."""
 

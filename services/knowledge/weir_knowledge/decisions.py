@@ -118,7 +118,8 @@ def _mode(log: Log, change: Change, current: ScalingPolicy | None, version: int)
     if (change.kind == "pause") == (current.spec.mode == "paused"):
         return log, Answer(change_id=change.id, policy=current)
     before = current.spec.mode if change.kind == "pause" else None
-    mode = "paused" if change.kind == "pause" else current.metadata.mode_before_pause or "advise"
+    resumed = current.metadata.mode_before_pause if current.spec.target.driver is not None else None
+    mode = "paused" if change.kind == "pause" else resumed or "advise"
     changed = with_metadata(current, mode_before_pause=before)
     changed = changed.model_copy(update={"spec": changed.spec.model_copy(update={"mode": mode})})
     return _stored(log, change, changed, version)

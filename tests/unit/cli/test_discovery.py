@@ -1,16 +1,21 @@
-"""Jobs that are found on a Flink cluster: their policies, jobs that come and go, and addresses that are no Flink."""
+"""Applications that are found on a Flink cluster or at Kafka brokers: their policies, what comes and goes, and places that
+are none."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 import pytest
 
-from weir_cli.client import CommandError
-from weir_cli.discovery import GONE_SECONDS, Brokers, Discovery, found_policies, policy_name
+from weir_cli.client import CommandError, Unreachable
+from weir_cli.discovery import AGAIN_SECONDS, GONE_SECONDS, LABEL, Discovery, policies_of, policy_name
+from weir_cli.discovery_flink import Brokers, FlinkJobs, candidates
+from weir_cli.discovery_kafka import ConsumerGroups
 from weir_contracts import parse_policy
 from weir_engines.flink.topology import JobEntry, running_jobs
+from weir_engines.kafka.group import DescribedGroup, DescribedMember
+from weir_engines.kafka.partitions import BrokersAway
 from weir_runtime.clock import FakeClock
 
 URL = "http://jobmanager:8081"
@@ -19,6 +24,11 @@ URL = "http://jobmanager:8081"
 def entry(name: str, number: int = 1, state: str = "RUNNING") -> dict[str, Any]:
     """Return a job as `GET /jobs/overview` lists it."""
     return {"jid": f"{number:08x}{0:024x}", "name": name, "state": state, "start-time": 1_000 * number, "tasks": {}}
+
+
+def found_policies(url: str, jobs: list[JobEntry], brokers: Brokers | None = None) -> dict[str, dict[str, Any]]:
+    """Return the policies that a cluster's jobs get, by application."""
+    return policies_of(candidates(url, jobs, brokers), "flink")
 
 
 def jobs(*entries: dict[str, Any]) -> list[JobEntry]:
@@ -89,9 +99,9 @@ class MemoryApi:
             self.policies[application] = document
         return self.refuses.get(application)
 
-    async def remove_found(self, application: str, label: str) -> bool:
-        assert label in self.policies[application]["metadata"]["labels"]
-        del self.policies[application]
+    async def remove_found(self, application: str, label: str, value: str) -> bool:
+        if self.policies[application]["metadata"].get("labels", {}).get(label) == value:
+            del self.policies[application]
         return True
 
 
@@ -111,7 +121,7 @@ class Cluster:
 
 
 def discovery(answer: Callable[[httpx.Request], httpx.Response], api: MemoryApi | None = None) -> Discovery:
-    return Discovery(URL, api or MemoryApi(), transport=httpx.MockTransport(answer))  # type: ignore[arg-type]
+    return Discovery(FlinkJobs(URL, transport=httpx.MockTransport(answer)), api or MemoryApi())  # type: ignore[arg-type]
 
 
 async def test_jobs_that_come_and_go() -> None:
@@ -134,11 +144,38 @@ async def test_jobs_that_come_and_go() -> None:
 
 
 async def test_a_policy_of_the_user_is_left_alone() -> None:
-    """One with the job's name, or one that names the job: the found one is not written, and not asked for again."""
+    """One with the job's name, or one that names the job: the found one is not written, and nothing removes the user's. Once
+    that is deleted the job is watched again."""
     cluster = Cluster(entry("orders"))
     cluster.api.policies["default/orders"] = {"metadata": {}}
     await cluster.look()
+    cluster.entries = []
+    await cluster.look()
+    cluster.api.clock.advance(GONE_SECONDS)
+    await cluster.look()
     assert cluster.api.policies == {"default/orders": {"metadata": {}}}
+    cluster.entries = [entry("orders")]
+    await cluster.look()
+    del cluster.api.policies["default/orders"]
+    cluster.api.clock.advance(AGAIN_SECONDS)
+    assert await cluster.look() == {"default/orders"}
+    assert cluster.api.policies["default/orders"]["metadata"]["labels"] == {LABEL: "flink"}
+    await cluster.discovery.close()
+
+
+async def test_a_refused_policy_is_a_sentence_and_is_sent_again() -> None:
+    """The settings may not allow the address; a minute later they may."""
+    cluster = Cluster(entry("orders"))
+    cluster.api.refuses["default/orders"] = httpx.Response(
+        422, json={"detail": "the host is not among WEIR_TARGET_HOSTS"}
+    )
+    assert await cluster.look() == set()
+    assert "default/orders is not watched: the host is not among WEIR_TARGET_HOSTS" in cluster.discovery.sentence
+    cluster.api.refuses.clear()
+    assert await cluster.look() == set()
+    cluster.api.clock.advance(AGAIN_SECONDS)
+    assert await cluster.look() == {"default/orders"}
+    assert "not watched" not in cluster.discovery.sentence
     await cluster.discovery.close()
 
 
@@ -149,7 +186,7 @@ async def test_a_cluster_that_is_away_for_a_while_changes_nothing() -> None:
     cluster.entries = "gone"  # type: ignore[assignment]
     cluster.api.clock.advance(10 * GONE_SECONDS)
     assert await cluster.look() == {"default/orders"}
-    assert "expected a list" in cluster.discovery.trouble
+    assert "expected a list" in cluster.discovery.sentence
     await cluster.discovery.close()
 
 
@@ -190,4 +227,167 @@ async def test_an_address_that_is_no_flink(answer: httpx.Response | Exception, s
 def test_a_text_that_is_no_address(url: str) -> None:
     """It is refused before anything is asked."""
     with pytest.raises(CommandError, match="is no address: write http://HOST:8081"):
-        Discovery(url, MemoryApi())  # type: ignore[arg-type]
+        FlinkJobs(url)
+
+
+SERVERS = "kafka:9092"
+
+
+def group(name: str, members: int = 2, state: str = "Stable", assignor: str = "range") -> DescribedGroup:
+    """Return a group as its coordinator describes it, each member with two partitions of its own."""
+    own = [tuple(("clicks", 2 * i + n) for n in range(2)) for i in range(members)]
+    found = tuple(DescribedMember(f"{name}-{i}", f"{name}-{i}", places=places) for i, places in enumerate(own))
+    return DescribedGroup(
+        name, state if members or state == "Dead" else "Empty", "classic", "consumer", assignor, found
+    )
+
+
+class MemoryGroups:
+    """The groups of brokers that are changed while they are looked at, and the process's API beside them."""
+
+    def __init__(self, *groups: DescribedGroup, name: str | None = None) -> None:
+        self.there = list(groups)
+        self.refused: dict[str, str] = {}
+        self.away = ""
+        self.api = MemoryApi()
+        self.discovery = Discovery(ConsumerGroups(SERVERS, name, self.api.clock, self), self.api)  # type: ignore[arg-type]
+
+    async def groups(self) -> list[DescribedGroup]:
+        if self.away:
+            raise BrokersAway(self.away)
+        return [replace(each, members=()) for each in self.there]
+
+    async def group(self, name: str, *, raw: bool) -> DescribedGroup:
+        if name in self.refused:
+            raise BrokersAway(f"group {name}: {self.refused[name]}")
+        return next((each for each in self.there if each.id == name), DescribedGroup(name, "Dead"))
+
+    async def close(self) -> None: ...
+
+    async def look(self) -> set[str]:
+        await self.discovery._look()
+        return set(self.api.policies)
+
+
+async def test_groups_with_members_are_watched() -> None:
+    """Of all groups those that process something: none without members, of another kind, or of Weir itself."""
+    connect = replace(group("connect-cluster"), type="connect")
+    brokers = MemoryGroups(group("orders"), group("old", members=0), connect, group("weir-planner"))
+    assert await brokers.look() == {"default/orders"}
+    assert brokers.discovery.sentence == "kafka:9092: 1 group with members"
+    policy = parse_policy(brokers.api.policies["default/orders"])
+    assert (policy.subject.application.group_id, policy.subject.application.engine) == ("orders", "consumer-group")
+    assert (policy.spec.mode, policy.subject.target.driver) == ("advise", None)
+
+
+async def test_a_kafka_streams_application_is_known_by_its_assignor() -> None:
+    """Its inner topics are then no input. While it rebalances the brokers name no assignor: it is watched afterwards."""
+    brokers = MemoryGroups(group("totals", state="PreparingRebalance", assignor=""))
+    assert await brokers.look() == set()
+    brokers.there = [group("totals", assignor="stream")]
+    await brokers.look()
+    brokers.there = [group("totals", state="PreparingRebalance", assignor="")]
+    await brokers.look()
+    policy = parse_policy(brokers.api.policies["default/totals"])
+    assert policy.subject.application.engine == "kafka-streams"
+
+
+async def test_a_large_group_is_not_advised_to_shrink_to_the_default_bound() -> None:
+    """It is bounded by its partitions: more members than these are idle."""
+    brokers = MemoryGroups(group("large", members=40))
+    await brokers.look()
+    assert parse_policy(brokers.api.policies["default/large"]).spec.bounds.max == 80
+
+
+async def test_groups_whose_names_look_the_same_are_told_apart() -> None:
+    """Names of policies have no dots and capitals. With one group less the other one has the plain name."""
+    brokers = MemoryGroups(group("orders.v2"), group("Orders-v2"))
+    first = await brokers.look()
+    assert len(first) == 2
+    assert "default/orders-v2" not in first
+    brokers.there.pop()
+    await brokers.look()
+    brokers.api.clock.advance(GONE_SECONDS)
+    assert await brokers.look() == {"default/orders-v2"}
+
+
+async def test_of_a_hundred_groups_and_more_a_hundred_are_watched() -> None:
+    """Those that are watched stay so when others come, and the sentence has both numbers."""
+    brokers = MemoryGroups(*(group(f"g{i:03}", members=1) for i in range(1, 121)))
+    watched = await brokers.look()
+    assert len(watched) == 100
+    assert "kafka:9092: 120 groups with members; 100 of them are watched" in brokers.discovery.sentence
+    brokers.there.insert(0, group("a", members=1))
+    assert await brokers.look() == watched
+
+
+async def test_a_named_group_is_watched_while_it_has_no_members() -> None:
+    """Its consumers crashed: nothing matters more, and its policy stays. Weir's own group is watched if it is named."""
+    brokers = MemoryGroups(group("weir-planner"), group("orders"), name="weir-planner")
+    assert await brokers.look() == {"default/weir-planner"}
+    brokers.there[0] = group("weir-planner", members=0)
+    await brokers.look()
+    brokers.api.clock.advance(GONE_SECONDS)
+    assert await brokers.look() == {"default/weir-planner"}
+    assert "group weir-planner is Empty with 0 members: start its consumers" in brokers.discovery.sentence
+
+
+async def test_brokers_that_are_away_for_a_while_change_nothing() -> None:
+    """The groups are not gone because nothing answers; at the start it is an error with a remedy."""
+    brokers = MemoryGroups(group("orders"))
+    await brokers.look()
+    brokers.away = "Local: Broker transport failure"
+    brokers.api.clock.advance(10 * GONE_SECONDS)
+    assert await brokers.look() == {"default/orders"}
+    assert brokers.discovery.sentence.startswith(
+        "--kafka: no brokers answer at kafka:9092 (Local: Broker transport failure)"
+    )
+    with pytest.raises(Unreachable, match="start them, or name their bootstrap servers"):
+        await brokers.discovery.check()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "says"),
+    [
+        (
+            MemoryGroups(group("orders"), name="ordrs"),
+            "no group ordrs yet: start its consumers, or name one of its groups, such as orders",
+        ),
+        (MemoryGroups(name="orders"), "kafka:9092 has no group orders yet: start its consumers"),
+        (MemoryGroups(group("orders", members=0), name="orders"), "is Empty with 0 members: start its consumers"),
+        (
+            MemoryGroups(),
+            "no group that may be described at kafka:9092 has members: start consumers, or grant Describe",
+        ),
+    ],
+)
+async def test_what_is_not_there_yet_is_a_sentence_with_a_remedy(brokers: MemoryGroups, says: str) -> None:
+    """A group may come later, so that Weir looks again."""
+    found = await brokers.discovery.check()
+    assert not found.candidates
+    assert says in found.sentence
+
+
+async def test_a_group_that_may_not_be_described_does_not_hide_the_others() -> None:
+    """Rights are given group by group."""
+    brokers = MemoryGroups(group("orders"), group("payroll"))
+    brokers.refused["payroll"] = "the group may not be read with these credentials"
+    assert await brokers.look() == {"default/orders"}
+    assert "1 cannot be described: group payroll: the group may not be read" in brokers.discovery.sentence
+    alone = MemoryGroups(group("payroll"), name="payroll")
+    alone.refused = brokers.refused
+    assert "grant Describe" in (await alone.discovery.check()).sentence
+
+
+async def test_a_group_of_another_kind_is_refused_by_name() -> None:
+    """Workers of Kafka Connect have a group, too."""
+    brokers = MemoryGroups(replace(group("connect-cluster"), type="connect"), name="connect-cluster")
+    with pytest.raises(CommandError, match="--group: connect-cluster is a group of type connect, not of consumers"):
+        await brokers.discovery.check()
+
+
+@pytest.mark.parametrize("servers", ["kafka", "http://kafka:9092", "kafka:9092, other:9092", "kafka:", ""])
+def test_a_text_that_names_no_brokers(servers: str) -> None:
+    """It is refused before anything is asked."""
+    with pytest.raises(CommandError, match="names no brokers: write HOST:PORT"):
+        ConsumerGroups(servers, None, FakeClock())
