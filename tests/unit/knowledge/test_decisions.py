@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.knowledge.builders import APP, NOON, action, plan, policy
 from tests.unit.knowledge.log_model import Fault, Rule, World
-from weir_contracts import Answer, Change, ScalingPolicy
+from weir_contracts import Answer, Change, ScalingPolicy, policy_of
 from weir_contracts.resource import RELEASE
 from weir_engines.registry import claims
 from weir_knowledge.decisions import Log, decide, is_expired, with_metadata
@@ -48,6 +48,15 @@ def test_of_two_writers_the_first_in_the_log_wins() -> None:
     log, (first, second) = decided(put(expected=0), put(job="b", expected=0))
     assert (first.refused, first.version, first.was_created) == (None, 1000, True)
     assert refusal(second) == ("conflict", log.policies[APP], None)
+
+
+def test_a_group_that_lost_its_target_resumes_to_advise() -> None:
+    """It acted before it was paused; then its policy was written without a target, and nothing can scale it."""
+    spec = {"application": {"consumerGroup": {"groupId": "orders"}}, "objective": {"maxLag": "30s"}, "mode": "paused"}
+    signals = {"kafka": {"bootstrapServers": "kafka:9092"}}
+    paused = with_metadata(policy_of(APP, signals=signals, **spec), mode_before_pause="act")
+    log, _ = decided(change("put", policy=paused), change("resume"))
+    assert log.policies[APP].spec.mode == "advise"
 
 
 def test_versions_are_unique_and_grow_though_the_clock_stands_or_goes_back() -> None:

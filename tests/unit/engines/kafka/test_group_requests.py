@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeGroupsResponse
+from kafka.protocol.admin import DescribeGroupsResponse, ListGroupsResponse
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from weir_engines.kafka.brokers import Batches
@@ -17,6 +17,7 @@ from weir_engines.kafka.group_requests import (
     _offsets,
     classic_group,
     describe_messages,
+    listed_groups,
     newer_group,
 )
 from weir_engines.kafka.partitions import Offsets
@@ -96,6 +97,16 @@ def test_a_group_keeps_the_bytes_of_its_members() -> None:
 @pytest.mark.parametrize("fields", [{"error_code": 69, "group_state": "Dead"}, {"group_state": "Dead"}])
 def test_a_group_that_the_classic_protocol_has_not_may_be_of_another(fields: dict[str, Any]) -> None:
     assert classic_group(group_response(**fields)) is None
+
+
+@pytest.mark.parametrize(("version", "state"), [(3, ""), (5, "Empty")])
+def test_listed_groups_have_their_kind_and_state(version: int, state: str) -> None:
+    """Brokers before Kafka 2.6 list no states: these are unknown."""
+    each = ListGroupsResponse.ListedGroup
+    groups = [each(group_id="app", protocol_type="consumer", group_state="Empty", group_type="classic")]
+    written = ListGroupsResponse(error_code=0, throttle_time_ms=0, groups=groups).encode(version=version)
+    (found,) = listed_groups(ListGroupsResponse.decode(written, version=version))
+    assert (found.id, found.type, found.state, found.members) == ("app", "consumer", state, ())
 
 
 @pytest.mark.parametrize("version", [0, 1])
