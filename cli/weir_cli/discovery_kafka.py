@@ -85,8 +85,8 @@ class ConsumerGroups:
             return await (self._all() if self.group is None else self._one(self.group))
         except BrokersAway as error:
             raise Unreachable(
-                f"--kafka: no brokers answer at {self.servers} ({error}): start them, or name their bootstrap servers; TLS or "
-                "a login needs a policy with credentials (-f)"
+                f"--kafka: no brokers answer at {self.servers} ({error}): start them, or correct the address; TLS or a login "
+                "needs a policy (-f)"
             ) from None
 
     async def _one(self, name: str) -> Found:

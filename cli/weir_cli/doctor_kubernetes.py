@@ -84,13 +84,14 @@ class Kubectl:
     """kubectl with one context and namespace; each call has a time limit."""
 
     def __init__(self, context: str | None, namespace: str) -> None:
-        self._command = ["kubectl", *(["--context", context] if context else []), "--namespace", namespace]
+        self.namespace = namespace
+        self.command = ["kubectl", *(["--context", context] if context else []), "--namespace", namespace]
 
     def run(self, *arguments: str, stdin: str | None = None) -> str:
         """Return the output; `CommandError` with kubectl's last line if it fails."""
         try:
             done = subprocess.run(
-                [*self._command, *arguments],
+                [*self.command, *arguments],
                 input=stdin,
                 capture_output=True,
                 text=True,

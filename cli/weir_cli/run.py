@@ -36,6 +36,17 @@ def run(
         str | None,
         typer.Option(help="With --kafka: the consumer group; without it all that have members, at most 100."),
     ] = None,
+    kubernetes: Annotated[
+        bool,
+        typer.Option(
+            "--kubernetes",
+            help="Weir finds the Deployments and StatefulSets of a namespace and advises, through kubectl.",
+        ),
+    ] = False,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="With --kubernetes: the namespace; default: that of kubectl's context."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder that keeps everything between two runs. By default nothing is kept.")
     ] = None,
@@ -64,6 +75,10 @@ def run(
 
     if group is not None and kafka is None:
         raise InvalidInput("--group: needs --kafka, the brokers that know the group")
+    if kubernetes and (flink is not None or kafka is not None):
+        raise InvalidInput("--kubernetes: not together with --flink or --kafka: one process looks at one place")
+    if namespace is not None and not kubernetes:
+        raise InvalidInput("--namespace: needs --kubernetes")
     raise typer.Exit(
         run_single(
             Options(
@@ -71,6 +86,8 @@ def run(
                 flink=flink,
                 kafka=kafka,
                 group=group,
+                kubernetes=kubernetes,
+                namespace=namespace,
                 data=data,
                 listen=listen,
                 once=once,

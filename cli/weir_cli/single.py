@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import httpx
@@ -108,8 +109,11 @@ class LocalApi:
         return deleted.is_success or deleted.status_code == 404
 
 
-def compose(settings: SingleSettings, bus: Bus, store: Store, clock: Clock) -> OneProcess:
-    """Put all services together. `InvalidInput` for a setting of one of them."""
+def compose(
+    settings: SingleSettings, bus: Bus, store: Store, clock: Clock, reads: Mapping[str, Any] = MappingProxyType({})
+) -> OneProcess:
+    """Put all services together. `InvalidInput` for a setting of one of them. `reads` replaces settings of the monitor alone:
+    what it reads there nothing scales."""
     app, health = knowledge.api(), Health(clock)
     transport, token = _transport(app), settings.own_token
     common: dict[str, Any] = {"partitions": settings.partitions}
@@ -117,7 +121,7 @@ def compose(settings: SingleSettings, bus: Bus, store: Store, clock: Clock) -> O
     of_executor = of_environment(ExecutorSettings, knowledge_url=ADDRESS, knowledge_token=token, **common)
     services = [
         knowledge.service(of_knowledge, bus, store, clock, health, planner_transport=transport),
-        monitor.service(of_environment(MonitorSettings, **common), bus, clock, health),
+        monitor.service(of_environment(MonitorSettings, **common, **reads), bus, clock, health),
         analyzer.service(of_environment(AnalyzerSettings, **common), bus, clock, health),
         planner.service(of_environment(PlannerSettings, **common), bus, clock, health),
         executor.service(of_executor, bus, clock, health, knowledge_transport=transport),

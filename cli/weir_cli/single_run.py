@@ -31,6 +31,7 @@ from .client import CommandError, InvalidInput
 from .discovery import LABEL, LOOK_SECONDS, Discovery, Source
 from .discovery_flink import Brokers, FlinkJobs
 from .discovery_kafka import ConsumerGroups
+from .discovery_kubernetes import Workloads
 from .output import Format, text_of
 from .report import Record, write_page
 from .single import LocalApi, SingleSettings, compose, of_environment
@@ -73,6 +74,8 @@ class Options:
     flink: str | None = None
     kafka: str | None = None
     group: str | None = None
+    kubernetes: bool = False
+    namespace: str | None = None
     data: Path | None = None
     listen: str = "127.0.0.1:8080"
     once: bool = False
@@ -224,7 +227,7 @@ class Session:
             found = self.discovery.sentence and self.discovery.sentence + again
             notes.append(found or f"{self.discovery.source.place}: being read")
         elif not advice:
-            notes.append("no policy yet: weir apply -f FILE, or weir run --flink URL or --kafka BROKERS")
+            notes.append("no policy yet: weir apply -f FILE, or weir run with --flink, --kafka or --kubernetes")
         return notes
 
     async def _end(self) -> None:
@@ -257,7 +260,7 @@ class Session:
 
     def _why_nothing(self) -> str:
         if self.discovery is None:
-            return "there is no policy: name one with -f, or a place with --flink or --kafka"
+            return "there is no policy: name one with -f, or a place with --flink, --kafka or --kubernetes"
         option, sentence = self.discovery.source.option, self.discovery.sentence
         if sentence and not self.discovery.has_found:
             return sentence if sentence.startswith("--") else f"{option}: {sentence}"
@@ -360,12 +363,13 @@ async def _run(options: Options) -> int:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         bus, store = stack.enter_context(log_and_store(options.data, clock))
-        one = compose(settings, bus, store, clock)
+        source = await _source(options, clock)
+        if source is not None:
+            stack.push_async_callback(source.close)
+        one = compose(settings, bus, store, clock, source.settings if isinstance(source, Workloads) else {})
         try:
-            source = _source(options, clock)
             discovery = None if source is None else Discovery(source, one.api)
             if discovery is not None:
-                stack.push_async_callback(discovery.close)
                 found = await discovery.check()
                 if not found.candidates:
                     say(f"weir: {found.sentence}{_LOOKS_AGAIN}", error=True)
@@ -383,8 +387,11 @@ async def _run(options: Options) -> int:
         return code
 
 
-def _source(options: Options, clock: Clock) -> Source | None:
-    """Return what is looked at for applications; None: only the policies of files. `InvalidInput` for an odd address."""
+async def _source(options: Options, clock: Clock) -> Source | None:
+    """Return what is looked at for applications; None: only the policies of files. `CommandError` for a place that cannot be
+    looked at."""
+    if options.kubernetes:
+        return await Workloads.open(options.namespace)
     if options.flink is not None:
         brokers = None if options.kafka is None else Brokers(options.kafka, options.group)
         return FlinkJobs(options.flink, brokers)

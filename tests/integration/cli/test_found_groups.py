@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
 from testbed.kafka import KafkaBroker
@@ -35,10 +36,9 @@ async def test_the_groups_that_are_found_are_those_that_the_brokers_list_as_stab
     try:
         for each in rigs:
             await each.join(1)
-        listed = await asyncio.to_thread(
-            lambda: AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_groups()
-        )
-        assert own <= {each.id for each in listed}
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        listed = await asyncio.to_thread(admin.list_consumer_groups().result, 20)
+        assert own <= {each.group_id for each in listed.valid if each.state is ConsumerGroupState.STABLE}
         assert own <= {each.name for each in (await source.find()).candidates}
         await rigs[0].leave()
         found = {each.name for each in (await source.find()).candidates}

@@ -342,7 +342,7 @@ async def test_brokers_that_are_away_for_a_while_change_nothing() -> None:
     assert brokers.discovery.sentence.startswith(
         "--kafka: no brokers answer at kafka:9092 (Local: Broker transport failure)"
     )
-    with pytest.raises(Unreachable, match="start them, or name their bootstrap servers"):
+    with pytest.raises(Unreachable, match="start them, or correct the address"):
         await brokers.discovery.check()
 
 
