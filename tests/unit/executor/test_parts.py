@@ -1,17 +1,23 @@
 """Small parts: the analyses that are kept, settings, sentences."""
 
 import json
+from typing import cast
 
 import pytest
 
 from tests.unit.executor.builders import NOON, after, analysis, plan
-from weir_contracts import Outcome, changes, sizes
+from weir_contracts import Outcome, changes, policy_of, sizes
 from weir_engines.driver import Refusal
 from weir_executor.analyses import LatestAnalyses
 from weir_executor.core.history import ActionHistory, record_refusal
 from weir_executor.core.parameters import Rules
+from weir_executor.driver_calls import Targets
+from weir_executor.fence import Ownership
+from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.settings import Settings
 from weir_runtime.bus import Record
+from weir_runtime.clock import FakeClock
+from weir_runtime.reach import REACH
 from weir_runtime.settings import load
 
 APP = "shop/orders"
@@ -82,3 +88,21 @@ def test_sentences_fit_a_line() -> None:
     assert changes(large, dict.fromkeys(large, 2)).endswith(" 1 → 2 and 999 more")
     published = record_refusal(ActionHistory(), plan(), Refusal("unreachable", "y" * 1_000_000), None, NOON).outcome
     assert len(Outcome.model_validate_json(published.model_dump_json()).sentence) == 160
+
+
+async def test_a_policy_without_a_target_is_refused_before_any_driver() -> None:
+    """A group may be advised on without one; an action of a time when it had one ends with a sentence."""
+    targets = Targets(
+        {},
+        MemoryKnowledge(),
+        FakeClock(),
+        ownership=cast("Ownership", None),
+        policies={},
+        reach=REACH,
+    )
+    spec = {"application": {"consumerGroup": {"groupId": "orders"}}, "objective": {"maxLag": "30s"}}
+    advised = policy_of(APP, signals={"kafka": {"bootstrapServers": "kafka:9092"}}, **spec)
+    snapshot = await targets.observe_subject(advised.subject)
+    assert not snapshot.reachable
+    assert snapshot.refusal == Refusal("no-target", snapshot.reason)
+    assert "name one in spec.target" in snapshot.reason
