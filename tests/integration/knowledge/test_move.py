@@ -14,11 +14,14 @@ from testbed.service import RedisServer
 from testbed.simulated_flink import ManyJobs
 from tests.loop.test_move import moves_between
 from tests.loop.test_one_process import one_process
+from tests.unit.analyzer.memory_analyzer import MemoryAnalyzer
+from weir_analyzer.settings import AnalyzerSettings
 from weir_cli.single import OneProcess, SingleSettings, compose
 from weir_knowledge.adapters.redis import RedisStore
 from weir_runtime.clock import SystemClock
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
+from weir_runtime.service import topic_specs
 
 DATABASE = 11
 """Of this test alone."""
@@ -27,14 +30,17 @@ PARTITIONS = 4
 
 @asynccontextmanager
 async def services(kafka: KafkaBroker, redis_server: RedisServer) -> AsyncIterator[OneProcess]:
-    """Run the shells of the services on real parts, as tasks of this process: its analyzer is the one without Spark,
-    which reads records by the same function."""
+    """Run the services on real parts, as tasks of this process; its analyzer gives the records of Kafka to the function that
+    Spark's workers give them to."""
     clock, stop = SystemClock(), Stop()
     bus = KafkaBus(kafka.bootstrap_servers)
     await bus.start()
+    await bus.ensure_topics(topic_specs(PARTITIONS))
     store = RedisStore(SecretStr(f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"))
     one = compose(SingleSettings(partitions=PARTITIONS), bus, store, clock)
-    tasks = [asyncio.create_task(task(stop), name=name) for name, task in one.tasks.items()]
+    analyzer = MemoryAnalyzer(bus, AnalyzerSettings().analysis())
+    running = {**one.tasks, "analyzer": analyzer.run}
+    tasks = [asyncio.create_task(task(stop), name=name) for name, task in running.items()]
     try:
         yield one
     finally:
