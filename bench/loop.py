@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -43,6 +43,8 @@ STEP_OBJECTIVE_SECONDS, STEP_SECONDS = 10.0, 25.0
 REST_SECONDS = 20.0
 FIRST_RESCALE_SECONDS, QUIET_RATE = 90.0, 1.0
 """Time for the first rescale of an unknown job, and the load in records/s before and after it."""
+
+Stack = TypeVar("Stack", bound=TrialStack)
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,16 @@ def step(bench: Running) -> StepFigures:
 
 def measure_steps(steps: int) -> dict[str, Any]:
     """The loop's figures on one stack."""
+    with run_folder() as folder, started(Running(for_steps(TrialStack, folder))) as bench:
+        return _measure(bench, steps)
+
+
+def for_steps(stack: type[Stack], folder: Path) -> Stack:
+    """Return the stack for load steps."""
     peak_rate, objective_seconds = BASE_RATE * STEP_FACTOR, STEP_OBJECTIVE_SECONDS
     options = TrialOptions(interval_seconds=INTERVAL_SECONDS, peak_rate=peak_rate, objective_seconds=objective_seconds)
     # Down again soon after each step: what is measured is the way up, twenty times.
-    spec = {"behavior": short_behavior(12, 5)}
-    with run_folder() as folder, started(Running(with_spec(TrialStack(options, folder), spec))) as bench:
-        return _measure(bench, steps)
+    return with_spec(stack(options, folder), {"behavior": short_behavior(12, 5)})
 
 
 def _measure(bench: Running, steps: int) -> dict[str, Any]:
@@ -116,15 +122,33 @@ def _measure(bench: Running, steps: int) -> dict[str, Any]:
     rest = usage_over(processes, REST_SECONDS)
     settle(bench, 180)
     figures = []
+    for figure in load_steps(bench, steps):
+        figures.append(figure)
+        if len(figures) == 1:
+            loaded = usage_over(processes, REST_SECONDS)
+    return {
+        **step_results(figures),
+        "observation_to_plan_seconds": distribution(latencies.stop()),
+        "usage_at_rest": rest,
+        "usage_under_load": loaded,
+        "ready_seconds": {state.name: state.ready_seconds for state in bench.stack.states()},
+    }
+
+
+def load_steps(bench: Running, steps: int) -> Iterator[StepFigures]:
+    """Yield the figures of each step, after which the job settles."""
     phases = random.Random(0)
     for i in range(steps):
         # `settle` ends right after a plan: without a wait each step would come at the same moment of the interval.
         time.sleep(phases.uniform(0.0, INTERVAL_SECONDS))
-        figures.append(step(bench))
-        log(f"step {i + 1} of {steps}: {asdict(figures[-1])}")
-        if i == 0:
-            loaded = usage_over(processes, REST_SECONDS)
+        figure = step(bench)
+        log(f"step {i + 1} of {steps}: {asdict(figure)}")
+        yield figure
         settle(bench, 150)
+
+
+def step_results(figures: Sequence[StepFigures]) -> dict[str, Any]:
+    """Return the distributions over all steps, and each step."""
 
     def distributed(name: str) -> dict[str, Any]:
         return distribution([value for each in figures if (value := getattr(each, name)) is not None])
@@ -133,15 +157,11 @@ def _measure(bench: Running, steps: int) -> dict[str, Any]:
         "interval_seconds": INTERVAL_SECONDS,
         "base_rate": BASE_RATE,
         "step_factor": STEP_FACTOR,
-        "observation_to_plan_seconds": distribution(latencies.stop()),
         "step_to_accepted_seconds": distributed("accepted_seconds"),
         "accepted_to_running_seconds": distributed("running_seconds"),
         "recovered_seconds": distributed("recovered_seconds"),
         "max_probe_lag_seconds": distributed("max_probe_lag_seconds"),
         "steps_unanswered": sum(1 for f in figures if f.accepted_seconds is None),
-        "usage_at_rest": rest,
-        "usage_under_load": loaded,
-        "ready_seconds": {state.name: state.ready_seconds for state in bench.stack.states()},
         "steps": [asdict(f) for f in figures],
     }
 

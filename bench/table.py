@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.results_file import PROJECT, RESULTS
+from weir_contracts import counted
 
 PAGE = PROJECT / "docs" / "reference" / "measurements.md"
 Figures = Iterator[tuple[str, str]]
@@ -71,6 +72,35 @@ def _fleet(found: dict[str, Any]) -> Figures:
         yield case, f"{_percentiles(fleet['observation_to_plan_seconds'], 's')}; {share:.2f} plans per observation"
 
 
+def _single(found: dict[str, Any]) -> Figures:
+    case = "one process"
+    yield f"{case}: `weir demo` to its first output", _percentiles(found["start"]["start_to_first_output_seconds"], "s")
+    decided = found["flink"]["start_to_explained_decision_seconds"]
+    yield (
+        f"{case}: `weir run --flink` on a real job to its first explained decision",
+        _percentiles(decided, "s"),
+    )
+    for each in found["jobs"]["jobs"]:
+        figures = f"{_percentiles(each['observation_to_plan_seconds'], 's')}; {each['cpu_cores']:.2f} cores, {each['megabytes']:.0f} MB"
+        jobs = counted(each["jobs"], "job")
+        yield f"{case}: observation to plan, {jobs} of two operators read every {each['interval_seconds']:g} s", figures
+    further = found["jobs"]["each_job"]
+    yield f"{case}: each further of these jobs", f"{further['cpu_cores']:.1%} of a core, {further['megabytes']:.2f} MB"
+    for each in found["applications"]["applications"]:
+        figures = f"{_percentiles(each['observation_to_plan_seconds'], 's')}; {each['cpu_cores']:.2f} cores, {each['megabytes']:.0f} MB"
+        size = f"{each['applications']} applications at {each['interval_seconds']:g} s"
+        yield f"{case}: observation to plan, {size}, without the reading", figures
+    further = found["applications"]["each_application"]["megabytes"]
+    if further is not None:
+        yield f"{case}: memory of each further application", f"{further:.2f} MB"
+    step = found["step"]
+    accepted = (
+        f"{_percentiles(step['step_to_accepted_seconds'], 's')} ({step['step_to_accepted_seconds']['count']} steps)"
+    )
+    yield f"{case}: load step of ×{step['step_factor']:g} to accepted rescale", accepted
+    yield f"{case}: append to the log", _percentiles(found["append"]["milliseconds"], "ms")
+
+
 def _chaos(found: dict[str, Any]) -> Figures:
     for run, each in found.items():
         well = each["rounds"] - len(each["not_recovered"])
@@ -127,6 +157,7 @@ def _ahead(found: dict[str, Any]) -> Figures:
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
+    "single": _single,
     "advance": _advance,
     "planner_requests": _requests,
     "capacity": _capacity,

@@ -37,3 +37,11 @@ def test_the_readme_s_figures_are_on_the_page() -> None:
     rows = [line for line in (PROJECT / "README.md").read_text().splitlines() if line.startswith("| eight hours")]
     assert len(rows) == 4
     assert set(rows) <= set(page().splitlines())
+
+
+def test_the_limits_of_one_process_are_on_the_page() -> None:
+    """docs/how-to/one-process.md repeats them without the command that measured them."""
+    text = (PROJECT / "docs" / "how-to" / "one-process.md").read_text()
+    rows = [line.removeprefix("| ") for line in text.splitlines() if line.startswith("| one process: ")]
+    assert len(rows) > 5
+    assert {row for row in rows if row not in page()} == set()
