@@ -25,6 +25,8 @@ AGAIN_SECONDS = 60.0
 """A policy that was refused is sent again after this long: what refused it may have ended."""
 CALL_SECONDS = 5.0
 LAG_BOUND = "30s"
+MIN_BOUND = 32
+"""Of `bounds.max`, as by default: one that runs with more is not advised to shrink to it."""
 _NAME_CHARACTERS = 50
 
 

@@ -13,7 +13,7 @@ from weir_engines.flink.topology import JobEntry, running_jobs
 from weir_runtime.http_client import async_client
 
 from .client import InvalidInput, Unreachable
-from .discovery import CALL_SECONDS, LAG_BOUND, Candidate, Found
+from .discovery import CALL_SECONDS, LAG_BOUND, MIN_BOUND, Candidate, Found
 
 ANSWER_BYTES = 8_000_000
 """An overview of a thousand jobs has less than a megabyte."""
@@ -41,11 +41,12 @@ def _spec(url: str, job: JobEntry, brokers: Brokers | None, *, by_id: bool) -> d
     """Return the specification that advises on a job.
 
     Without brokers the time at which a waiting record was appended is unknown, so the policy bounds the time until a new
-    record is processed.
+    record is processed. No operator has more subtasks than the job.
     """
     spec: dict[str, Any] = {
         "application": {"flink": {"url": url, "job": job.id if by_id else job.name}},
         "objective": {"maxLatency" if brokers is None else "maxLag": LAG_BOUND},
+        "bounds": {"max": max(MIN_BOUND, job.tasks or 0)},
     }
     if brokers is not None:
         kafka = {"bootstrapServers": brokers.servers} | ({"groupId": brokers.group} if brokers.group else {})

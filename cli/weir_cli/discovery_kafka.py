@@ -15,13 +15,12 @@ from weir_engines.kafka.partitions import BrokersAway
 from weir_runtime.clock import Clock
 
 from .client import InvalidInput, Unreachable
-from .discovery import CALL_SECONDS, LAG_BOUND, Candidate, Found
+from .discovery import CALL_SECONDS, LAG_BOUND, MIN_BOUND, Candidate, Found
 
 INTERNAL = ("weir-", "weir.")
 """Beginnings of the groups of Weir's own services: they are watched only by name."""
 MAX_DESCRIBED = 2_000
 """Groups that are described at a look; of more, those that come first by name."""
-MIN_BOUND = 32
 _SERVERS = re.compile(r"[^\s,/@]+:\d{1,5}(,[^\s,/@]+:\d{1,5})*")
 _STREAMS = "stream"
 """Name of the protocol that members of a Kafka Streams application agree on."""

@@ -18,7 +18,7 @@ from weir_engines.kubernetes.values import mapping, sequence
 from weir_engines.kubernetes.workloads import WorkloadReading, workload_of
 
 from .client import CommandError, InvalidInput, Unreachable
-from .discovery import CALL_SECONDS, Candidate, Found
+from .discovery import CALL_SECONDS, MIN_BOUND, Candidate, Found
 from .doctor_kubernetes import Kubectl
 
 KINDS = (
@@ -27,7 +27,6 @@ KINDS = (
 )
 UTILIZATION = 0.7
 """Busy share that the found policies keep."""
-MIN_BOUND = 32
 PROXY_SECONDS = 15.0
 _PAGE = 500
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

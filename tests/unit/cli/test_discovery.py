@@ -46,6 +46,13 @@ def test_a_policy_advises_and_is_valid_as_it_is() -> None:
     assert policy.spec.objective.max_latency is not None
 
 
+def test_a_large_job_is_not_advised_to_shrink_to_the_default_bound() -> None:
+    """It runs with at most as many subtasks of one operator as it has in all."""
+    large, small = {**entry("large"), "tasks": {"total": 120}}, {**entry("small", 2), "tasks": {"total": 3}}
+    found = found_policies(URL, jobs(large, small))
+    assert [parse_policy(each).spec.bounds.max for each in found.values()] == [120, 32]
+
+
 def test_with_brokers_the_age_of_records_is_known_and_bounded() -> None:
     """The brokers say when a record was appended."""
     found = found_policies(URL, jobs(entry("orders")), Brokers("kafka:9092", "orders-group"))
