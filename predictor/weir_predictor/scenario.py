@@ -285,10 +285,11 @@ class Scenario:
         """Whether holding has room and is above the objective for less of the horizon than after a change, or would be if
         the sources shared their operators otherwise.
 
-        What is predicted beyond the horizon is no reason for a change: there is another prediction until then.
+        Of several sources what is predicted beyond the horizon is no reason for a change: how they share an operator then is
+        uncertain, and there is another prediction until then. Of one source it is: warming its state up may take longer.
         """
         limit, staying = self.limit_seconds, self.staying
-        if limit is None or (staying.max_utilization or 0.0) > self.max_utilization:
+        if limit is None or len(self.model.arrivals) < 2 or (staying.max_utilization or 0.0) > self.max_utilization:
             return False
         # With room and nothing late, lag only rises if a source gets less of an operator than what arrives at it.
         waits = [self.model.backlogs[source].records > limit * rate for source, rate in self.model.arrivals.items()]
