@@ -1,4 +1,4 @@
-"""What `weir run` shows of each application, its state and the advice: on a screen, as lines, and as a document."""
+"""State and advice of each application, as `weir run` shows them: on a screen, as lines, and as a document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,17 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-import httpx
 import structlog
 
 from weir_runtime.loop import Stop, run_forever
 
 from .client import CommandError
-from .single import LocalApi
+from .single import LocalApi, detail_of
 
 LABEL = "weir.dev/found"
 """Of policies that were found, not written: they are removed again with their application. Its value is the source's."""
@@ -44,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Found:
-    """What a source found: the applications, and a sentence that names the place, what is there and, of nothing, the remedy."""
+    """Applications that a source found, and a sentence that names the place and their number, or the remedy if there are none."""
 
     candidates: Sequence[Candidate]
     sentence: str
@@ -91,13 +89,6 @@ def policies_of(candidates: Iterable[Candidate], label: str) -> dict[str, dict[s
     return found
 
 
-def _detail(refused: httpx.Response) -> str:
-    """Return the sentence of a refusal."""
-    with suppress(ValueError, AttributeError):
-        return str(refused.json().get("detail", refused.text))
-    return refused.text
-
-
 @dataclass(eq=False)
 class Discovery:
     """Looks for applications until stopped. `api` is that of the process."""
@@ -113,16 +104,9 @@ class Discovery:
     _refused: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
     """When a policy is sent again that was refused, and the reason; empty for one that the user wrote."""
 
-    async def check(self) -> Found:
-        """Return what runs; `CommandError` with place and remedy if the source cannot be read."""
-        return await self.source.find()
-
     async def run(self, stop: Stop) -> None:
         """Look until stopped."""
         await run_forever("discovery", lambda: stop.race(self._look()), stop, pause_seconds=LOOK_SECONDS)
-
-    async def close(self) -> None:
-        await self.source.close()
 
     async def _look(self) -> None:
         try:
@@ -147,7 +131,7 @@ class Discovery:
         sentences = [found.sentence]
         if watched < len(found.candidates):
             sentences.append(f"{watched} of them are watched, the most that are")
-        if refused := [f"{name} is not watched: {why}" for name, (_, why) in self._refused.items() if why]:
+        if refused := [f"{name} is not watched: {reason}" for name, (_, reason) in self._refused.items() if reason]:
             sentences.append(refused[0] + (f" ({len(refused) - 1} more)" if len(refused) > 1 else ""))
         return "; ".join(sentences)
 
@@ -163,7 +147,7 @@ class Discovery:
         if refused is None:
             self._refused.pop(application, None)
             return
-        reason = "" if refused.status_code == 409 else _detail(refused)
+        reason = "" if refused.status_code == 409 else detail_of(refused)
         self._refused[application] = (now + AGAIN_SECONDS, reason)
         if reason not in ("", before):
             structlog.get_logger("discovery").warning("not-watched", application=application, reason=reason)

@@ -6,7 +6,6 @@ of this namespace, serves this process's own monitor.
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -122,7 +121,8 @@ class Workloads:
             page = mapping(
                 await self._api.get(Call("list", kind.resource, self.namespace), kind.path(self.namespace), query)
             )
-            found += _readings(sequence(page.get("items")), kind)
+            items = sequence(page.get("items"))
+            found += [reading for each in items if (reading := workload_of(each, kind)) is not None]
             more = mapping(page.get("metadata")).get("continue")
             if not isinstance(more, str) or not more:
                 return found
@@ -134,10 +134,6 @@ class Workloads:
             with suppress(ProcessLookupError):
                 self.proxy.terminate()
             await self.proxy.wait()
-
-
-def _readings(items: Sequence[Any], kind: Kind) -> Iterable[WorkloadReading]:
-    return [reading for each in items if (reading := workload_of(each, kind)) is not None]
 
 
 def _namespace(named: str | None) -> str:

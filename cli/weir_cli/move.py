@@ -15,7 +15,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from weir_runtime.http_client import MAX_ELEMENTS
+from weir_runtime.http_client import MAX_ELEMENTS, elements_in
 
 from .client import (
     LOCAL,
@@ -33,8 +33,6 @@ from .terminal import say
 
 FORMAT_VERSION = 1
 MAX_APPLICATIONS = 10_000
-MAX_CYCLES = 1_000
-MAX_HISTORY = 10_000
 PART_BYTES = 1_000_000
 """Of one request: half of what the server takes."""
 PART_ELEMENTS = MAX_ELEMENTS // 2
@@ -128,6 +126,7 @@ def _name(policy: Mapping[str, Any]) -> str:
 
 def _exported(client: Client, name: str, policy: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the line of an application, and what it holds; the oldest cycles are left out where it would be too long."""
+    from weir_knowledge.core import MAX_CYCLES_COUNT, MAX_HISTORY_COUNT
     from weir_runtime.messages import excess_of
 
     metadata = {
@@ -135,7 +134,7 @@ def _exported(client: Client, name: str, policy: Mapping[str, Any]) -> tuple[byt
         for key in ("namespace", "name", "labels", "annotations")
         if key in policy["metadata"]
     }
-    history, cycles = client.history(name, MAX_HISTORY), client.explain(name, MAX_CYCLES)[0]
+    history, cycles = client.history(name, MAX_HISTORY_COUNT), client.explain(name, MAX_CYCLES_COUNT)[0]
     cycles = [each for each in cycles if each.get("plan")]
     for each in cycles:
         # The planner's memory is its own, and the next plan's state begins again.
@@ -269,8 +268,8 @@ def parts(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _size(document: Any) -> tuple[int, int]:
-    text = json.dumps(document)
-    return len(text), text.count(",") + text.count("[") + text.count("{")
+    text = json.dumps(document).encode()
+    return len(text), elements_in(text)
 
 
 def checked(file: Path) -> list[Line]:

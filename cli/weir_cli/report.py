@@ -129,7 +129,7 @@ class Watched:
 
 @dataclass(eq=False)
 class Record:
-    """What was read of all applications since a moment; `note` says what the reader of the page should know."""
+    """Readings of all applications since a moment; `note` is a sentence for the reader of the page."""
 
     began: datetime
     note: str = ""
@@ -275,7 +275,7 @@ def _kind(advice: Advice) -> str:
 
 
 def _operators(advice: Advice) -> str:
-    """Return the graph, and the same as a table with whole names and rates."""
+    """Return the graph, and the same as a table with full names and rates."""
     analysis, plan = advice.analysis, advice.plan
     if analysis is None or analysis.topology is None:
         return "<p>The operators are unknown: no reading had them.</p>"

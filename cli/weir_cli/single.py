@@ -7,6 +7,7 @@ go to the API of this process, without a network.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -155,6 +156,13 @@ def _one_process(
 
     tasks = {name: task for service in services for name, task in service.tasks.items()}
     return OneProcess(app, tasks, close, LocalApi(client, health.clock))
+
+
+def detail_of(refused: httpx.Response) -> str:
+    """Return the sentence of a refusal by this process's API."""
+    with suppress(ValueError, AttributeError):
+        return str(refused.json().get("detail", refused.text))
+    return refused.text
 
 
 def _transport(app: FastAPI) -> httpx.AsyncBaseTransport:

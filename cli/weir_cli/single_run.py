@@ -34,7 +34,7 @@ from .discovery_kafka import ConsumerGroups
 from .discovery_kubernetes import Workloads
 from .output import Format, text_of
 from .report import Record, write_page
-from .single import LocalApi, SingleSettings, compose, of_environment
+from .single import LocalApi, SingleSettings, compose, detail_of, of_environment
 from .terminal import Keyboard, keyboard, say, terminal
 
 FILE = "weir.db"
@@ -194,7 +194,7 @@ class Session:
         for document in self.documents:
             refused = await self.api.put(document.application, document.content)
             if refused is not None:
-                self.error = InvalidInput(f"{document.place}: {refused.json().get('detail', refused.text)}")
+                self.error = InvalidInput(f"{document.place}: {detail_of(refused)}")
                 stop.request("a policy was refused")
                 return
         if self.discovery is not None:
@@ -307,7 +307,7 @@ class PolicyFolder:
         return f"{done}; {listed(kept)} differs and stays: delete it to have it written" if kept else done
 
     def _is_own(self, path: Path, text: str) -> bool:
-        """Return whether nothing that a user wrote is lost if the file is replaced."""
+        """Return whether the file has no change by a user, and may be replaced."""
         try:
             stored = path.read_text(encoding="utf-8")
             return stored == self._written.get(path) or yaml.safe_load(stored) == yaml.safe_load(text)
@@ -370,7 +370,7 @@ async def _run(options: Options) -> int:
         try:
             discovery = None if source is None else Discovery(source, one.api)
             if discovery is not None:
-                found = await discovery.check()
+                found = await discovery.source.find()
                 if not found.candidates:
                     say(f"weir: {found.sentence}{_LOOKS_AGAIN}", error=True)
         except CommandError:

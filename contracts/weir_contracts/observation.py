@@ -120,7 +120,7 @@ class Problem(Message):
 
 
 class Imported(Message):
-    """What another Weir knew of an application, which `weir import` carries into the log."""
+    """Knowledge of an application that `weir import` carries from another Weir into the log."""
 
     learned: dict[str, Any] = Field(default_factory=dict)
     """`learned` of the newest analysis there, private to the analyzer. Empty: nothing was learned."""

@@ -195,6 +195,7 @@ def late_after(  # noqa: PLR0917 - of one row of `simulate`
     step_seconds = horizon / (len(flows.times) - 1)
     rates = model.rates_at(horizon)
     left = {source: float(flows.arrived[source][row, -1] - flows.processed[source][row, -1]) for source in rates}
+    shared = _worked_off_after(model, rates, left, capacities) if len(rates) > 1 else {}
     for source, rate in rates.items():
         done = flows.processed[source][row]
         taken = float(done[-1] - done[-2]) / step_seconds
@@ -203,26 +204,26 @@ def late_after(  # noqa: PLR0917 - of one row of `simulate`
             continue
         drained = taken - rate
         seconds = over / drained if drained > max(MIN_RATE, rate * 1e-9) else math.inf
-        if len(rates) > 1:
-            seconds = min(seconds, _worked_off_after(model, source, rates, left, capacities))
-        maximum = max(maximum, seconds)
+        maximum = max(maximum, min(seconds, shared.get(source, math.inf)))
     return maximum
 
 
 def _worked_off_after(
-    model: Model,
-    source: str,
-    rates: Mapping[str, float],
-    left: Mapping[str, float],
-    capacities: Mapping[str, float],
-) -> float:
-    """Return seconds until no operator behind a source has a backlog, that of other sources included; infinite if one has
-    no capacity for it."""
+    model: Model, rates: Mapping[str, float], left: Mapping[str, float], capacities: Mapping[str, float]
+) -> dict[str, float]:
+    """Return by source the seconds until no operator behind it has a backlog, that of other sources included; infinite if
+    one has no capacity for it, or none is known."""
     loads, waiting = loads_of(model.flow, rates), loads_of(model.flow, left)
-    free = {
-        name: capacities[name] - loads[name] for name in capacities if model.flow.get(name, {}).get(source, 0.0) > 0
-    }
-    return max((waiting[name] / rate if rate > MIN_RATE else math.inf for name, rate in free.items()), default=math.inf)
+    seconds: dict[str, float] = {}
+    for name, shares in model.flow.items():
+        if name not in capacities:
+            continue
+        free = capacities[name] - loads[name]
+        longest = waiting[name] / free if free > MIN_RATE else math.inf
+        for source, share in shares.items():
+            if share > 0:
+                seconds[source] = max(seconds.get(source, 0.0), longest)
+    return seconds
 
 
 @lru_cache(maxsize=64)

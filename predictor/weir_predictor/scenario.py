@@ -43,7 +43,7 @@ CLOSE = 0.98
 ABOUT = 1.15
 """Ratio of late times, or of rates at which a backlog is worked off, that counts as equally good."""
 ENOUGH = 1e6
-"""Times the present arrivals of which no application lets all through."""
+"""Multiple of the present arrivals that no application lets through."""
 MAX_WARM_UP_SECONDS = 120.0
 """A run that is still warming up after this, or after 4 intervals, has no readings to wait for."""
 
@@ -285,8 +285,8 @@ class Scenario:
         """Whether holding has room and is above the objective for less of the horizon than after a change, or would be if
         the sources shared their operators otherwise.
 
-        Of several sources what is predicted beyond the horizon is no reason for a change: how they share an operator then is
-        uncertain, and there is another prediction until then. Of one source it is: warming its state up may take longer.
+        With several sources the prediction beyond the horizon is no reason for a change: it is uncertain how they will share
+        an operator, and another prediction comes before. With one source it is: state may warm up for longer than that.
         """
         limit, staying = self.limit_seconds, self.staying
         if limit is None or len(self.model.arrivals) < 2 or (staying.max_utilization or 0.0) > self.max_utilization:

@@ -29,13 +29,13 @@ CLOSE_SECONDS = 2.0
 """For leaving the group; librdkafka blocks for longer while the brokers are away, and the session expires anyway."""
 
 MAX_RECEIVED_BYTES = 4_000_000
-"""Of the records that are received at once, but for the last: as many of the largest take the memory of a container."""
+"""Size after which `receive` takes no further record: 500 of the largest would exceed the memory of a container."""
 READING = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 100,
-    # Bounded buffers of prefetched records: beyond these, brokers answer with one record at a time.
+    # Bounded buffers of prefetched records. A larger record than a partition's share comes alone.
     "queued.max.messages.kbytes": 1_024,
     "fetch.message.max.bytes": 262_144,
     "fetch.max.bytes": MAX_MESSAGE_BYTES + ENVELOPE_BYTES,

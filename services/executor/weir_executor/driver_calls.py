@@ -137,11 +137,11 @@ class Targets:
         return None
 
     def _refused(self, subject: Subject) -> Refusal | None:
-        """Return why the policy names nothing that can be scaled, or may not name it: knowledge checks it as well, by its own
-        settings."""
+        """Return why the target cannot be scaled: the policy has none, or may not name it. Knowledge checks the latter as well, by
+        its own settings."""
         if subject.target.driver is None:
             return Refusal(
-                "no-target", "the policy names no target, so that nothing can be scaled: name one in spec.target"
+                "no-target", "the policy names no target, so Weir cannot scale the application: name one in spec.target"
             )
         found = self._reach.refusal(subject)
         return None if found is None else Refusal("out-of-reach", f"{found[0]}: {found[1]}")

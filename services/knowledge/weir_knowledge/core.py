@@ -202,12 +202,12 @@ def _with_past(state: State, past: Past, limits: HistoryLimits) -> State:
     """Add the explained cycles of another Weir that are not there yet, as many as are kept."""
     stored = {cycle.correlation_id for cycle in (*state.cycles, *state.open_cycles)}
     more = [cycle for cycle in past.cycles if cycle.plan is not None and cycle.correlation_id not in stored]
-    planned = [(cycle.plan.observed_at, cycle) for cycle in (*state.cycles, *more) if cycle.plan is not None]
     if not more:
         return state
-    cycles = [cycle for _, cycle in sorted(planned, key=lambda each: each[0], reverse=True)]
-    kept = _kept(cycles[0].plan, limits) if cycles[0].plan is not None else 0
-    return state.model_copy(update={"cycles": cycles[:kept]})
+    planned = [(cycle.plan, cycle) for cycle in (*state.cycles, *more) if cycle.plan is not None]
+    planned.sort(key=lambda each: each[0].observed_at, reverse=True)
+    kept = _kept(planned[0][0], limits)
+    return state.model_copy(update={"cycles": [cycle for _, cycle in planned[:kept]]})
 
 
 def kind_of(event: Event) -> Kind:

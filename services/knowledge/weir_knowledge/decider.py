@@ -237,7 +237,7 @@ class Decider:
                 log, answer = decide(log, change, int(at.timestamp() * 1000))
             decided.records.extend(_records(change, answer))
             id = derive_id(change.id, "answer")
-            decided.records.append(_record(CHANGES, change.application, ChangeRecord(answer=answer), id, now))
+            decided.records.append(record_of(CHANGES, change.application, ChangeRecord(answer=answer), id, now))
             decided.answers.append((change, answer))
         return _Decided(log, decided.records, decided.answers, unreadable)
 
@@ -252,7 +252,7 @@ def _is_in_doubt(change: Change, log: Log) -> bool:
 
 def request_record(change: Change) -> Outgoing:
     """Return the record of a request."""
-    return _record(CHANGES, change.application, ChangeRecord(request=change), change.id, change.at)
+    return record_of(CHANGES, change.application, ChangeRecord(request=change), change.id, change.at)
 
 
 def _records(change: Change, answer: Answer) -> list[Outgoing]:
@@ -263,11 +263,15 @@ def _records(change: Change, answer: Answer) -> list[Outgoing]:
     if value is None:
         return _deletion(change.application, answer.version)
     id = derive_id(change.id, topic.name)
-    record = _record(topic, change.application, value, id, change.at)
+    record = record_of(topic, change.application, value, id, change.at)
     return [replace(record, headers={**record.headers, VERSION_HEADER: str(answer.version)})]
 
 
-def _record(topic: Topic, application: str, value: BaseModel, id: UUID, at: datetime) -> Outgoing:
+def record_of(
+    topic: Topic, application: str, value: BaseModel, id: UUID, at: datetime, *, exclude_unset: bool = True
+) -> Outgoing:
+    """Return the record of a message from knowledge, which begins a trace. `exclude_unset`: policies as their users wrote
+    them. `TooLarge` for one that no reader would accept."""
     body, headers = encode(
         value,
         type=topic.type,
@@ -275,7 +279,7 @@ def _record(topic: Topic, application: str, value: BaseModel, id: UUID, at: date
         id=id,
         time=at,
         traceparent=new_traceparent(id),
-        exclude_unset=True,  # policies as their users wrote them
+        exclude_unset=exclude_unset,
     )
     return Outgoing(topic.name, application, body, headers)
 

@@ -119,14 +119,15 @@ class Explanation(Message):
 
 
 class Import(Past):
-    """What another Weir knew of an application."""
+    """Knowledge of an application from another Weir."""
 
     learned: dict[str, Any] = Field(default_factory=dict)
     """`learned` of its newest analysis there. An analyzer that cannot read it ignores it."""
 
 
 class ImportResult(Message):
-    """What was written to the log. The services add what they do not have yet; the same again changes nothing."""
+    """The parts of an import that were written to the log. Services add only what they lack; the same import again changes
+    nothing."""
 
     application: str
     learned: bool

@@ -1,4 +1,4 @@
-"""`/v1/applications/{namespace}/{name}/import`: what another Weir knew of an application.
+"""`/v1/applications/{namespace}/{name}/import` adds knowledge of an application from another Weir.
 
 It goes into the log as an observation without readings, so that the analyzer of the application's partition adds what was
 learned and knowledge the past, in the log's order and however either runs.
@@ -14,8 +14,8 @@ from weir_contracts import Imported, imported_observation
 from weir_contracts.topics import OBSERVATIONS
 from weir_runtime.access import Problem
 from weir_runtime.bus import BusError, Refused
-from weir_runtime.messages import TooLarge, encode, new_traceparent
 
+from .decider import record_of
 from .documents import ERRORS, Application, Import, ImportResult, Writer, examples, refuses, shows, unknown
 from .policy_changes import PolicyChanges
 
@@ -54,16 +54,9 @@ def imports_router(changes: PolicyChanges) -> APIRouter:
         past = body.model_dump(mode="json", exclude={"learned"}, exclude_unset=True)
         observation = imported_observation(policy, now, Imported(learned=body.learned, past=past))
         try:
-            value, headers = encode(
-                observation,
-                type=OBSERVATIONS.type,
-                source="knowledge",
-                id=observation.id,
-                time=now,
-                traceparent=new_traceparent(observation.id),
-            )
-            await changes.log.bus.publish(OBSERVATIONS.name, application, value, headers)
-        except (TooLarge, Refused) as error:
+            record = record_of(OBSERVATIONS, application, observation, observation.id, now, exclude_unset=False)
+            await changes.log.bus.publish_many([record])
+        except Refused as error:
             raise Problem(413, f"the import of {application} is refused: {error}; send it in parts") from None
         except BusError as error:
             raise Problem(503, f"the import of {application}: {error}; it is not known whether it was taken") from None

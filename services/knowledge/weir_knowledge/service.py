@@ -22,10 +22,10 @@ from weir_contracts.topics import ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLIC
 from weir_runtime.bus import Bus, Consumer, Record, Refused
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, canonical_line, run_forever
-from weir_runtime.messages import encode, new_traceparent
 from weir_runtime.reading import DeadLetters
 
 from .core import Event, HistoryLimits, Kind, kind_of
+from .decider import record_of
 from .gauges import ApplicationGauges
 from .partition import DECIDED, KINDS_OF, Decisions, Deletion, Partition, action_change, policy_again
 from .store import RETRY_SECONDS, Batch, Incomplete, Key, NotContinued, Position, StoreFull
@@ -287,16 +287,9 @@ class Knowledge:
         if state is not None and state.times.newest is not None:
             at = max(at, state.times.newest + timedelta(milliseconds=1))
         observation = ended_observation(policy, at)
-        body, headers = encode(
-            observation,
-            type=OBSERVATIONS.type,
-            source="knowledge",
-            id=observation.id,
-            time=at,
-            traceparent=new_traceparent(observation.id),
-        )
+        record = record_of(OBSERVATIONS, application, observation, observation.id, at, exclude_unset=False)
         try:
-            await self.bus.publish(OBSERVATIONS.name, application, body, headers)
+            await self.bus.publish_many([record])
         except Refused as error:
             _log.error("end-refused", application=application, reason=str(error))
         return [("observation", application, observation.model_dump_json())]

@@ -61,7 +61,7 @@ async def test_advice_on_a_group_whose_records_wait(kafka: KafkaBroker, rigs: li
         analysis = await until(one, f"{application}/analysis", lambda found: found["lag_records"]["value"] is not None)
         stop.request("the test is over")
         await looking
-        await discovery.close()
+        await discovery.source.close()
     assert plan["current"] == {rig.group: 2}
     assert analysis["lag_records"]["value"] == 20
 

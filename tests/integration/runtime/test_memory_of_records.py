@@ -96,7 +96,8 @@ async def test_records_do_not_fill_the_memory_of_any_service(
         ]
         for each in services:
             stack.enter_context(each)
-        of_analyzer = stack.enter_context(sampled_bytes(services[2]))
+        analyzer = next(each for each in services if each.name == "analyzer")
+        of_analyzer = stack.enter_context(sampled_bytes(analyzer))
         await asyncio.to_thread(wait_all_ready, services, READY_SECONDS)
         letters, reader = [], bus.reader(DEAD_LETTERS.name)
         try:

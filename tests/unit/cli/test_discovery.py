@@ -147,7 +147,7 @@ async def test_jobs_that_come_and_go() -> None:
     await cluster.look()
     cluster.api.clock.advance(GONE_SECONDS)
     assert await cluster.look() == {"default/orders"}
-    await cluster.discovery.close()
+    await cluster.discovery.source.close()
 
 
 async def test_a_policy_of_the_user_is_left_alone() -> None:
@@ -167,7 +167,7 @@ async def test_a_policy_of_the_user_is_left_alone() -> None:
     cluster.api.clock.advance(AGAIN_SECONDS)
     assert await cluster.look() == {"default/orders"}
     assert cluster.api.policies["default/orders"]["metadata"]["labels"] == {LABEL: "flink"}
-    await cluster.discovery.close()
+    await cluster.discovery.source.close()
 
 
 async def test_a_refused_policy_is_a_sentence_and_is_sent_again() -> None:
@@ -183,7 +183,7 @@ async def test_a_refused_policy_is_a_sentence_and_is_sent_again() -> None:
     cluster.api.clock.advance(AGAIN_SECONDS)
     assert await cluster.look() == {"default/orders"}
     assert "not watched" not in cluster.discovery.sentence
-    await cluster.discovery.close()
+    await cluster.discovery.source.close()
 
 
 async def test_a_cluster_that_is_away_for_a_while_changes_nothing() -> None:
@@ -194,7 +194,7 @@ async def test_a_cluster_that_is_away_for_a_while_changes_nothing() -> None:
     cluster.api.clock.advance(10 * GONE_SECONDS)
     assert await cluster.look() == {"default/orders"}
     assert "expected a list" in cluster.discovery.sentence
-    await cluster.discovery.close()
+    await cluster.discovery.source.close()
 
 
 HTML = httpx.Response(200, html="<html><title>Sign in</title></html>")
@@ -222,8 +222,8 @@ async def test_an_address_that_is_no_flink(answer: httpx.Response | Exception, s
 
     looking = discovery(reply)
     with pytest.raises(CommandError) as refused:
-        await looking.check()
-    await looking.close()
+        await looking.source.find()
+    await looking.source.close()
     sentence = str(refused.value)
     assert sentence.startswith("--flink: ")
     assert URL in sentence
@@ -350,7 +350,7 @@ async def test_brokers_that_are_away_for_a_while_change_nothing() -> None:
         "--kafka: no brokers answer at kafka:9092 (Local: Broker transport failure)"
     )
     with pytest.raises(Unreachable, match="start them, or correct the address"):
-        await brokers.discovery.check()
+        await brokers.discovery.source.find()
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ async def test_brokers_that_are_away_for_a_while_change_nothing() -> None:
 )
 async def test_what_is_not_there_yet_is_a_sentence_with_a_remedy(brokers: MemoryGroups, says: str) -> None:
     """A group may come later, so that Weir looks again."""
-    found = await brokers.discovery.check()
+    found = await brokers.discovery.source.find()
     assert not found.candidates
     assert says in found.sentence
 
@@ -383,14 +383,14 @@ async def test_a_group_that_may_not_be_described_does_not_hide_the_others() -> N
     assert "1 cannot be described: group payroll: the group may not be read" in brokers.discovery.sentence
     alone = MemoryGroups(group("payroll"), name="payroll")
     alone.refused = brokers.refused
-    assert "grant Describe" in (await alone.discovery.check()).sentence
+    assert "grant Describe" in (await alone.discovery.source.find()).sentence
 
 
 async def test_a_group_of_another_kind_is_refused_by_name() -> None:
     """Workers of Kafka Connect have a group, too."""
     brokers = MemoryGroups(replace(group("connect-cluster"), type="connect"), name="connect-cluster")
     with pytest.raises(CommandError, match="--group: connect-cluster is a group of type connect, not of consumers"):
-        await brokers.discovery.check()
+        await brokers.discovery.source.find()
 
 
 @pytest.mark.parametrize("servers", ["kafka", "http://kafka:9092", "kafka:9092, other:9092", "kafka:", ""])
