@@ -98,14 +98,14 @@ async def test_found_jobs_are_watched_and_never_changed(tmp_path: Path) -> None:
     jobs = ManyJobs(["orders", "Clicks (EU)"], 0.5)
     async with jobs.serving(), one_process(tmp_path) as one:
         discovery = Discovery(FlinkJobs(jobs.url), one.api)
-        assert len((await discovery.check()).candidates) == 2
+        assert len((await discovery.source.find()).candidates) == 2
         stop = Stop()
         looking = asyncio.create_task(discovery.run(stop))
         for name in ("orders", "clicks-eu"):
             await until(one, f"/v1/applications/default/{name}/plan", lambda plan: plan["mode"] == "advise")
         stop.request("the test is over")
         await looking
-        await discovery.close()
+        await discovery.source.close()
     assert [job.requests for job in jobs.jobs.values()] == [[], []]
 
 
