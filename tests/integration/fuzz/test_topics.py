@@ -40,7 +40,6 @@ from weir_runtime.reading import MAX_OF_KEY
 from weir_runtime.service import topic_specs
 
 APPLICATION = "fuzz/orders"
-DATABASE = 10
 PARTITIONS = 2
 SERVICES = ("knowledge", "monitor", "planner", "executor", "analyzer")
 READERS: dict[str, set[str]] = {
@@ -110,7 +109,7 @@ class Loop:
         self.kafka = kafka
         self.bus = KafkaBus(kafka.bootstrap_servers)
         port = free_port()
-        redis_url = f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"
+        redis_url = redis_server.new_database()
         url = f"http://127.0.0.1:{port}"
         environment = loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis_url, folder)
         self.services = [

@@ -23,8 +23,6 @@ from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
 from weir_runtime.service import topic_specs
 
-DATABASE = 11
-"""Of this test alone."""
 PARTITIONS = 4
 
 
@@ -36,7 +34,7 @@ async def services(kafka: KafkaBroker, redis_server: RedisServer) -> AsyncIterat
     bus = KafkaBus(kafka.bootstrap_servers)
     await bus.start()
     await bus.ensure_topics(topic_specs(PARTITIONS))
-    store = RedisStore(SecretStr(f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"))
+    store = RedisStore(SecretStr(redis_server.new_database()))
     one = compose(SingleSettings(partitions=PARTITIONS), bus, store, clock)
     analyzer = MemoryAnalyzer(bus, AnalyzerSettings().analysis())
     running = {**one.tasks, "analyzer": analyzer.run}

@@ -23,21 +23,18 @@ from weir_runtime.bus import Record
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import encode
 
-DATABASE = 8
-"""Of these tests alone: an emptied one is theirs to empty."""
-
 
 class World:
     """A knowledge process, the brokers, and a separate application."""
 
     def __init__(self, kafka: KafkaBroker, redis_server: RedisServer, folder: Path) -> None:
         self.kafka = kafka
-        self.redis = redis.Redis(port=redis_server.port, db=DATABASE)
-        self.redis.flushdb()
+        redis_url = redis_server.new_database()
+        self.redis = redis.Redis.from_url(redis_url)
         self.application = f"knowledge/orders-{uuid4().hex[:8]}"
         self.environment = {
             "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+            "WEIR_KNOWLEDGE_REDIS_URL": redis_url,
         }
         self._folder = folder
         self._starts = 0

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -22,22 +21,13 @@ from weir_knowledge.core import End, HistoryEntry, HistoryLimits, State, history
 from weir_knowledge.store import NotContinued, StoreFull, StoreUnavailable
 from weir_knowledge.view import View, state_change
 
-DATABASE = 7
-"""Of these tests alone."""
 SIZES = Path(__file__).parents[3] / "docs" / "explanation" / "scale.md"
-
-
-def redis_port(url: SecretStr) -> int:
-    """Where the server listens."""
-    return urlsplit(url.get_secret_value()).port or 0
 
 
 @pytest.fixture
 def url(redis_server: RedisServer) -> SecretStr:
     """An empty database."""
-    with redis.Redis(port=redis_server.port, db=DATABASE) as client:
-        client.flushdb()
-    return SecretStr(f"redis://127.0.0.1:{redis_server.port}/{DATABASE}")
+    return SecretStr(redis_server.new_database())
 
 
 @pytest.fixture
@@ -73,7 +63,7 @@ def fill(admin: Any) -> Fill:
 @pytest.fixture
 def admin(url: SecretStr) -> Iterator[Any]:
     """A client of the store's server; the server is left without a limit."""
-    with redis.Redis(port=redis_port(url), db=DATABASE) as client:
+    with redis.Redis.from_url(url.get_secret_value()) as client:
         yield client
         client.config_set("maxmemory", 0)
 

@@ -21,7 +21,6 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.service import topic_specs
 
-DATABASE = 10
 """Of these tests alone: an emptied one is theirs to empty."""
 PARTITIONS = 4
 TIMEOUT_SECONDS = 40.0
@@ -96,19 +95,22 @@ class RealWorld(LogWorld):
 
 
 @pytest.fixture
-async def world(kafka: KafkaBroker, redis_server: RedisServer) -> AsyncIterator[RealWorld]:
-    with redis.Redis(port=redis_server.port, db=DATABASE) as client:
-        client.flushdb()
+def redis_url(redis_server: RedisServer) -> str:
+    return redis_server.new_database()
+
+
+@pytest.fixture
+async def world(kafka: KafkaBroker, redis_url: str) -> AsyncIterator[RealWorld]:
     bus = KafkaBus(kafka.bootstrap_servers)
     await bus.start()
     await bus.ensure_topics(topic_specs(PARTITIONS))
-    store = RedisStore(SecretStr(f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"))
+    store = RedisStore(SecretStr(redis_url))
     yield RealWorld(bus, store)
     await bus.close()
     await store.close()
 
 
-async def test_replicas_keep_one_view_of_the_log(world: RealWorld, redis_server: RedisServer) -> None:
+async def test_replicas_keep_one_view_of_the_log(world: RealWorld, redis_url: str) -> None:
     """One begins, another one joins, Redis is emptied under both, and the first leaves: at each point the view becomes what
     was decided and sent, each event is in the feed once, and each deletion has published its end."""
     first, second = world.replica(), world.replica()
@@ -123,7 +125,7 @@ async def test_replicas_keep_one_view_of_the_log(world: RealWorld, redis_server:
             await world.remove(world.names[1])
             await world.until(world.is_applied, TIMEOUT_SECONDS)
             assert await world.repeated() == []
-            with redis.Redis(port=redis_server.port, db=DATABASE) as client:
+            with redis.Redis.from_url(redis_url) as client:
                 client.flushdb()
             await world.until(world.is_applied, TIMEOUT_SECONDS)
             assert len(await world.store.history(world.names[0])) == 2

@@ -27,7 +27,6 @@ from weir_runtime.messages import decode, encode
 from weir_runtime.service import topic_specs
 
 M = TypeVar("M", bound=BaseModel)
-DATABASE = 11
 PARTITIONS = 4
 _NAMES = [f"fleet/job-{number:02}" for number in range(100)]
 _EACH = 3
@@ -57,9 +56,8 @@ class Fleet:
         ports = {("knowledge", 0): free_port()}
         # In front of two knowledge services there is a balancer; here the first is called and the second is killed.
         url = f"http://127.0.0.1:{ports['knowledge', 0]}"
-        redis_url = f"redis://127.0.0.1:{redis_server.port}/{DATABASE}"
         environment = {
-            **loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis_url, folder),
+            **loop_settings(kafka.bootstrap_servers, PARTITIONS, url, redis_server.new_database(), folder),
             "WEIR_EXECUTOR_MAX_ACTIONS": "100",
             "WEIR_EXECUTOR_MAX_ACTIONS_PER_CLUSTER": "100",
             "WEIR_EXECUTOR_SETTLE_SECONDS": "3",

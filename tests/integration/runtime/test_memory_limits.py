@@ -31,7 +31,6 @@ from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.messages import encode
 from weir_runtime.service import topic_specs
 
-DATABASE = 11
 TOKEN = "a-token-of-sixteen-characters"  # noqa: S105 - of this test
 ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
 CALLERS = 60
@@ -61,7 +60,7 @@ def services(kafka: KafkaBroker, redis_server: RedisServer, run_folder: Path) ->
         "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "WEIR_TOKENS": json.dumps({TOKEN: {"name": "ada", "role": roles}}),
         "WEIR_KNOWLEDGE_TOKEN": TOKEN,
-        "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+        "WEIR_KNOWLEDGE_REDIS_URL": redis_server.new_database(),
         "WEIR_KNOWLEDGE_PLANNER_URL": "",
         "WEIR_EXECUTOR_GROUP": "executor-of-memory-limits",
         "WEIR_PLANNER_PLUGIN_SCHEMES": "http",

@@ -87,7 +87,7 @@ async def test_records_do_not_fill_the_memory_of_any_service(
             hostile.poll(0)
     assert await asyncio.to_thread(hostile.flush, 60) == 0 and not failed
     port = free_port()
-    redis_url, url = f"redis://127.0.0.1:{redis_server.port}/10", f"http://127.0.0.1:{port}"
+    redis_url, url = redis_server.new_database(), f"http://127.0.0.1:{port}"
     environment = loop_settings(brokers.bootstrap_servers, PARTITIONS, url, redis_url, tmp_path)
     with ExitStack() as stack:
         services = [

@@ -19,8 +19,6 @@ from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.service import topic_specs
 
 Start = Callable[..., WeirService]
-DATABASE = 9
-"""Of these tests alone."""
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def start(kafka: KafkaBroker, redis_server: RedisServer, tmp_path: Path) -> Iter
     def knowledge(**settings: str) -> WeirService:
         given = {
             "WEIR_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-            "WEIR_KNOWLEDGE_REDIS_URL": f"redis://127.0.0.1:{redis_server.port}/{DATABASE}",
+            "WEIR_KNOWLEDGE_REDIS_URL": redis_server.new_database(),
             **settings,
         }
         started.append(WeirService("knowledge", tmp_path, given).start())
