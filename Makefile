@@ -78,15 +78,14 @@ test-kubernetes: kubernetes  ## against a real Kubernetes API server, whose pods
 test-node: node-means means kubernetes-node  ## on a Kubernetes node of this machine, where pods really run (Debian, as root)
 	@$(BIN)/pytest -q tests/node
 
-# One run, one closing line: by one worker the tests of Kubernetes, by the others the fast ones, then by one and alone those
-# that share parts (tests/conftest.py), since trials are judged by real time. The trial comes before the integration tests,
-# whose parts stay up until the end.
+# One run, one closing line. First the tests of Kubernetes on one worker beside the fast ones, then the folders of the
+# integration tests on all workers, then one worker alone has what is judged by real time (tests/conftest.py).
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
 	-@$(BIN)/python -m testbed.kubernetes_programs
 	$(if $(findstring node,$(WEIR_REQUIRE)),-@$(BIN)/python -m testbed.kubernetes_programs node)
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder --thorough tests/kubernetes $(FAST) tests/e2e tests/containers tests/node tests/integration
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder --thorough tests/kubernetes $(FAST) tests/integration tests/e2e tests/containers tests/node
 
 chaos: setup  ## faults at fail points of actions, judged from outside: bench/results/chaos.json (an hour; ARGS="--target flink": see --help)
 	@$(BIN)/python -m bench chaos $(ARGS)

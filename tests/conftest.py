@@ -82,7 +82,8 @@ def _alone(nodeid: str) -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give `--dist loadscope` a unit for Kubernetes, and a later one for what shares Kafka, Flink and Spark or runs alone."""
+    """Give `--dist loadscope` a unit for Kubernetes, one for each folder of the integration tests, and a last one for what is
+    judged by real time or shares the machine's daemons: it runs alone. Each worker has its own Kafka, Flink and Redis."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -90,7 +91,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByTier(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             tier = _tier(config.rootpath / nodeid.partition("::")[0])
-            return nodeid if tier is None else "kubernetes" if tier == "kubernetes" and not _alone(nodeid) else "parts"
+            if tier is None:
+                return nodeid
+            if tier == "integration":
+                return nodeid.rpartition("/")[0]
+            return "kubernetes" if tier == "kubernetes" and not _alone(nodeid) else "alone"
+
+        def _reschedule(self, node: Any) -> None:
+            if list(self.workqueue) == ["alone"] and any(not n.shutting_down for n in self.nodes if n is not node):
+                node.shutdown()
+            else:
+                super()._reschedule(node)
 
     return ByTier(config, log)
 
