@@ -295,6 +295,13 @@ class Analysis(Message):
         """Return the analysis of the operator `name`; None if there is none."""
         return next((o for o in self.operators if o.operator == name), None)
 
+    @property
+    def throughput(self) -> float | None:
+        """Records/s that all sources together take in; None unless each is known."""
+        found = [self.operator(source.operator) for source in self.sources]
+        rates = [None if each is None else each.input_rate.value for each in found]
+        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+
     def has(self, code: Code) -> bool:
         """Return whether a symptom is present."""
         return code in [symptom.code for symptom in self.symptoms]

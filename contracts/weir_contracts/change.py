@@ -15,6 +15,8 @@ from .policy import ScalingPolicy
 
 MAX_CALLER = 200
 """Characters of a caller's name."""
+MAX_REASON = 200
+"""Characters of the reason of a pause."""
 Version = Annotated[int, Field(ge=0, le=MAX_ORDER)]
 ChangeKind = Literal["put", "delete", "pause", "resume", "action"]
 Refused = Literal["conflict", "missing", "owned", "taken", "expired", "unwritable"]
@@ -34,6 +36,8 @@ class Change(Message):
     """Name of the caller who requests it."""
     at: Timestamp
     """Time of the request, by the clock of the process that wrote it."""
+    reason: Annotated[str, Field(max_length=MAX_REASON)] | None = None
+    """Why the caller pauses or resumes, for people. None: the caller gave no reason."""
     expected: Version | None = None
     """Version to replace. 0: there must be none. None: any."""
     seen: Version | None = None

@@ -228,7 +228,10 @@ MAX_CALLER_CHARACTERS = 200
 
 _Label = Annotated[str, Field(max_length=317)]
 Labels = Annotated[dict[_Label, Annotated[str, Field(max_length=63)]], Field(max_length=100, fail_fast=True)]
-Annotations = Annotated[dict[_Label, Annotated[str, Field(max_length=1000)]], Field(max_length=50, fail_fast=True)]
+MAX_ANNOTATIONS = 50
+Annotations = Annotated[
+    dict[_Label, Annotated[str, Field(max_length=1000)]], Field(max_length=MAX_ANNOTATIONS, fail_fast=True)
+]
 
 
 class Metadata(Document):

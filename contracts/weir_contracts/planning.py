@@ -159,6 +159,8 @@ class LoopResult(Message):
     """Lag when the plan was made, in seconds. None: unknown."""
     arrival_rate: NonNegative | None = None
     """Records/s that arrived at all sources when the plan was made. None: unknown."""
+    throughput: NonNegative | None = None
+    """Records/s that all sources together took in when the plan was made. None: unknown."""
     outcome: Annotated[str | None, Field(max_length=64)] = None
     """Last phase of the plan's action. None: no action, or no outcome yet."""
 
@@ -337,8 +339,10 @@ class Plan(_Decision):
         """Instance to restart; None for every other plan."""
         return self.action.instance if isinstance(self.action, RestartInstanceAction) else None
 
-    def in_short(self, lag_seconds: float | None, arrival_rate: float | None) -> LoopResult:
-        """Return a summary of this cycle, with lag (s) and arrival rate (records/s) when the plan was made."""
+    def in_short(
+        self, lag_seconds: float | None, arrival_rate: float | None, throughput: float | None = None
+    ) -> LoopResult:
+        """Return a summary of this cycle, with lag (s), arrival rate and throughput (records/s) when the plan was made."""
         return LoopResult(
             at=self.created_at,
             plan_id=self.id,
@@ -348,4 +352,5 @@ class Plan(_Decision):
             approved=self.approved,
             lag_seconds=lag_seconds,
             arrival_rate=arrival_rate,
+            throughput=throughput,
         )

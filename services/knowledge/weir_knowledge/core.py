@@ -69,6 +69,8 @@ class Understanding(Message):
     arrival_rate: Estimate
     lag_records: Estimate
     lag_seconds: Estimate
+    throughput: float | None = None
+    """Records/s that all sources together take in. None: unknown."""
     bottleneck: str | None = None
     symptoms: list[Symptom] = Field(default_factory=list)
 
@@ -283,8 +285,10 @@ def history_entries(event: Event, after: State) -> list[tuple[str, HistoryEntry]
     if not isinstance(event, Plan):
         return []
     analysis = after.cycles[0].analysis
-    lag, arrivals = (analysis.lag_seconds.value, analysis.arrival_rate.value) if analysis else (None, None)
-    return [(event.application, event.in_short(lag, arrivals))]
+    if analysis is None:
+        return [(event.application, event.in_short(None, None))]
+    line = event.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value, analysis.throughput)
+    return [(event.application, line)]
 
 
 def with_ends(lines: Iterable[LoopResult], ends: Mapping[UUID, str]) -> list[LoopResult]:

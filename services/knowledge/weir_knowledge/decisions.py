@@ -9,9 +9,12 @@ from datetime import datetime
 
 from weir_contracts import ActionState, Answer, Change, ScalingPolicy
 from weir_contracts.change import Owner
+from weir_contracts.document import MAX_ANNOTATIONS
 from weir_contracts.resource import RELEASE
 from weir_engines.registry import Claim, claims, rival
 
+BECAUSE = "weir.dev/mode-because"
+"""Annotation with the reason that the last pause or resume gave."""
 EXPIRED_SECONDS = 30.0
 """Age from which a change is refused: its caller was told long ago that it is not known, and may have done the opposite."""
 
@@ -120,7 +123,10 @@ def _mode(log: Log, change: Change, current: ScalingPolicy | None, version: int)
     before = current.spec.mode if change.kind == "pause" else None
     resumed = current.metadata.mode_before_pause if current.spec.target.driver is not None else None
     mode = "paused" if change.kind == "pause" else resumed or "advise"
-    changed = with_metadata(current, mode_before_pause=before)
+    annotations = {name: text for name, text in current.metadata.annotations.items() if name != BECAUSE}
+    if change.reason is not None and len(annotations) < MAX_ANNOTATIONS:
+        annotations[BECAUSE] = change.reason
+    changed = with_metadata(current, mode_before_pause=before, annotations=annotations)
     changed = changed.model_copy(update={"spec": changed.spec.model_copy(update={"mode": mode})})
     return _stored(log, change, changed, version)
 
@@ -141,9 +147,9 @@ def _may_write(change: Change, current: ScalingPolicy) -> bool:
 
 
 def with_metadata(policy: ScalingPolicy, **changes: object) -> ScalingPolicy:
-    """Return the policy with these fields of its metadata; None removes one from the document."""
+    """Return the policy with these fields of its metadata; None or nothing removes one from the document."""
     metadata = policy.metadata.model_copy(update=changes)
-    metadata.model_fields_set.difference_update(name for name, value in changes.items() if value is None)
+    metadata.model_fields_set.difference_update(name for name, value in changes.items() if value is None or value == {})
     return policy.model_copy(update={"metadata": metadata})
 
 

@@ -149,7 +149,7 @@ def examples() -> dict[type[BaseModel], Any]:
         state = remember(state, message, HistoryLimits())
     newest = Newest(application=plan.application, observation=observation, analysis=analysis, plan=plan)
     summary = summarise(newest, None, plan.created_at, mode="act", objective_seconds=30.0, interval_seconds=5.0)
-    line = plan.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value)
+    line = plan.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value, analysis.throughput)
     built = (summary, state.cycles[0], line.model_copy(update={"outcome": outcome.phase}))
     shown |= {type(model): model.model_dump(mode="json", exclude_unset=True) for model in built}
     shown[Policies] = {"items": [shown[ScalingPolicy]], "next": None}

@@ -14,9 +14,11 @@ from weir_contracts import (
     example,
     parse_policy,
 )
+from weir_contracts.change import MAX_REASON
 from weir_runtime.access import Problem, invalid
 from weir_runtime.documents import Unreadable, read_json, read_yaml
 
+from .decisions import BECAUSE
 from .documents import (
     CHANGED,
     ERRORS,
@@ -34,6 +36,18 @@ from .policy_changes import PolicyChanges
 
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
 _VERSION = re.compile(r"[0-9]{1,18}")
+_REASON = (
+    f"A `reason` is kept in the policy's annotation `{BECAUSE}` until the next pause or resume, or the next document."
+)
+Reason = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=MAX_REASON,
+        description="why, for the next reader of the policy",
+        examples=["migration until 15:00"],
+    ),
+]
 MAX_YAML_BYTES = 100_000
 """Twenty times a long policy: malicious YAML takes up to 20 µs a byte."""
 
@@ -148,15 +162,23 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
         await changes.delete(application, caller, parse_version(request))
         return Response(status_code=204)
 
-    @routes.post("/{namespace}/{name}/pause", summary="Stop planning for an application", **responds(ScalingPolicy))
-    async def pause(application: Application, caller: Writer) -> JSONResponse:
-        return _response(await changes.pause(application, caller))
+    @routes.post(
+        "/{namespace}/{name}/pause",
+        summary="Stop planning for an application",
+        description=_REASON,
+        **responds(ScalingPolicy),
+    )
+    async def pause(application: Application, caller: Writer, reason: Reason = None) -> JSONResponse:
+        return _response(await changes.pause(application, caller, reason))
 
     @routes.post(
-        "/{namespace}/{name}/resume", summary="Resume in the mode of before the pause", **responds(ScalingPolicy)
+        "/{namespace}/{name}/resume",
+        summary="Resume in the mode of before the pause",
+        description=_REASON,
+        **responds(ScalingPolicy),
     )
-    async def resume(application: Application, caller: Writer) -> JSONResponse:
-        return _response(await changes.resume(application, caller))
+    async def resume(application: Application, caller: Writer, reason: Reason = None) -> JSONResponse:
+        return _response(await changes.resume(application, caller, reason))
 
     return routes
 

@@ -20,9 +20,10 @@ from weir_contracts import (
     PlannerFallback,
     PolicySpec,
     ScalingPolicy,
+    printable,
 )
 from weir_contracts.base import NAME_PATTERN
-from weir_contracts.change import MAX_CALLER, ChangeKind, Owner
+from weir_contracts.change import MAX_CALLER, MAX_REASON, ChangeKind, Owner
 from weir_contracts.resource import RELEASE
 from weir_engines.registry import may_be_same, names
 from weir_runtime.access import Caller, Problem, invalid
@@ -181,13 +182,13 @@ class PolicyChanges:
         change = _as_seen(change, await self.view.policy(application))
         self._accepted(change, await self._submit(change))
 
-    async def pause(self, application: str, caller: Caller) -> ScalingPolicy:
-        """Stop planning; the policy says in which mode it resumes."""
-        return await self._with_mode("pause", application, caller)
+    async def pause(self, application: str, caller: Caller, reason: str | None = None) -> ScalingPolicy:
+        """Stop planning; the policy says in which mode it resumes, and why it is paused."""
+        return await self._with_mode("pause", application, caller, reason)
 
-    async def resume(self, application: str, caller: Caller) -> ScalingPolicy:
+    async def resume(self, application: str, caller: Caller, reason: str | None = None) -> ScalingPolicy:
         """Restore the mode of before the pause; a policy that was written as paused advises."""
-        return await self._with_mode("resume", application, caller)
+        return await self._with_mode("resume", application, caller, reason)
 
     async def put_action(self, action: ActionState, caller: Caller, expected: int) -> ActionState:
         """Replace the action with version `expected` (0: none); 409 with the current one otherwise."""
@@ -199,8 +200,12 @@ class PolicyChanges:
         self._accepted(change, answer)
         return action
 
-    async def _with_mode(self, kind: Literal["pause", "resume"], application: str, caller: Caller) -> ScalingPolicy:
-        change = _as_seen(self._change(kind, application, caller), await self.view.policy(application))
+    async def _with_mode(
+        self, kind: Literal["pause", "resume"], application: str, caller: Caller, reason: str | None
+    ) -> ScalingPolicy:
+        said = None if reason is None else printable(reason, MAX_REASON)[:MAX_REASON]
+        change = self._change(kind, application, caller, reason=said)
+        change = _as_seen(change, await self.view.policy(application))
         policy = self._accepted(change, await self._submit(change))
         if policy is None:
             raise _missing(application)

@@ -84,8 +84,10 @@ class RequestCache:
         if last is not None and plan.observed_at <= last.observed_at:
             return
         self._plans[plan.application] = plan
-        lag, arrivals = (analysis.lag_seconds.value, analysis.arrival_rate.value) if analysis else (None, None)
-        self._history[plan.application].appendleft(plan.in_short(lag, arrivals))
+        line = plan.in_short(None, None)
+        if analysis is not None:
+            line = plan.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value, analysis.throughput)
+        self._history[plan.application].appendleft(line)
 
     def happened(self, application: str, outcome: Outcome | None) -> None:
         """Add an outcome, unless it is older; None: the topic has deleted the application."""

@@ -17,6 +17,7 @@ from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import Deployment, PolicySpec
 from weir_knowledge.__main__ import api
 from weir_knowledge.core import HistoryLimits
+from weir_knowledge.decisions import BECAUSE
 from weir_knowledge.policy_changes import PlannerAway, PlannerCatalogue, named
 from weir_knowledge.store import FeedEvent, StoreUnavailable
 from weir_runtime.access import Caller, Tokens
@@ -419,6 +420,20 @@ async def test_a_pause_is_ended_in_the_mode_before_it(house: House) -> None:
         resumed = await house.http.post(f"{POLICY}/resume")
         assert (resumed.status_code, resumed.json()["spec"]["mode"]) == (200, "act")
     assert resumed.json()["metadata"]["version"] == first + 2
+
+
+async def test_the_reason_of_a_pause_stays_until_the_next_change(house: House) -> None:
+    """On one line, within its limit; resuming without one removes it, and the rest of the metadata is as before."""
+    before = await house.apply(mode="act")
+    paused = await house.http.post(f"{POLICY}/pause", params={"reason": "migration\nuntil 15:00"})
+    assert paused.json()["metadata"]["annotations"] == {BECAUSE: "migration\\nuntil 15:00"}
+    resumed = (await house.http.post(f"{POLICY}/resume")).json()
+    assert resumed["metadata"].keys() == before["metadata"].keys()
+    for wrong in ("", "x" * 201):
+        answer = await house.http.post(f"{POLICY}/pause", params={"reason": wrong})
+        assert (answer.status_code, fields(answer)) == (422, ["query.reason"])
+    longest = await house.http.post(f"{POLICY}/pause", params={"reason": "\n" * 200})
+    assert len(longest.json()["metadata"]["annotations"][BECAUSE]) == 200
 
 
 @pytest.mark.parametrize("address", ["Shop/orders", "shop/%F2%91%B7%BA", "shop/-", f"shop/{'a' * 64}", "shop/missing"])

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.unit.knowledge.builders import APP, NOON, action, plan, policy
 from tests.unit.knowledge.log_model import Fault, Rule, World
 from weir_contracts import Answer, Change, ScalingPolicy, policy_of
+from weir_contracts.document import MAX_ANNOTATIONS
 from weir_contracts.resource import RELEASE
 from weir_engines.registry import claims
-from weir_knowledge.decisions import Log, decide, is_expired, with_metadata
+from weir_knowledge.decisions import BECAUSE, Log, decide, is_expired, with_metadata
 from weir_runtime import loop
 
 OTHER, THIRD = "shop/payments", "shop/returns"
@@ -91,6 +92,20 @@ def test_a_pause_holds_for_whatever_policy_is_in_force() -> None:
     log, _ = decided(change("resume"), log=log)
     assert log.policies[APP].spec.mode == "act"
     assert refusal(decided(change("pause", OTHER))[1][0]) == ("missing", None, None)
+
+
+def test_a_pause_with_a_reason_leaves_a_policy_that_can_be_read() -> None:
+    """The reason is an annotation beside the user's own, and is left out where these are as many as there may be."""
+    for count in (1, MAX_ANNOTATIONS):
+        own = {f"team.dev/{n}": "x" for n in range(count)}
+        written = with_metadata(policy(), annotations=own)
+        log, _ = decided(change("put", policy=written), change("pause", reason="migration"))
+        paused = log.policies[APP]
+        assert type(paused).model_validate_json(paused.model_dump_json()) == paused
+        expected = {} if count == MAX_ANNOTATIONS else {BECAUSE: "migration"}
+        assert paused.metadata.annotations == own | expected
+        log, _ = decided(change("resume", reason="done"), log=log)
+        assert log.policies[APP].metadata.annotations == own | ({BECAUSE: "done"} if expected else {})
 
 
 def test_a_policy_has_one_owner_who_alone_gives_it_away() -> None:
