@@ -4,7 +4,7 @@ problem documents that name the wrong field."""
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -255,13 +255,15 @@ def _texts(value: Any) -> frozenset[str] | None:
 
 class Authentication:
     """ASGI middleware that identifies the caller by `app.state.tokens` and responds 401 without a valid token, before
-    the body is read. `/health/…` needs none. Without tokens (loopback only) every caller is `local`."""
+    the body is read. `/health/…` and the `public` paths need none. Without tokens (loopback only) every caller is
+    `local`."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, public: Collection[str] = ()) -> None:
         self._app = app
+        self._public = frozenset((*PUBLIC, *public))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PUBLIC:
+        if scope["type"] == "http" and scope["path"] not in self._public:
             caller = _caller(scope["app"].state.tokens, Headers(scope=scope).get("authorization", ""))
             if caller is None:
                 headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}

@@ -125,17 +125,18 @@ def application(
     *,
     body_bytes: int = MAX_BODY_BYTES,
     answer_seconds: float = ANSWER_SECONDS,
+    public: Collection[str] = (),
     **arguments: Any,
 ) -> FastAPI:
     """Return a FastAPI application with problem documents for errors, limits of body size and response time, `tokens`
-    that every path but `/health` requires (`run_service` replaces them by the settings'), and documentation at `/docs`
-    that needs no internet."""
+    that every path but `/health` and the `public` ones requires (`run_service` replaces them by the settings'), and
+    documentation at `/docs` that needs no internet."""
     app = FastAPIOffline(
         title=title, description=description, redoc_url=None, dependencies=[Depends(_check_query)], **arguments
     )
     app.state.tokens = tokens or Tokens({})
     app.add_middleware(_Limits, body_bytes=body_bytes, answer_seconds=answer_seconds)
-    app.add_middleware(Authentication)  # added last, so called first: before a byte of the body is read
+    app.add_middleware(Authentication, public=public)  # added last, so called first: before a byte of the body is read
     install_problems(app)
     return app
 

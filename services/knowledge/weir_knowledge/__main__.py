@@ -30,6 +30,7 @@ from .decider import Decider
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges, count_dead_letters
 from .imports_api import imports_router
+from .page import PATHS, page_router
 from .policies_api import policies_router
 from .policy_changes import PlannerCatalogue, PolicyChanges
 from .resource_policies import KubernetesResources, ResourcePolicies, resource_exists
@@ -42,23 +43,13 @@ DESCRIPTION = "Policies, the state of every application, the reasons of decision
 
 
 def api() -> FastAPI:
-    """The HTTP application, without routes yet."""
-    app = application("Weir", DESCRIPTION, version="v1alpha1", separate_input_output_schemas=False)
+    """The HTTP application with the page at `/`, without other routes yet."""
+    app = application("Weir", DESCRIPTION, public=PATHS, version="v1alpha1", separate_input_output_schemas=False)
+    app.include_router(page_router())
 
     @app.exception_handler(StoreUnavailable)
     async def _away(_request: Request, error: StoreUnavailable) -> JSONResponse:
         return answer(Problem(503, str(error)))
-
-    @app.get("/", include_in_schema=False)
-    async def welcome() -> dict[str, str]:
-        return {
-            "weir": "the knowledge service",
-            "documentation": "/docs",
-            "policies": "/v1/policies",
-            "applications": "/v1/applications",
-            "events": "/v1/events",
-            "health": "/health/ready",
-        }
 
     return app
 

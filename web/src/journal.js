@@ -1,0 +1,94 @@
+// What is known of one application's past, and how each event of its feed adds to it. Pure.
+
+import { merged } from "./timeline.js";
+import { seconds } from "./words.js";
+
+/** Analyses in full: about 10 kB each. */
+const MOST_ANALYSES = 60;
+
+export const EMPTY = { lines: [], cycles: [], analyses: [], reading: null };
+
+/** Add past cycles and explained ones, newest first each. What the feed brought meanwhile stays. */
+export function withPast(journal, lines, cycles) {
+  const once = new Map([...journal.cycles, ...cycles].map((each) => [each.correlation_id, each]));
+  const sorted = [...once.values()].sort((a, b) => planned(b) - planned(a));
+  return { ...journal, lines: merged(journal.lines, lines), cycles: sorted };
+}
+
+const planned = (cycle) => seconds(cycle.plan?.created_at) ?? 0;
+
+export function withAnalysis(journal, analysis) {
+  const { learned: _, policy: __, ...kept } = analysis;
+  if (journal.analyses.some((each) => each.id === kept.id)) return journal;
+  const analyses = [...journal.analyses, kept].sort((a, b) => seconds(a.observed_at) - seconds(b.observed_at));
+  return { ...journal, analyses: analyses.slice(-MOST_ANALYSES) };
+}
+
+/** Records/s that all sources take in; null unless each is known. */
+export function throughput(analysis) {
+  const sources = analysis.sources.map(({ operator }) => analysis.operators.find((each) => each.operator === operator));
+  const rates = sources.map((each) => each?.input_rate.value ?? null);
+  return rates.length === 0 || rates.includes(null) ? null : rates.reduce((sum, each) => sum + each, 0);
+}
+
+/** Add an event of the feed. */
+export function withEvent(journal, { kind, data }) {
+  if (kind === "observation") return { ...journal, reading: data };
+  if (kind === "analysis") return withAnalysis(journal, data);
+  if (kind === "plan") return withPlan(journal, data);
+  return kind === "outcome" ? withOutcome(journal, data) : journal;
+}
+
+function withPlan(journal, plan) {
+  if (journal.lines.some((each) => each.plan_id === plan.id)) return journal;
+  const analysis = journal.analyses.find((each) => each.id === plan.analysis_id);
+  const observation = journal.reading?.id === plan.observation_id ? journal.reading : null;
+  const line = {
+    at: plan.created_at,
+    plan_id: plan.id,
+    kind: plan.kind,
+    code: plan.code,
+    current: plan.current,
+    approved: plan.action?.parallelism ?? null,
+    lag_seconds: analysis?.lag_seconds.value ?? null,
+    arrival_rate: analysis?.arrival_rate.value ?? null,
+    throughput: analysis ? throughput(analysis) : null,
+    outcome: null,
+  };
+  const reading = observation && {
+    observed_at: observation.observed_at,
+    status: observation.status,
+    message: observation.message,
+    observed: observation.deployment?.observed ?? {},
+    problems: observation.problems.map((each) => `${each.where}: ${each.what}`),
+  };
+  const cycle = { correlation_id: plan.observation_id, reading, analysis: analysis ?? null, plan, outcomes: [] };
+  // As the service keeps them: of consecutive holds with one reason the latest.
+  const last = journal.cycles[0]?.plan;
+  const isAgain = last?.kind === "hold" && plan.kind === "hold" && last.code === plan.code;
+  const cycles = [cycle, ...(isAgain ? journal.cycles.slice(1) : journal.cycles)];
+  return { ...journal, lines: merged([line], journal.lines), cycles };
+}
+
+function withOutcome(journal, outcome) {
+  const lines = journal.lines.map((each) => (each.plan_id === outcome.plan_id ? { ...each, outcome: outcome.phase } : each));
+  const cycles = journal.cycles.map((each) =>
+    each.plan?.id === outcome.plan_id && !each.outcomes.some(({ id }) => id === outcome.id)
+      ? { ...each, outcomes: [...each.outcomes, outcome] }
+      : each,
+  );
+  return { ...journal, lines, cycles };
+}
+
+/** The newest analysis at a time, not older than `age` seconds; null for none. */
+export function analysisAt(analyses, at, age) {
+  const found = analyses.findLast((each) => seconds(each.observed_at) <= at + 0.5) ?? null;
+  return found !== null && at - seconds(found.observed_at) <= age ? found : null;
+}
+
+/** The usual time between two cycles, in seconds. */
+export function pace(lines) {
+  const gaps = lines.slice(0, 40).map((each, i) => (i === 0 ? null : seconds(lines[i - 1].at) - seconds(each.at)));
+  const known = gaps.filter((each) => each > 0).sort((a, b) => a - b);
+  return known[Math.floor(known.length / 2)] ?? 5;
+}

@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { format, parse, resource } from "../src/address.js";
+import { command, loadOf, query } from "../src/question.js";
+
+test("an address names the application, the moment and the decision, and is read back", () => {
+  const place = { view: "application", application: "shop/orders", choices: { at: "2026-01-05T00:39:20Z", plan: "467a6d09" } };
+  assert.deepEqual(parse(format(place)), place);
+});
+
+test("a question is in the address with every operator's name", () => {
+  const parallelism = { "Source: orders": 2, "a=b&c": 3, "<b>": 1 };
+  const place = { view: "what-if", application: "shop/orders", choices: { load: "2.00", parallelism } };
+  assert.deepEqual(parse(format(place)), place);
+});
+
+test("an address that means nothing shows the fleet", () => {
+  for (const hash of ["", "#", "#/", "#nothing", "#/%E0%A4%A"]) assert.equal(parse(hash).view, "fleet");
+  assert.deepEqual(parse("#/?text=a&unknown=b").choices, { text: "a" });
+});
+
+test("a path of the API has no part of its own from a name", () => {
+  assert.equal(resource("applications", "shop/..?x#", "/plan"), "v1/applications/shop/..%3Fx%23/plan");
+});
+
+test("parallelisms that are none are left out", () => {
+  assert.deepEqual(parse("#/a/b/what-if?p=x=0&p=y=-1&p=z=1.5&p==3&p=ok=4&load=-2").choices.parallelism, { ok: 4 });
+  assert.equal(loadOf("-2"), 1);
+  assert.equal(loadOf("x"), 1);
+  assert.equal(loadOf("1.50"), 1.5);
+});
+
+test("the command asks what the page asked", () => {
+  assert.equal(command("shop/orders", 2, { "sink: Writer": 3 }), "weir what-if shop/orders --load x2 -p 'sink: Writer=3'");
+  assert.equal(command("shop/orders", 1, {}), "weir what-if shop/orders");
+  assert.equal(new URLSearchParams(query(2, { "a&b": 3 })).get("parallelism"), "a&b=3");
+});
