@@ -181,7 +181,7 @@ class Day:
         """Return the lines above the table: the hour of the day, and the curves so far."""
         hour = self._seconds / self.prepared.duration_seconds * 24
         return [
-            f"a day's load at a simulated job: {int(hour) % 24:02}:{int(hour % 1 * 60):02} · {self.address}/docs · Ctrl-C ends it",
+            f"a day's load at a simulated job: {int(hour) % 24:02}:{int(hour % 1 * 60):02} · {self.address}/ · Ctrl-C ends it",
             f"load   {sparkline(self._rates)}",
             f"slots  {sparkline(self._slots)}",
         ]

@@ -221,7 +221,7 @@ class Session:
         return elapsed >= ONCE_SECONDS or (bool(advice) and all(each.is_explained for each in advice))
 
     def _notes(self, advice: Sequence[Advice]) -> list[str]:
-        notes = [f"{time.monotonic() - self._began:.0f} s · {self.address}/docs · Ctrl-C ends it"]
+        notes = [f"{time.monotonic() - self._began:.0f} s · {self.address}/ · Ctrl-C ends it"]
         if self.discovery is not None:
             again = "" if self.discovery.has_found else _LOOKS_AGAIN
             found = self.discovery.sentence and self.discovery.sentence + again

@@ -21,19 +21,22 @@ export function Chart({ label, times, series, bands = [], lines = [], marks = []
   const plot = useRef(null);
   const now = useRef(null);
   now.current = { lines, marks, at, hover, pick, zoom, unit, timeUnit, span };
+  const latest = useRef(null);
+  latest.current = { times, series };
   const shape = series.map((each) => `${each.label}${each.colour}${each.dash ?? ""}`).join();
   useEffect(() => {
+    const element = place.current;
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     const make = () => {
       plot.current?.destroy();
-      plot.current = new uPlot(options(place.current, series, bands, now, height), data(times, series), place.current);
+      plot.current = new uPlot(options(element, series, bands, now, height), data(latest.current.times, latest.current.series), element);
     };
     make();
     scheme.addEventListener("change", make);
     const resized = new ResizeObserver(() =>
-      plot.current?.setSize({ width: Math.max(160, place.current.clientWidth), height }),
+      plot.current?.setSize({ width: Math.max(160, element.clientWidth), height }),
     );
-    resized.observe(place.current);
+    resized.observe(element);
     return () => {
       scheme.removeEventListener("change", make);
       resized.disconnect();

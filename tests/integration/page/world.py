@@ -6,6 +6,7 @@ an interval a second; `shop/hostile` has names and sentences that attack a page;
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -16,10 +17,10 @@ from weir_cli.demo_run import INTERVAL_SECONDS, NOISE, prepared_day
 from weir_cli.single import OneProcess, SingleSettings, compose_knowledge, of_environment
 from weir_cli.single_run import log_and_store
 from weir_contracts import Analysis, Observation, Outcome, Plan, example
-from weir_contracts.topics import TOPICS
+from weir_contracts.topics import POLICIES, TOPICS
 from weir_replay.loop import Loop
 from weir_replay.simulator import Noise, Simulation
-from weir_runtime.bus import Outgoing
+from weir_runtime.bus import VERSION_HEADER, Outgoing
 from weir_runtime.loop import Stop
 from weir_runtime.messages import encode
 from weir_runtime.service import run_service
@@ -73,6 +74,15 @@ def _text(text: str, now: datetime, count: int) -> str:
         return text
 
 
+def _other(number: int, document: Any) -> Outgoing:
+    """Return the decision on the policy of one of many applications, of which nothing else is known."""
+    name = f"app-{number:04}"
+    spec = document["spec"] | {"application": {"flink": {"url": f"http://{name}:8081", "job": name}}}
+    policy = document | {"metadata": {"namespace": "many", "name": name, "version": 1}, "spec": spec}
+    headers = {"ce_type": POLICIES.type, VERSION_HEADER: "1"}
+    return Outgoing(POLICIES.name, f"many/{name}", json.dumps(policy).encode(), headers)
+
+
 class World:
     """The applications and their messages."""
 
@@ -91,8 +101,7 @@ class World:
         quiet = policy | {"metadata": {"namespace": "shop", "name": "hostile"}}
         quiet["spec"] = quiet["spec"] | {"application": {"flink": {"url": "http://hostile:8081", "job": "hostile"}}}
         await self._put(HOSTILE, quiet)
-        for number in range(self.many):
-            await self._put_other(number, quiet)
+        await self._publish_all([_other(number, quiet) for number in range(self.many)])
         stored = (await self.one.api.client.get(f"/v1/policies/{ORDERS}")).json()
         application = self.loop.add(simulation, type(day.policy).model_validate(stored), noise=Noise(relative=NOISE))
         while self._seconds < PAST_SECONDS:
@@ -121,11 +130,6 @@ class World:
         refused = await self.one.api.put(application, document)
         if refused is not None:
             raise RuntimeError(refused.text)
-
-    async def _put_other(self, number: int, document: Any) -> None:
-        name = f"app-{number:04}"
-        spec = document["spec"] | {"application": {"flink": {"url": f"http://{name}:8081", "job": name}}}
-        await self._put(f"many/{name}", document | {"metadata": {"namespace": "many", "name": name}, "spec": spec})
 
     async def _publish(self) -> str | None:
         """Publish what the loop wrote meanwhile; return the id of its last plan."""
