@@ -17,6 +17,7 @@ import { engine, engineName, trouble } from "./trouble.js";
 import { ago, changes, clock, duration, instant, number, rate, seconds, subtasks, vector } from "./words.js";
 
 const SPANS = { "15m": 900, "1h": 3600, "6h": 21_600, all: Infinity };
+const SPAN_NAMES = { "15m": "15 min", "1h": "1 h", "6h": "6 h", all: "All" };
 const DEFAULT_SPAN = "1h";
 
 export function Application({ application, choices, choose }) {
@@ -262,7 +263,7 @@ function Course({ journal, summary, analysis, now, at, moment, choices, choose, 
               aria-pressed={(choices.zoom || DEFAULT_SPAN) === each}
               onClick={() => choose({ zoom: each })}
             >
-              {each}
+              {SPAN_NAMES[each]}
             </button>
           ))}
         </div>
@@ -282,7 +283,7 @@ function Course({ journal, summary, analysis, now, at, moment, choices, choose, 
           {...shared}
           label={
             <>
-              Records/s: <Key colour="arrivals">arrivals</Key> <Key colour="throughput">throughput</Key>
+              Records/s: <Key colour="arrivals">arrivals</Key> <Key colour="throughput" isDashed>throughput</Key>
               {forecast && (
                 <Key colour="forecast" isDashed>
                   forecast of then, to its 90 % bound
