@@ -223,7 +223,8 @@ function Course({ journal, summary, analysis, now, at, moment, choices, choose, 
   const objective = summary.objective_seconds;
   const oldestFirst = useMemo(() => [...journal.lines].reverse(), [journal.lines]);
   const forecast = useMemo(() => published(analysis), [analysis]);
-  const ahead = forecast ? forecast.times.at(-1) - forecast.times[0] : 0;
+  // Of the newest analysis, so that scrubbing moves no axis.
+  const ahead = journal.analyses.at(-1)?.forecasts.length > 0 ? 3600 : 0;
   const span = shownSpan(choices.zoom, journal.lines, now == null ? null : Math.floor(now), ahead);
   const plots = useMemo(() => tables(oldestFirst, forecast), [oldestFirst, forecast]);
   const marks = useMemo(

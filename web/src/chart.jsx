@@ -97,10 +97,6 @@ function options(place, series, bands, now, height) {
     ],
     bands: bands.map((each) => ({ ...each, fill: `${colour("forecast")}2b` })),
     hooks: {
-      setCursor: [
-        ({ cursor: { left }, posToVal }) =>
-          now.current.hover?.(left == null || left < 0 ? null : posToVal(left, "x")),
-      ],
       setSelect: [
         (u) => {
           const { left, width } = u.select;
@@ -111,10 +107,14 @@ function options(place, series, bands, now, height) {
       ready: [
         (u) => {
           let from = null;
+          const time = (event) => u.posToVal(event.clientX - u.over.getBoundingClientRect().left, "x");
+          // Of the pointer alone: new data under a resting pointer must not change the moment, whose data it may be.
+          u.over.addEventListener("pointermove", (event) => now.current.hover?.(time(event)));
+          u.over.addEventListener("pointerleave", () => now.current.hover?.(null));
           u.over.addEventListener("pointerdown", (event) => (from = event.clientX));
           u.over.addEventListener("click", (event) => {
             if (from !== null && Math.abs(event.clientX - from) < 6) {
-              now.current.pick?.(u.posToVal(event.clientX - u.over.getBoundingClientRect().left, "x"));
+              now.current.pick?.(time(event));
             }
           });
         },

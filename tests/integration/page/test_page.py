@@ -241,3 +241,21 @@ def test_a_thousand_applications_stay_fluid(visits: Visits, tmp_path: Path) -> N
         expect(other.get_by_role("table", name="Applications")).to_have_attribute("aria-rowcount", "101")
         other.close()
         page.close()
+
+
+def test_scrubbing_moves_the_moment_and_nothing_else(world: str, visits: Visits) -> None:
+    """Under the pointer the figures and the graph are those of then, also while new cycles arrive; then they are of now."""
+    page = visits.open(world + ORDERS)
+    expect(page.locator(".operator")).to_have_count(5)
+    newest = page.get_by_text("Newest cycle")
+    expect(newest).to_be_visible()
+    for place in (0.9, 0.5, 0.2):
+        box = page.locator(".u-over").first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + place * box["width"], box["y"] + 20)
+        expect(newest).to_have_count(0)
+        expect(page.locator(".operator")).to_have_count(5)
+        moment = page.locator(".readout dd").first.inner_text().split()[0]
+        expect(page.locator("#graph-title")).to_contain_text(moment)
+    page.mouse.move(2, 2)
+    expect(newest).to_be_visible()
