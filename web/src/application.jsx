@@ -7,7 +7,7 @@ import { ask, stored } from "./api.js";
 import { Chart } from "./chart.jsx";
 import { published } from "./forecast.js";
 import { Graph } from "./graph.jsx";
-import { EMPTY, analysisAt, pace, withAnalysis, withEvent, withPast } from "./journal.js";
+import { EMPTY, analysisAt, cycleTime, pace, withAnalysis, withEvent, withPast } from "./journal.js";
 import { useFeed, usePolled, useTick } from "./live.js";
 import { Level, Problem, Text } from "./parts.jsx";
 import { Pause } from "./pause.jsx";
@@ -27,7 +27,9 @@ export function Application({ application, choices, choose }) {
   const policy = usePolled(`policy ${application}`, (signal) => ask(resource("policies", application), { signal }), 30_000);
   const journal = useJournal(application);
   const now = useServerTime(summary);
-  const moment = hovered ?? at;
+  // The cycle under the pointer, or the chosen one, so that figures, graph and timeline are of the same.
+  const wanted = hovered ?? at;
+  const moment = wanted === null ? null : cycleTime(journal.lines, wanted);
   const entries = useMemo(() => fold(journal.lines, journal.cycles, now), [journal.lines, journal.cycles, Math.floor((now ?? 0) / 5)]);
   const analysis = useAnalysis(application, journal, moment);
   const changed = () => {
@@ -138,7 +140,7 @@ function useAnalysis(application, journal, moment) {
   const newest = journal.analyses.at(-1) ?? null;
   const near = moment === null ? newest : analysisAt(journal.analyses, moment, gap * 2.5);
   const isMissing = moment !== null && near === null;
-  const place = isMissing ? Math.round(moment) : null;
+  const place = isMissing ? Math.ceil(moment) : null;
   useEffect(() => {
     if (place === null) return undefined;
     const ended = new AbortController();
@@ -152,7 +154,7 @@ function useAnalysis(application, journal, moment) {
       try {
         const events = await stored(resource("applications", application, `/events?${query}`), ended.signal);
         const analyses = events.filter((each) => each.kind === "analysis").map((each) => each.data);
-        const found = analysisAt(analyses, place + 1, gap * 4);
+        const found = analysisAt(analyses, place, gap * 4);
         const sentence = found ? null : "The analysis of that time is not kept any more.";
         if (!ended.signal.aborted) set({ moment: place, found, sentence });
       } catch (error) {

@@ -86,6 +86,12 @@ export function analysisAt(analyses, at, age) {
   return found !== null && at - seconds(found.observed_at) <= age ? found : null;
 }
 
+/** The time of the cycle at a time, of cycles with the newest first; of the oldest for an earlier one. */
+export function cycleTime(lines, at) {
+  const found = lines.find((each) => seconds(each.at) <= at + 0.5) ?? lines.at(-1);
+  return found === undefined ? at : seconds(found.at);
+}
+
 /** The usual time between two cycles, in seconds. */
 export function pace(lines) {
   const gaps = lines.slice(0, 40).map((each, i) => (i === 0 ? null : seconds(lines[i - 1].at) - seconds(each.at)));

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { EventReader } from "../src/events.js";
 import { published } from "../src/forecast.js";
-import { EMPTY, analysisAt, pace, withEvent, withPast } from "../src/journal.js";
+import { EMPTY, analysisAt, cycleTime, pace, withEvent, withPast } from "../src/journal.js";
 import { layered } from "../src/layout.js";
 import { entryAt, fold, merged } from "../src/timeline.js";
 
@@ -91,6 +91,13 @@ test("a moment has the analysis of before it, unless that is too old", () => {
   assert.equal(analysisAt(analyses, time(25), 10).id, "a20");
   assert.equal(analysisAt(analyses, time(45), 10), null);
   assert.equal(analysisAt(analyses, time(5), 10), null);
+});
+
+test("a moment is that of a cycle", () => {
+  const time = (second) => Date.parse(at(second)) / 1000;
+  const lines = [line(30, "held"), line(20, "held")];
+  assert.deepEqual([35, 30, 29.7, 29, 3].map((second) => cycleTime(lines, time(0) + second) - time(0)), [30, 30, 30, 20, 20]);
+  assert.equal(cycleTime([], 7), 7);
 });
 
 test("events are read from pieces of any size", () => {
