@@ -14,18 +14,11 @@ from weir_runtime.http_client import async_client
 
 from .client import InvalidInput, Unreachable
 from .discovery import CALL_SECONDS, LAG_BOUND, MIN_BOUND, Candidate, Found
+from .discovery_kafka import Brokers
 
 ANSWER_BYTES = 8_000_000
 """An overview of a thousand jobs has less than a megabyte."""
 _REMEDY = "name the JobManager's REST address, such as http://HOST:8081"
-
-
-@dataclass(frozen=True)
-class Brokers:
-    """Kafka brokers of the sources, and their group, if given."""
-
-    servers: str
-    group: str | None = None
 
 
 def candidates(url: str, jobs: Sequence[JobEntry], brokers: Brokers | None = None) -> list[Candidate]:
@@ -49,8 +42,7 @@ def _spec(url: str, job: JobEntry, brokers: Brokers | None, *, by_id: bool) -> d
         "bounds": {"max": max(MIN_BOUND, job.tasks or 0)},
     }
     if brokers is not None:
-        kafka = {"bootstrapServers": brokers.servers} | ({"groupId": brokers.group} if brokers.group else {})
-        spec["signals"] = {"kafka": kafka}
+        spec["signals"] = {"kafka": brokers.signals | ({"groupId": brokers.group} if brokers.group else {})}
     return spec
 
 

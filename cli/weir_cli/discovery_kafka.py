@@ -3,19 +3,21 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from weir_contracts import counted, short_name
 from weir_engines.kafka.brokers import KafkaBrokers
 from weir_engines.kafka.group import DescribedGroup, membership
-from weir_engines.kafka.partitions import BrokersAway
+from weir_engines.kafka.partitions import BrokersAway, BrokersRefuse
 from weir_runtime.clock import Clock
+from weir_runtime.policy_credentials import BROKER_SETTING, BrokerCredentials, credentials_for
+from weir_runtime.reach import ANY
 
 from .client import InvalidInput, Unreachable
-from .discovery import CALL_SECONDS, LAG_BOUND, MIN_BOUND, Candidate, Found
+from .discovery import CALL_SECONDS, LAG_BOUND, MIN_BOUND, NAMESPACE, Candidate, Found
 
 INTERNAL = ("weir-", "weir.")
 """Beginnings of the groups of Weir's own services: they are watched only by name."""
@@ -38,7 +40,39 @@ class Groups(Protocol):
     async def close(self) -> None: ...
 
 
-def candidate(servers: str, group: DescribedGroup) -> Candidate:
+@dataclass(frozen=True)
+class Brokers:
+    """Brokers, their group, and the name of the credentials for them, if there are any."""
+
+    servers: str
+    group: str | None = None
+    credentials: str | None = None
+
+    @classmethod
+    def of(cls, servers: str, group: str | None, known: Mapping[str, BrokerCredentials]) -> Self:
+        """Return the brokers of the options, with the entry of the credentials that is for all of them. `InvalidInput` for
+        text that names none, if several entries are, or none that the found policies may name."""
+        if not _SERVERS.fullmatch(servers):
+            raise InvalidInput(f"--kafka: {servers!r} names no brokers: write HOST:PORT, several with commas")
+        fitting = {name: each for name, each in known.items() if set(servers.lower().split(",")) <= each.servers}
+        usable = [name for name, each in fitting.items() if {ANY, NAMESPACE} & each.namespaces]
+        if len(usable) > 1:
+            raise InvalidInput(f"{BROKER_SETTING}: {' and '.join(usable)} are all for {servers}: keep one of them")
+        if fitting and not usable:
+            raise InvalidInput(
+                f"{BROKER_SETTING}: {next(iter(fitting))!r} is for {servers}, but not for policies of namespace {NAMESPACE}: "
+                "add it to the entry's namespaces"
+            )
+        return cls(servers, group, *usable)
+
+    @property
+    def signals(self) -> dict[str, str]:
+        """`signals.kafka` of a policy, without the group."""
+        own = {} if self.credentials is None else {"credentials": self.credentials}
+        return {"bootstrapServers": self.servers, **own}
+
+
+def candidate(brokers: Brokers, group: DescribedGroup) -> Candidate:
     """Return a described group as candidate. It is bounded by its partitions, since more members than that are idle."""
     is_streams = group.assignor == _STREAMS
     members = membership(group, is_streams=is_streams).members
@@ -48,7 +82,7 @@ def candidate(servers: str, group: DescribedGroup) -> Candidate:
     )
     spec: dict[str, Any] = {
         "application": application,
-        "signals": {"kafka": {"bootstrapServers": servers}},
+        "signals": {"kafka": brokers.signals},
         "objective": {"maxLag": LAG_BOUND},
         "bounds": {"max": max(MIN_BOUND, partitions, len(members))},
     }
@@ -57,46 +91,54 @@ def candidate(servers: str, group: DescribedGroup) -> Candidate:
 
 @dataclass(eq=False)
 class ConsumerGroups:
-    """Source of the groups with members, or of one group. Without `brokers` it connects to `servers`."""
+    """Source of the groups with members, or of the group of `brokers`. Without `groups` it connects to the brokers."""
 
-    servers: str
-    group: str | None
+    brokers: Brokers
     clock: Clock
-    brokers: Groups | None = None
+    known: Mapping[str, BrokerCredentials] = field(default_factory=dict)
+    """Credentials by name, as they are now."""
+    groups: Groups | None = None
     label: ClassVar[str] = "kafka"
     option: ClassVar[str] = "--kafka"
     max_watched: ClassVar[int | None] = 100
-    _brokers: Groups = field(init=False)
+    _groups: Groups = field(init=False)
     _seen: dict[str, Candidate] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        if not _SERVERS.fullmatch(self.servers):
-            raise InvalidInput(f"--kafka: {self.servers!r} names no brokers: write HOST:PORT, several with commas")
-        self._brokers = self.brokers or KafkaBrokers(self.servers, CALL_SECONDS, self.clock)
+        name, servers = self.brokers.credentials, self.brokers.servers
+        self._groups = self.groups or KafkaBrokers(
+            servers, CALL_SECONDS, self.clock, credentials=lambda: credentials_for(name, servers, self.known)
+        )
 
     @property
     def place(self) -> str:
-        return self.servers
+        return self.brokers.servers
 
     async def find(self) -> Found:
         """Return the group, or all with members. `Unreachable` or `InvalidInput` with what to do if the brokers do not say."""
         try:
-            return await (self._all() if self.group is None else self._one(self.group))
+            return await (self._all() if self.brokers.group is None else self._one(self.brokers.group))
+        except BrokersRefuse as error:
+            used = (
+                f"entry {self.brokers.credentials!r} of {BROKER_SETTING}"
+                if self.brokers.credentials
+                else f"no entry of {BROKER_SETTING} is for {self.place}"
+            )
+            raise Unreachable(f"--kafka: {self.place}: {error} ({used})") from None
         except BrokersAway as error:
             raise Unreachable(
-                f"--kafka: no brokers answer at {self.servers} ({error}): start them, or correct the address; TLS or a login "
-                "needs a policy (-f)"
+                f"--kafka: no brokers answer at {self.place} ({error}): start them, or correct the address"
             ) from None
 
     async def _one(self, name: str) -> Found:
         """Return the group. Once it was watched it stays so without members: then its records wait."""
-        listed = await self._brokers.groups()
+        listed = await self._groups.groups()
         there = await self._described(name)
         if isinstance(there, str):
-            return Found((), f"{self.servers}: {there}: if it may not be read, grant Describe, or write a policy (-f)")
+            return Found((), f"{self.place}: {there}: if it may not be read, grant Describe, or write a policy (-f)")
         if there.state == "Dead":
             return Found(
-                (), f"{self.servers} has no group {short_name(name)} yet: start its consumers{_others(name, listed)}"
+                (), f"{self.place} has no group {short_name(name)} yet: start its consumers{_others(name, listed)}"
             )
         if there.type not in ("", "consumer"):
             raise InvalidInput(
@@ -104,14 +146,14 @@ class ConsumerGroups:
             )
         self._keep(there)
         members = (
-            f"{self.servers}: group {short_name(name)} is {there.state} with {counted(len(there.members), 'member')}"
+            f"{self.place}: group {short_name(name)} is {there.state} with {counted(len(there.members), 'member')}"
         )
         return Found(list(self._seen.values()), members if there.members else f"{members}: start its consumers")
 
     async def _all(self) -> Found:
         listed = [
             each
-            for each in await self._brokers.groups()
+            for each in await self._groups.groups()
             if each.type in ("", "consumer")
             and each.state not in ("Empty", "Dead")
             and not each.id.startswith(INTERNAL)
@@ -124,26 +166,26 @@ class ConsumerGroups:
             self._keep(each)
         unread = f"; {len(refused)} cannot be described: {refused[0]}" if refused else ""
         if not self._seen:
-            none = f"no group that may be described at {self.servers} has members"
+            none = f"no group that may be described at {self.place} has members"
             return Found((), f"{none}: start consumers, or grant Describe{unread}")
         return Found(
-            list(self._seen.values()), f"{self.servers}: {counted(len(self._seen), 'group')} with members{unread}"
+            list(self._seen.values()), f"{self.place}: {counted(len(self._seen), 'group')} with members{unread}"
         )
 
     def _keep(self, group: DescribedGroup) -> None:
         """Remember a settled group with members: while it rebalances neither its assignor nor its partitions are known."""
         if group.members and not group.rebalances:
-            self._seen[group.id] = candidate(self.servers, group)
+            self._seen[group.id] = candidate(self.brokers, group)
 
     async def _described(self, name: str) -> DescribedGroup | str:
         """Return the group, or why its coordinator does not describe it."""
         try:
-            return await self._brokers.group(name, raw=True)
+            return await self._groups.group(name, raw=True)
         except BrokersAway as error:
             return str(error)
 
     async def close(self) -> None:
-        await self._brokers.close()
+        await self._groups.close()
 
 
 def _others(name: str, listed: Sequence[DescribedGroup]) -> str:

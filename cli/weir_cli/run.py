@@ -29,7 +29,7 @@ def run(
         str | None,
         typer.Option(
             help="Brokers as host:port, comma-separated: Weir finds their consumer groups and advises; with --flink those of "
-            "the jobs' sources."
+            "the jobs' sources. WEIR_BROKER_CREDENTIALS_FILE has TLS and logins."
         ),
     ] = None,
     group: Annotated[

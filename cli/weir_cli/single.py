@@ -32,6 +32,7 @@ from weir_runtime.access import Caller, Tokens
 from weir_runtime.bus import Bus
 from weir_runtime.clock import Clock
 from weir_runtime.http_client import async_client
+from weir_runtime.policy_credentials import BrokerSettings
 from weir_runtime.service import Health, Service, Task, health_router
 from weir_runtime.settings import ServiceSettings, problems, shared
 
@@ -46,8 +47,9 @@ READY_SECONDS = 180.0
 """For the log to be read and the planners' processes to start, which check a policy, on a busy machine."""
 
 
-class SingleSettings(ServiceSettings):
-    """Settings of all services in one process: the shared ones, and those of each service with its own prefix."""
+class SingleSettings(BrokerSettings):
+    """Settings of all services in one process: the shared ones, those of the brokers that are looked at, and those of each
+    service with its own prefix."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
@@ -120,9 +122,13 @@ def compose(
     common: dict[str, Any] = {"partitions": settings.partitions}
     of_knowledge = of_environment(KnowledgeSettings, planner_url=ADDRESS, planner_token=token, **common)
     of_executor = of_environment(ExecutorSettings, knowledge_url=ADDRESS, knowledge_token=token, **common)
+    of_monitor = of_environment(MonitorSettings, **common, **reads)
+    for each in (of_knowledge, of_monitor, of_executor):
+        for file in each.followed_files:
+            settings.follow(file)
     services = [
         knowledge.service(of_knowledge, bus, store, clock, health, planner_transport=transport),
-        monitor.service(of_environment(MonitorSettings, **common, **reads), bus, clock, health),
+        monitor.service(of_monitor, bus, clock, health),
         analyzer.service(of_environment(AnalyzerSettings, **common), bus, clock, health),
         planner.service(of_environment(PlannerSettings, **common), bus, clock, health),
         executor.service(of_executor, bus, clock, health, knowledge_transport=transport),

@@ -29,8 +29,8 @@ from .apply import Document, checked
 from .chart import check_place
 from .client import CommandError, InvalidInput
 from .discovery import LABEL, LOOK_SECONDS, Discovery, Source
-from .discovery_flink import Brokers, FlinkJobs
-from .discovery_kafka import ConsumerGroups
+from .discovery_flink import FlinkJobs
+from .discovery_kafka import Brokers, ConsumerGroups
 from .discovery_kubernetes import Workloads
 from .output import Format, text_of
 from .report import Record, write_page
@@ -363,7 +363,7 @@ async def _run(options: Options) -> int:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         bus, store = stack.enter_context(log_and_store(options.data, clock))
-        source = await _source(options, clock)
+        source = await _source(options, settings, clock)
         if source is not None:
             stack.push_async_callback(source.close)
         one = compose(settings, bus, store, clock, source.settings if isinstance(source, Workloads) else {})
@@ -387,15 +387,16 @@ async def _run(options: Options) -> int:
         return code
 
 
-async def _source(options: Options, clock: Clock) -> Source | None:
+async def _source(options: Options, settings: SingleSettings, clock: Clock) -> Source | None:
     """Return what is looked at for applications; None: only the policies of files. `CommandError` for a place that cannot be
     looked at."""
     if options.kubernetes:
         return await Workloads.open(options.namespace)
+    known = settings.broker_credentials
+    brokers = None if options.kafka is None else Brokers.of(options.kafka, options.group, known)
     if options.flink is not None:
-        brokers = None if options.kafka is None else Brokers(options.kafka, options.group)
         return FlinkJobs(options.flink, brokers)
-    return None if options.kafka is None else ConsumerGroups(options.kafka, options.group, clock)
+    return None if brokers is None else ConsumerGroups(brokers, clock, known)
 
 
 def address_of(listen: str) -> tuple[str, int]:

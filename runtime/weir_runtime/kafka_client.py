@@ -3,6 +3,7 @@ errors, a dedicated thread for each synchronous client, and the creation of topi
 
 import asyncio
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,7 +165,8 @@ def code_of(error: KafkaException) -> int | None:
 
 
 def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings: Mapping[str, str]) -> str:
-    """Return why brokers refuse a connection with `settings`; empty if they take it, or do not answer. Blocks.
+    """Return why brokers refuse a connection with `settings`, without any one in plain text and without a login; empty if they
+    take it, or do not answer. Blocks.
 
     librdkafka reports this to a callback alone, which an admin client of confluent-kafka 2.16 must not have.
     """
@@ -180,16 +182,38 @@ def connection_problem(bootstrap_servers: str, timeout_seconds: float, settings:
     until = min(until, time.monotonic() + _REASON_SECONDS)
     while not (reason := _refusal(errors)) and time.monotonic() < until:
         client.poll(0.1)
+    if not reason and errors and all(each.code() == KafkaError._ALL_BROKERS_DOWN for each in errors):
+        # An attempt that fails has its own error: these connections were opened, and closed by the other side.
+        return _CLOSED.get(settings.get("security.protocol", "").upper(), _CLOSED["SASL_SSL"])
     return reason
+
+
+_CLOSED = {
+    "": "the brokers close a connection in plain text without a login: they want TLS, a login, or both",
+    "SASL_PLAINTEXT": "the brokers close a connection in plain text: they want TLS (security.protocol SASL_SSL)",
+    "SSL": "the brokers close a connection without a login: they want one (security.protocol SASL_SSL)",
+    "SASL_SSL": "the brokers close the connection",
+}
+"""Reason by protocol of a connection that is closed without a word, as a listener does that expects another protocol."""
+_MECHANISMS = re.compile(r"broker's supported mechanisms:\s*([A-Z0-9,_ -]*)")
 
 
 def _refusal(errors: Sequence[KafkaError]) -> str:
     """Return the reason of the first error that names one; empty if none does."""
     for each in errors:
-        if each.code() == KafkaError._AUTHENTICATION:
+        code, text = each.code(), each.str()
+        if code == KafkaError._AUTHENTICATION and (supported := _MECHANISMS.search(text)):
+            if names := supported[1].strip():
+                return f"the brokers have no such sasl.mechanism: write one of {names}"
+            return "the brokers want no login at this port: name another one, or remove the login"
+        if code == KafkaError._AUTHENTICATION:
             return "the brokers refuse the credentials: user or password is wrong"
-        if each.code() == KafkaError._SSL:
-            return f"TLS: {each.str().partition(': ')[2][:200]}"
+        if code == KafkaError._SSL:
+            return f"TLS: {text.partition(': ')[2][:200]}"
+        if code == KafkaError._TRANSPORT and "connecting to a PLAINTEXT broker listener" in text:
+            return "TLS: this port of the brokers has none: name their TLS port, or a security.protocol without SSL"
+        if code == KafkaError._BAD_MSG:
+            return "what answers is no broker of Kafka: correct the address"
     return ""
 
 

@@ -31,7 +31,7 @@ from weir_contracts import Problem
 from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.group import DescribedGroup
 from weir_engines.kafka.group_requests import GroupRequests, Refused, Wanted
-from weir_engines.kafka.partitions import BrokersAway, End, Isolation, Offsets
+from weir_engines.kafka.partitions import BrokersAway, BrokersRefuse, End, Isolation, Offsets
 from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
@@ -122,7 +122,7 @@ class KafkaBrokers:
             self._credentials = found
             await self._forget_brokers()
         if refused:
-            raise BrokersAway(refused)
+            raise BrokersRefuse(refused)
 
     async def topics(self, *, fresh: bool = False) -> Mapping[str, Sequence[int]]:
         await self._use_present_credentials()
@@ -133,9 +133,8 @@ class KafkaBrokers:
         if self._listing is None or self._listing.done():
             self._listing = asyncio.ensure_future(self._list())
             self._listing.add_done_callback(retrieve_error)
-        # of brokers with credentials the reason of a failure is looked for, too
-        seconds = self._timeout_seconds * (2 if self._credentials.settings else 1)
-        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), seconds)
+        # the reason of a failure is looked for, too
+        topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), 2 * self._timeout_seconds)
         return topics
 
     async def _list(self) -> Mapping[str, Sequence[int]]:
@@ -144,8 +143,10 @@ class KafkaBrokers:
         try:
             listed = await self._metadata.call(lambda: self._client().list_topics(timeout=self._timeout_seconds))
         except BusError:
-            if problem := await self._connection_problem():
-                raise BrokersAway(problem) from None
+            servers, security = self._bootstrap_servers, self._credentials.settings
+            problem = await self._metadata.call(connection_problem, servers, self._timeout_seconds, security)
+            if problem:
+                raise BrokersRefuse(problem) from None
             raise
         hosts = frozenset(broker.host for broker in listed.brokers.values())
         await self._check(hosts)
@@ -153,13 +154,6 @@ class KafkaBrokers:
         topics = {name: sorted(topic.partitions) for name, topic in listed.topics.items() if topic.error is None}
         self._topics = (self._clock.monotonic(), topics)
         return topics
-
-    async def _connection_problem(self) -> str:
-        """Return why the brokers refuse the credentials; empty if that is not the problem."""
-        security = self._credentials.settings
-        if not security:
-            return ""
-        return await self._metadata.call(connection_problem, self._bootstrap_servers, self._timeout_seconds, security)
 
     async def _check(self, hosts: Iterable[str]) -> None:
         """`BrokersAway` if an address of any host is not allowed; then no client stays open.

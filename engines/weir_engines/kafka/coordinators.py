@@ -114,7 +114,9 @@ class KafkaGroups:
         try:
             listed = await self._in_time(cluster.thread.call(lambda: admin.list_topics(timeout=seconds)))
         except GroupUnread:
-            if why := await self._connection_problem(kafka, cluster):
+            security = cluster.credentials.settings
+            asking = cluster.thread.call(connection_problem, kafka.bootstrap_servers, seconds, security)
+            if why := await self._in_time(asking):
                 raise GroupUnread(why) from None
             raise
         hosts = frozenset(broker.host for broker in listed.brokers.values())
@@ -123,15 +125,6 @@ class KafkaGroups:
         cluster.partitions = {name: frozenset(t.partitions) for name, t in listed.topics.items() if t.error is None}
         cluster.listed_at = now
         return cluster.partitions
-
-    async def _connection_problem(self, kafka: KafkaSignals, cluster: _Cluster) -> str:
-        """Return why the brokers refuse the credentials; empty if that is not the problem."""
-        if not cluster.credentials.settings:
-            return ""
-        servers, seconds = kafka.bootstrap_servers, self._timeout_seconds
-        return await self._in_time(
-            cluster.thread.call(connection_problem, servers, seconds, cluster.credentials.settings)
-        )
 
     async def _check(self, kafka: KafkaSignals, hosts: Iterable[str]) -> None:
         """Raise `GroupUnread` if an address of any host is not allowed; then no client stays open."""

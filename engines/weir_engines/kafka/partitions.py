@@ -28,6 +28,10 @@ class BrokersAway(Exception):
     """The brokers gave no answer; the sentence says why."""
 
 
+class BrokersRefuse(BrokersAway):
+    """The brokers, or the settings, do not allow this connection."""
+
+
 @dataclass(frozen=True)
 class Offsets:
     """Offsets by place, and why some are missing."""

@@ -8,15 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from weir_cli.client import CommandError, Unreachable
+from weir_cli.client import CommandError, InvalidInput, Unreachable
 from weir_cli.discovery import AGAIN_SECONDS, GONE_SECONDS, LABEL, Discovery, policies_of, policy_name
-from weir_cli.discovery_flink import Brokers, FlinkJobs, candidates
-from weir_cli.discovery_kafka import ConsumerGroups
+from weir_cli.discovery_flink import FlinkJobs, candidates
+from weir_cli.discovery_kafka import Brokers, ConsumerGroups
 from weir_contracts import parse_policy
 from weir_engines.flink.topology import JobEntry, running_jobs
 from weir_engines.kafka.group import DescribedGroup, DescribedMember
 from weir_engines.kafka.partitions import BrokersAway
 from weir_runtime.clock import FakeClock
+from weir_runtime.policy_credentials import BrokerCredentials
 
 URL = "http://jobmanager:8081"
 
@@ -257,7 +258,7 @@ class MemoryGroups:
         self.refused: dict[str, str] = {}
         self.away = ""
         self.api = MemoryApi()
-        self.discovery = Discovery(ConsumerGroups(SERVERS, name, self.api.clock, self), self.api)  # type: ignore[arg-type]
+        self.discovery = Discovery(ConsumerGroups(Brokers(SERVERS, name), self.api.clock, groups=self), self.api)  # type: ignore[arg-type]
 
     async def groups(self) -> list[DescribedGroup]:
         if self.away:
@@ -397,4 +398,38 @@ async def test_a_group_of_another_kind_is_refused_by_name() -> None:
 def test_a_text_that_names_no_brokers(servers: str) -> None:
     """It is refused before anything is asked."""
     with pytest.raises(CommandError, match="names no brokers: write HOST:PORT"):
-        ConsumerGroups(servers, None, FakeClock())
+        Brokers.of(servers, None, {})
+
+
+def entry_for(servers: str, namespaces: str = "*") -> BrokerCredentials:
+    return BrokerCredentials(frozenset(servers.split(",")), {"security.protocol": "SSL"}, frozenset({namespaces}))
+
+
+def test_the_credentials_of_the_brokers_are_those_of_the_entry_that_lists_them() -> None:
+    """All of them: a client may connect to each. The policy names the entry; that of a Flink job as well."""
+    known = {
+        "prod": entry_for("a:9093,kafka:9092"),
+        "part": entry_for("b:9093"),
+        "other": entry_for("kafka:9092", "shop"),
+    }
+    assert Brokers.of("KAFKA:9092,a:9093", None, known).credentials == "prod"
+    assert Brokers.of("a:9093,b:9093", None, known).credentials is None
+    found = found_policies(URL, jobs(entry("orders")), Brokers.of(SERVERS, "orders", known))
+    assert found["default/orders"]["spec"]["signals"]["kafka"] == {
+        "bootstrapServers": SERVERS,
+        "credentials": "prod",
+        "groupId": "orders",
+    }
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ({"a": entry_for(SERVERS), "b": entry_for(SERVERS)}, "a and b are all for kafka:9092: keep one of them"),
+        ({"shop": entry_for(SERVERS, "shop")}, "'shop' is for kafka:9092, but not for policies of namespace default"),
+    ],
+)
+def test_entries_of_which_none_can_be_used(known: dict[str, BrokerCredentials], says: str) -> None:
+    """The sentence names the setting and the entries."""
+    with pytest.raises(InvalidInput, match=f"WEIR_BROKER_CREDENTIALS_FILE: {says}"):
+        Brokers.of(SERVERS, None, known)
