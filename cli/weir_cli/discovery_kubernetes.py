@@ -1,13 +1,17 @@
 """The Deployments and StatefulSets of a namespace, for `weir run --kubernetes`.
 
 kubectl connects as its context says, with whatever login that takes: a proxy of it, which reads only and only what Weir reads
-of this namespace, serves this process's own monitor.
+of this namespace, serves this process's own monitor. It listens on a socket in a folder of this user alone, since a port is
+open to every user of the machine, and ends with this process, however that ends.
 """
 
 import asyncio
+import os
 import re
+import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from tempfile import mkdtemp
 from typing import Any, ClassVar, Self
 
 from weir_contracts import counted
@@ -27,6 +31,22 @@ KINDS = (
 UTILIZATION = 0.7
 """Busy share that the found policies keep."""
 PROXY_SECONDS = 15.0
+END_SECONDS = 5.0
+"""For the proxy to end before it is killed."""
+MAX_SOCKET_BYTES = 100
+"""Of the path of a socket: macOS takes 104, Linux 108. With a longer one the proxy has a port."""
+WATCHED = """
+folder=$1; shift
+"$@" &
+exec >&-
+read -r _
+trap '' TERM
+kill -TERM 0
+wait
+rm -rf "$folder"
+"""
+"""Script that runs the proxy until its own input ends: when this process closes it, or is gone. It is in a process group with
+the proxy, also where kubectl is a script that starts another program."""
 _PAGE = 500
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LISTENS = re.compile(r"127\.0\.0\.1:(\d+)")
@@ -64,6 +84,7 @@ class Workloads:
     url: str
     """Of the API server, or of a proxy to it."""
     proxy: asyncio.subprocess.Process | None = None
+    """Leader of the process group of the proxy."""
     label: ClassVar[str] = "kubernetes"
     option: ClassVar[str] = "--kubernetes"
     max_watched: ClassVar[int | None] = 100
@@ -104,7 +125,8 @@ class Workloads:
                 raise InvalidInput(
                     f"--kubernetes: {error}: grant list and watch on deployments, statefulsets and pods of {self.namespace}"
                 ) from None
-            raise Unreachable(f"--kubernetes: {error}: check kubectl's context") from None
+            remedy = "" if "check " in str(error) else ": check kubectl's context"
+            raise Unreachable(f"--kubernetes: {error}{remedy}") from None
         running = [each for found in listed for each in found if each.status.wanted > 0]
         if not running:
             return Found(
@@ -130,10 +152,8 @@ class Workloads:
 
     async def close(self) -> None:
         await self._api.close()
-        if self.proxy is not None and self.proxy.returncode is None:
-            with suppress(ProcessLookupError):
-                self.proxy.terminate()
-            await self.proxy.wait()
+        if self.proxy is not None:
+            await _end(self.proxy)
 
 
 def _namespace(named: str | None) -> str:
@@ -162,20 +182,37 @@ def _namespace(named: str | None) -> str:
 
 
 async def _proxied(kubectl: Kubectl) -> tuple[str, asyncio.subprocess.Process]:
-    """Start a proxy on a free port of this machine; return its address and the process."""
-    command = [*kubectl.command, "proxy", "--port=0", f"--accept-paths={','.join(paths(kubectl.namespace))}"]
+    """Start a proxy on a socket, or on a free port of this machine; return its address and the leader of its processes."""
+    folder = mkdtemp(prefix="weir-")  # of this user alone
+    socket = f"{folder}/kubectl"
+    place = f"--unix-socket={socket}" if len(os.fsencode(socket)) <= MAX_SOCKET_BYTES else "--port=0"
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *("sh", "-c", WATCHED, "weir-kubectl", folder, *kubectl.command, "proxy", place),
+        f"--accept-paths={','.join(paths(kubectl.namespace))}",
         "--reject-methods=^(POST|PUT|PATCH|DELETE)$",
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
     with suppress(TimeoutError):
         async with asyncio.timeout(PROXY_SECONDS):
             line = (await process.stdout.readline()).decode(errors="replace") if process.stdout is not None else ""
+            if line.rstrip().endswith(socket):
+                return f"unix:{socket}", process
             if listens := _LISTENS.search(line):
                 return f"http://127.0.0.1:{listens[1]}", process
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
+    await _end(process)
     raise Unreachable(f"--kubernetes: kubectl proxy did not start within {PROXY_SECONDS:g} s: try it in a terminal")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

@@ -242,8 +242,9 @@ class KubernetesSettings(TargetSettings):
     kubernetes_url: str = shared(
         "kubernetes_url",
         default="",
-        pattern=r"^(https?://[^\s@]+)?$",
-        description="address of the Kubernetes API server; empty: that of the cluster in which the service runs",
+        pattern=r"^(https?://[^\s@]+|unix:/[^\s@]+)?$",
+        description="address of the Kubernetes API server, or unix:PATH of a socket of this machine, as kubectl proxy --unix-socket has "
+        "it; empty: that of the cluster in which the service runs",
     )
     kubernetes_ca_file: Path | None = shared(
         "kubernetes_ca_file",

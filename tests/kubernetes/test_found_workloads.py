@@ -1,5 +1,7 @@
 """`weir run --kubernetes` on a real API server, through kubectl as a user has it."""
 
+import os
+import signal
 from pathlib import Path
 
 import httpx
@@ -53,7 +55,8 @@ async def test_workloads_with_replicas_are_found_and_read(cluster: KubernetesClu
         await monitored.kubernetes.close()
         assert scrape.deployment is not None
         assert scrape.deployment.requested == {"orders": 2}
-        async with httpx.AsyncClient(base_url=found.url, trust_env=False) as client:
+        proxied = httpx.AsyncHTTPTransport(uds=found.url.removeprefix("unix:"))
+        async with httpx.AsyncClient(base_url="http://localhost", transport=proxied) as client:
             assert (await client.get(f"/api/v1/namespaces/{namespace}/secrets")).status_code == 403
             assert (await client.get("/api/v1/namespaces/kube-system/pods")).status_code == 403
             path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
@@ -91,7 +94,7 @@ async def test_a_proxy_that_has_ended_is_a_sentence(namespace: str) -> None:
     """The user, or a lack of memory, ended it: nothing is removed because of that."""
     found = await Workloads.open(namespace)
     assert found.proxy is not None
-    found.proxy.kill()
+    os.killpg(found.proxy.pid, signal.SIGKILL)
     await found.proxy.wait()
     with pytest.raises(Unreachable, match=r"--kubernetes: .*cannot be reached"):
         await found.find()

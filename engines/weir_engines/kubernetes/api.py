@@ -36,6 +36,8 @@ OPENED = "OPENED"
 """Type of the first event of a watch: the API server has accepted it."""
 JSON, MERGE_PATCH = "application/json", "application/merge-patch+json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_UNIX_HOST = "http://localhost"
+"""Name of the host in a request to a socket, which kubectl's proxy takes."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -44,6 +46,7 @@ class Access:
     """Address of the API server, and the files that authenticate both sides."""
 
     url: str
+    """`https://…`, or `unix:PATH` of a socket of this machine."""
     ca_file: Path | None = None
     token_file: Path | None = None
     """File with the bearer token; it is read again when it changes."""
@@ -61,12 +64,22 @@ class Access:
             host = f"[{host}]" if ":" in host else host
             url, ca_file, token_file = f"https://{host}:{port}", _SERVICE_ACCOUNT / "ca.crt", _SERVICE_ACCOUNT / "token"
         parts = urlsplit(url)
-        if parts.scheme != "https" and token_file is not None and parts.hostname not in _LOOPBACK:
+        if parts.scheme not in ("https", "unix") and token_file is not None and parts.hostname not in _LOOPBACK:
             raise ValueError("WEIR_KUBERNETES_URL must begin with https: the token would be sent unencrypted")
         for setting, path in (("WEIR_KUBERNETES_CA_FILE", ca_file), ("WEIR_KUBERNETES_TOKEN_FILE", token_file)):
             if path is not None and not os.access(path, os.R_OK):
                 raise ValueError(f"{setting}: cannot read {path}")
         return cls(url.rstrip("/"), ca_file, token_file)
+
+    @property
+    def socket(self) -> str:
+        """Path of the socket; empty: there is none."""
+        return self.url.removeprefix("unix:") if self.url.startswith("unix:") else ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do where something else answers than an API server."""
+        return "check kubectl's context" if self.socket else "check WEIR_KUBERNETES_URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +203,7 @@ class KubernetesApi:
                 content = await _content(response, call, answer)
                 if response.status >= 300:
                     self._refuse(call, response.status, content)
-                return _decoded(content, call, response.headers.get("Content-Type", ""))
+                return self._decoded(content, call, response.headers.get("Content-Type", ""))
         finally:
             response.release()
 
@@ -219,7 +232,7 @@ class KubernetesApi:
                 # Closed at once: an error that is kept would keep the charge of the event as well.
                 async with contextlib.aclosing(_lines(response, call)) as lines:
                     async for line in lines:
-                        event = mapping(_decoded(line, call, JSON))
+                        event = mapping(self._decoded(line, call, JSON))
                         kind, found = event.get("type"), mapping(event.get("object"))
                         if kind == "ERROR":
                             self._refuse(call, count(found.get("code")) or 500, json.dumps(found).encode())
@@ -251,7 +264,7 @@ class KubernetesApi:
         import aiohttp
 
         own = {"Accept-Encoding": "identity", "User-Agent": "weir", "Content-Type": JSON, **self._authorization(call)}
-        url = f"{self._access.url}{url}"
+        url = f"{_UNIX_HOST if self._access.socket else self._access.url}{url}"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._timeout_seconds, sock_read=SILENCE_SECONDS if endless else None
         )
@@ -276,6 +289,14 @@ class KubernetesApi:
             ) from None
         return {"Authorization": f"Bearer {self._token[1]}"}
 
+    def _decoded(self, content: bytes, call: Call, content_type: str) -> Any:
+        try:
+            return from_json(content)
+        except ValueError:
+            kind = content_type.split(";", maxsplit=1)[0].strip() or "an unknown type"
+            what = f"cannot {call}: answered {text(kind, 100)} instead of JSON: {self._access.remedy}"
+            raise ApiFailed(call, what) from None
+
     def _unreachable(self, call: Call, error: Exception) -> ApiFailed:
         detail = text(str(getattr(error, "os_error", error)), 200) or type(error).__name__
         return ApiFailed(call, f"cannot {call}: the API server {self._access.url} cannot be reached ({detail})")
@@ -295,7 +316,7 @@ class KubernetesApi:
         elif status in (301, 302, 303, 307, 308):
             what = f"cannot {call}: answered with a redirect ({status}), which is not followed"
         elif found.get("kind") != "Status":
-            what = f"cannot {call} ({status}): the response is not of a Kubernetes API: check WEIR_KUBERNETES_URL"
+            what = f"cannot {call} ({status}): the response is not of a Kubernetes API: {self._access.remedy}"
         else:
             what = f"cannot {call} ({status}){detail}"
         raise ApiFailed(call, what, status, reason)
@@ -334,7 +355,10 @@ def _new_client(access: Access) -> Any:
         "cookie_jar": aiohttp.DummyCookieJar(),
         "auto_decompress": False,
     }
-    return client.ApiClient(configuration)
+    made: Any = client.ApiClient(configuration)
+    if access.socket:
+        made.rest_client._create_connector = lambda: aiohttp.UnixConnector(access.socket, limit=0)
+    return made
 
 
 def _body(is_large: bool = False) -> Body:
@@ -389,12 +413,3 @@ async def _lines(response: Any, call: Call) -> AsyncGenerator[bytes, None]:
                 _count(event, line, call, "an event")
     finally:
         event.close()
-
-
-def _decoded(content: bytes, call: Call, content_type: str) -> Any:
-    try:
-        return from_json(content)
-    except ValueError:
-        kind = content_type.split(";", maxsplit=1)[0].strip() or "an unknown type"
-        what = f"cannot {call}: answered {text(kind, 100)} instead of JSON: check WEIR_KUBERNETES_URL"
-        raise ApiFailed(call, what) from None

@@ -90,6 +90,28 @@ def _status(code: int, reason: str, message: str = "said so") -> str:
     return json.dumps({"kind": "Status", "code": code, "reason": reason, "message": message})
 
 
+async def test_a_socket_of_this_machine(tmp_path: Path) -> None:
+    """As kubectl's proxy has it: the host is localhost, which the proxy takes, and what fails names the socket."""
+    hosts: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        hosts.append(request.host)
+        return web.json_response({"kind": "PodList"})
+
+    app, socket = web.Application(), tmp_path / "kubectl"
+    app.router.add_get(PATH, answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    client = KubernetesApi(Access.of(f"unix:{socket}", None, None), timeout_seconds=PATIENCE_SECONDS)
+    assert await client.get(LIST, PATH) == {"kind": "PodList"}
+    await runner.cleanup()
+    with pytest.raises(ApiFailed, match=f"the API server unix:{socket} cannot be reached"):
+        await client.get(LIST, PATH)
+    await client.close()
+    assert hosts == ["localhost"]
+
+
 @pytest.mark.parametrize(
     ("content", "status", "content_type", "words"),
     [
