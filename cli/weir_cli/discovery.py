@@ -19,6 +19,8 @@ NAMESPACE = "default"
 LOOK_SECONDS = 5.0
 GONE_SECONDS = 60.0
 """An application that was away for this long has ended; one that comes back before keeps its policy."""
+EARLIER_SECONDS = 15.0
+"""One that only an earlier process has seen has ended after this long: a group may rebalance meanwhile, a job start again."""
 AGAIN_SECONDS = 60.0
 """A policy that was refused is sent again after this long: what refused it may have ended."""
 CALL_SECONDS = 5.0
@@ -65,6 +67,9 @@ class Source(Protocol):
     async def find(self) -> Found:
         """Return what runs now; `CommandError` with place and remedy if that cannot be read."""
 
+    def covers(self, policy: Mapping[str, Any]) -> bool:
+        """Return whether this source would find the application of a policy with its label, if it runs."""
+
     async def close(self) -> None: ...
 
 
@@ -99,7 +104,10 @@ class Discovery:
     """What was found the last time, or why nothing could be read; empty: it was not read yet."""
     has_found: bool = field(default=False, init=False)
     """Whether anything was there the last time."""
-    _found: set[str] = field(default_factory=set, init=False)
+    _found: dict[str, Sequence[str]] = field(default_factory=dict, init=False)
+    """The kind of what each policy names as its application."""
+    _earlier: set[str] | None = field(default=None, init=False)
+    """Applications that an earlier process found here, and this one has not seen yet. None: they were not read."""
     _absent_since: dict[str, float] = field(default_factory=dict, init=False)
     _refused: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
     """When a policy is sent again that was refused, and the reason; empty for one that the user wrote."""
@@ -114,6 +122,7 @@ class Discovery:
         except CommandError as error:
             self.sentence, self.has_found = str(error), False
             return
+        await self._adopt()
         there = policies_of(found.candidates, self.source.label)
         wanted = self._watched(there)
         for application in wanted:
@@ -121,6 +130,18 @@ class Discovery:
         await self._remove_absent(wanted)
         self._refused = {application: each for application, each in self._refused.items() if application in wanted}
         self.sentence, self.has_found = self._sentence(found, len(wanted)), bool(found.candidates)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known which of the applications of an earlier process have ended."""
+        return self._earlier == set()
+
+    async def _adopt(self) -> None:
+        """Take over the policies that an earlier process found here, and left in the same file."""
+        if self._earlier is None:
+            stored = await self.api.found(LABEL, self.source.label)
+            self._found = {name: _kind(policy) for name, policy in stored.items() if self.source.covers(policy)}
+            self._earlier = set(self._found)
 
     def _watched(self, there: Collection[str]) -> list[str]:
         """Return what is watched: everything, or, of too many, those that are watched already and the first others by name."""
@@ -136,14 +157,17 @@ class Discovery:
         return "; ".join(sentences)
 
     async def _add(self, application: str, document: Mapping[str, Any]) -> None:
-        """Write the policy, unless there is one with this name or for the same application."""
+        """Write the policy, unless there is one with this name or for the same application. One that was found is replaced if
+        the application turns out to be of another kind."""
         again_at, before = self._refused.get(application, (0.0, ""))
-        now = self.api.clock.monotonic()
-        if now < again_at or (application in self._found and application not in self._refused):
+        now, known = self.api.clock.monotonic(), self._found.get(application)
+        if now < again_at or (known == _kind(document) and application not in self._refused):
+            return
+        if known not in (None, _kind(document)) and await self._removed(application) is None:
             return
         refused = await self.api.create(application, document)
         if refused is None or refused.status_code == 409:
-            self._found.add(application)
+            self._found[application] = _kind(document)
         if refused is None:
             self._refused.pop(application, None)
             return
@@ -153,11 +177,27 @@ class Discovery:
             structlog.get_logger("discovery").warning("not-watched", application=application, reason=reason)
 
     async def _remove_absent(self, wanted: Collection[str]) -> None:
-        now = self.api.clock.monotonic()
+        now, earlier = self.api.clock.monotonic(), self._earlier or set()
         for application in wanted:
             self._absent_since.pop(application, None)
-        for application in self._found - set(wanted):
+            earlier.discard(application)
+        for application in self._found.keys() - set(wanted):
             since = self._absent_since.setdefault(application, now)
-            if now - since >= GONE_SECONDS and await self.api.remove_found(application, LABEL, self.source.label):
-                self._found.discard(application)
-                del self._absent_since[application]
+            limit_seconds = EARLIER_SECONDS if application in earlier else GONE_SECONDS
+            if now - since < limit_seconds or (is_removed := await self._removed(application)) is None:
+                continue
+            if is_removed:
+                reason = f"it no longer runs at {self.source.place}, where Weir found it"
+                structlog.get_logger("discovery").warning("policy-removed", application=application, reason=reason)
+            del self._found[application]
+            del self._absent_since[application]
+            earlier.discard(application)
+
+    async def _removed(self, application: str) -> bool | None:
+        """Delete a policy that was found; return whether there was one. None: it cannot be deleted now."""
+        return await self.api.remove_found(application, LABEL, self.source.label)
+
+
+def _kind(policy: Mapping[str, Any]) -> Sequence[str]:
+    """Return the kind of what a policy names as its application; empty for a workload."""
+    return list(policy["spec"].get("application") or ())

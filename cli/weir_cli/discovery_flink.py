@@ -1,13 +1,13 @@
 """The running jobs of a Flink cluster, for `weir run --flink`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import httpx
 
-from weir_contracts import counted
+from weir_contracts import counted, parse_policy
 from weir_engines.flink.rest import CallFailed, Cluster, Unreadable, mapping
 from weir_engines.flink.topology import JobEntry, running_jobs
 from weir_runtime.http_client import async_client
@@ -103,6 +103,10 @@ class FlinkJobs:
             raise Unreachable(
                 f"--flink: nothing answers at {self.url} ({error.what}): start the cluster, or name its REST address"
             ) from None
+
+    def covers(self, policy: Mapping[str, Any]) -> bool:
+        flink = parse_policy(policy).subject.application.flink
+        return flink is not None and str(flink.url).rstrip("/") == self.url
 
     async def close(self) -> None:
         await self._client.aclose()

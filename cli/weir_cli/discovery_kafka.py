@@ -3,15 +3,17 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol, Self
 
-from weir_contracts import counted, short_name
+from weir_contracts import counted, listed, parse_policy, short_name
+from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.brokers import KafkaBrokers
+from weir_engines.kafka.collector import is_internal
 from weir_engines.kafka.group import DescribedGroup, membership
-from weir_engines.kafka.partitions import BrokersAway, BrokersRefuse
+from weir_engines.kafka.partitions import BrokersAway, BrokersRefuse, Offsets
 from weir_runtime.clock import Clock
 from weir_runtime.policy_credentials import BROKER_SETTING, BrokerCredentials, credentials_for
 from weir_runtime.reach import ANY
@@ -37,6 +39,12 @@ class Groups(Protocol):
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         """Return a group at its coordinator; one that does not exist is in state Dead."""
 
+    async def all_commits(self, group: str) -> Offsets:
+        """Return all committed offsets of the group."""
+
+    async def topics(self) -> Collection[str]:
+        """Return all topics."""
+
     async def close(self) -> None: ...
 
 
@@ -57,7 +65,7 @@ class Brokers:
         fitting = {name: each for name, each in known.items() if set(servers.lower().split(",")) <= each.servers}
         usable = [name for name, each in fitting.items() if {ANY, NAMESPACE} & each.namespaces]
         if len(usable) > 1:
-            raise InvalidInput(f"{BROKER_SETTING}: {' and '.join(usable)} are all for {servers}: keep one of them")
+            raise InvalidInput(f"{BROKER_SETTING}: {listed(usable)} are all for {servers}: keep one of them")
         if fitting and not usable:
             raise InvalidInput(
                 f"{BROKER_SETTING}: {next(iter(fitting))!r} is for {servers}, but not for policies of namespace {NAMESPACE}: "
@@ -72,11 +80,14 @@ class Brokers:
         return {"bootstrapServers": self.servers, **own}
 
 
-def candidate(brokers: Brokers, group: DescribedGroup) -> Candidate:
-    """Return a described group as candidate. It is bounded by its partitions, since more members than that are idle."""
-    is_streams = group.assignor == _STREAMS
+def candidate(
+    brokers: Brokers, group: DescribedGroup, committed: Collection[Place] = (), *, inner: bool = False
+) -> Candidate:
+    """Return a described group as candidate. It is bounded by its partitions, since more members than that are idle. Of one
+    without members these are the `committed` ones, and `inner` whether Kafka Streams has made topics for it."""
+    is_streams = group.assignor == _STREAMS or inner
     members = membership(group, is_streams=is_streams).members
-    partitions = len({place for member in members for place in member.places or ()})
+    partitions = len({place for member in members for place in member.places or ()} or committed)
     application = (
         {"kafkaStreams": {"applicationId": group.id}} if is_streams else {"consumerGroup": {"groupId": group.id}}
     )
@@ -91,7 +102,8 @@ def candidate(brokers: Brokers, group: DescribedGroup) -> Candidate:
 
 @dataclass(eq=False)
 class ConsumerGroups:
-    """Source of the groups with members, or of the group of `brokers`. Without `groups` it connects to the brokers."""
+    """Source of the groups with members, or of the group of `brokers`, which may have none. Without `groups` it connects to the
+    brokers."""
 
     brokers: Brokers
     clock: Clock
@@ -131,46 +143,50 @@ class ConsumerGroups:
             ) from None
 
     async def _one(self, name: str) -> Found:
-        """Return the group. Once it was watched it stays so without members: then its records wait."""
-        listed = await self._groups.groups()
+        """Return the group, also one without members: then its records wait."""
+        groups = await self._groups.groups()
         there = await self._described(name)
         if isinstance(there, str):
             return Found((), f"{self.place}: {there}: if it may not be read, grant Describe, or write a policy (-f)")
         if there.state == "Dead":
-            return Found(
-                (), f"{self.place} has no group {short_name(name)} yet: start its consumers{_others(name, listed)}"
-            )
+            others = _others(name, groups)
+            return Found((), f"{self.place} has no group {short_name(name)} yet: start its consumers{others}")
         if there.type not in ("", "consumer"):
             raise InvalidInput(
                 f"--group: {short_name(name)} is a group of type {short_name(there.type)}, not of consumers: name another one"
             )
+        if there.state == "Empty" and name not in self._seen:
+            committed = (await self._groups.all_commits(name)).found
+            inner = any(is_internal(topic, name) for topic in await self._groups.topics())
+            self._seen[name] = candidate(self.brokers, there, committed, inner=inner)
         self._keep(there)
         members = (
             f"{self.place}: group {short_name(name)} is {there.state} with {counted(len(there.members), 'member')}"
         )
-        return Found(list(self._seen.values()), members if there.members else f"{members}: start its consumers")
+        sentence = members if there.members else f"{members}: it is watched, start its consumers"
+        return Found(list(self._seen.values()), sentence)
 
     async def _all(self) -> Found:
-        listed = [
+        consumers = [
             each
             for each in await self._groups.groups()
-            if each.type in ("", "consumer")
-            and each.state not in ("Empty", "Dead")
-            and not each.id.startswith(INTERNAL)
+            if each.type in ("", "consumer") and each.state != "Dead" and not each.id.startswith(INTERNAL)
         ]
-        answers = await asyncio.gather(*(self._described(each.id) for each in listed[:MAX_DESCRIBED]))
+        active = [each for each in consumers if each.state != "Empty"]
+        empty = [short_name(each.id) for each in consumers if each.state == "Empty"]
+        answers = await asyncio.gather(*(self._described(each.id) for each in active[:MAX_DESCRIBED]))
         refused = [each for each in answers if isinstance(each, str)]
         described = {each.id: each for each in answers if isinstance(each, DescribedGroup) and each.members}
         self._seen = {name: each for name, each in self._seen.items() if name in described}
         for each in described.values():
             self._keep(each)
-        unread = f"; {len(refused)} cannot be described: {refused[0]}" if refused else ""
+        rest = f"; {len(refused)} cannot be described: {refused[0]}" if refused else ""
+        if empty:
+            rest += f"; {listed(empty)} without members: --group watches one"
         if not self._seen:
             none = f"no group that may be described at {self.place} has members"
-            return Found((), f"{none}: start consumers, or grant Describe{unread}")
-        return Found(
-            list(self._seen.values()), f"{self.place}: {counted(len(self._seen), 'group')} with members{unread}"
-        )
+            return Found((), f"{none}: start consumers, or grant Describe{rest}")
+        return Found(list(self._seen.values()), f"{self.place}: {counted(len(self._seen), 'group')} with members{rest}")
 
     def _keep(self, group: DescribedGroup) -> None:
         """Remember a settled group with members: while it rebalances neither its assignor nor its partitions are known."""
@@ -184,12 +200,17 @@ class ConsumerGroups:
         except BrokersAway as error:
             return str(error)
 
+    def covers(self, policy: Mapping[str, Any]) -> bool:
+        subject = parse_policy(policy).subject
+        kafka, group = subject.signals.kafka, subject.application.group_id
+        return kafka is not None and kafka.bootstrap_servers == self.place and self.brokers.group in (None, group)
+
     async def close(self) -> None:
         await self._groups.close()
 
 
-def _others(name: str, listed: Sequence[DescribedGroup]) -> str:
+def _others(name: str, groups: Sequence[DescribedGroup]) -> str:
     """Return groups that may have been meant."""
-    names = [each.id for each in listed if not each.id.startswith(INTERNAL)]
+    names = [each.id for each in groups if not each.id.startswith(INTERNAL)]
     meant = get_close_matches(name, names, n=3, cutoff=0.5) or names[:3]
     return f", or name one of its groups, such as {', '.join(map(short_name, meant))}" if meant else ""

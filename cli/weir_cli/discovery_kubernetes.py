@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from tempfile import mkdtemp
@@ -149,6 +150,9 @@ class Workloads:
             if not isinstance(more, str) or not more:
                 return found
             query = {"limit": _PAGE, "continue": more}
+
+    def covers(self, policy: Mapping[str, Any]) -> bool:
+        return bool(policy["metadata"]["namespace"] == self.namespace)
 
     async def close(self) -> None:
         await self._api.close()

@@ -99,17 +99,37 @@ class LocalApi:
         """Store a policy unless the application has one, which is refused with 409."""
         return await self.put(application, document, **{"If-None-Match": "*"})
 
-    async def remove_found(self, application: str, label: str, value: str) -> bool:
-        """Delete a policy that still has the label with this value and only advises; return whether nothing is left to do."""
+    async def found(self, label: str, value: str) -> dict[str, dict[str, Any]]:
+        """Return all policies that have the label with this value, by application. Waits while the log is read."""
+        until = self.clock.monotonic() + READY_SECONDS
+        found: dict[str, dict[str, Any]] = {}
+        after: str | None = ""
+        while after is not None:
+            answer = await self.client.get("/v1/policies", params={"limit": 500, "after": after})
+            if answer.status_code == 503 and self.clock.monotonic() < until:
+                await asyncio.sleep(0.2)
+                continue
+            answer.raise_for_status()
+            for policy in answer.json()["items"]:
+                if policy["metadata"].get("labels", {}).get(label) == value:
+                    found[f"{policy['metadata']['namespace']}/{policy['metadata']['name']}"] = policy
+            after = answer.json()["next"]
+        return found
+
+    async def remove_found(self, application: str, label: str, value: str) -> bool | None:
+        """Delete a policy that still has the label with this value and only advises; return whether it was there to be deleted.
+        None: it cannot be deleted now."""
         path = f"/v1/policies/{application}"
-        stored = await self.client.get(path)
-        if not stored.is_success:
-            return stored.status_code == 404
-        policy = stored.json()
-        if policy["metadata"].get("labels", {}).get(label) != value or policy["spec"].get("mode", "advise") == "act":
-            return True
-        deleted = await self.client.delete(path, headers={"If-Match": f'"{policy["metadata"]["version"]}"'})
-        return deleted.is_success or deleted.status_code == 404
+        answer = await self.client.get(path)
+        if answer.is_success:
+            policy = answer.json()
+            if (
+                policy["metadata"].get("labels", {}).get(label) != value
+                or policy["spec"].get("mode", "advise") == "act"
+            ):
+                return False
+            answer = await self.client.delete(path, headers={"If-Match": f'"{policy["metadata"]["version"]}"'})
+        return False if answer.status_code == 404 else True if answer.is_success else None
 
 
 def compose(

@@ -218,7 +218,8 @@ class Session:
             return elapsed >= self.options.seconds
         if not self.options.once:
             return False
-        return elapsed >= ONCE_SECONDS or (bool(advice) and all(each.is_explained for each in advice))
+        is_settled = self.discovery is None or self.discovery.is_settled
+        return elapsed >= ONCE_SECONDS or (is_settled and bool(advice) and all(each.is_explained for each in advice))
 
     def _notes(self, advice: Sequence[Advice]) -> list[str]:
         notes = [f"{time.monotonic() - self._began:.0f} s · {self.address}/ · Ctrl-C ends it"]

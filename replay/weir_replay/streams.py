@@ -129,6 +129,10 @@ class SimulatedBrokers:
                 found[topic, p] = int(read.committed[p] + 1e-6)
         return Offsets(found)
 
+    async def all_commits(self, group: str) -> Offsets:
+        topics = await self.topics()
+        return await self.commits([(topic, number) for topic, numbers in topics.items() for number in numbers], group)
+
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         if name != self._now().application.name:
             return DescribedGroup(name, "Dead")

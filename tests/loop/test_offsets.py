@@ -35,7 +35,7 @@ class MarkedLogs:
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
         raise NotImplementedError
 
-    group = commits
+    group = all_commits = commits
 
     async def first_records(self, positions: Mapping[Place, int], isolation: Isolation) -> FirstRecords:
         del isolation

@@ -221,6 +221,10 @@ class KafkaBrokers:
         found: Mapping[str, Offsets] = await self._group_request(self._group_requests.commits, wanted)
         return found
 
+    async def all_commits(self, group: str) -> Offsets:
+        found: Offsets = await self._group_request(self._group_requests.all_commits, group)
+        return found
+
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         found = (await self._described.request(name))[name]
         if isinstance(found, Refused):

@@ -127,6 +127,13 @@ _INTERNAL = re.compile(
 records are inner work, not demand."""
 
 
+def is_internal(topic: str, application: str) -> bool:
+    """Return whether Kafka Streams has made the topic for an application with this id."""
+    prefix = f"{application}-"
+    # the name of an operation may be empty, so the prefix's hyphen is part of the ending, too
+    return topic.startswith(prefix) and _INTERNAL.fullmatch(topic, len(prefix) - 1) is not None
+
+
 class GroupPartitions(PartitionCollector):
     """Offsets of a group's topics, by their exact names."""
 
@@ -190,12 +197,12 @@ class GroupCollector:
         try:
             await self._brokers.topics()  # checks the addresses that the brokers advertise
             group = await self._brokers.group(self._id, raw=self._application.engine == STREAMS)
+            self._remember(group)
+            self._partitions.topics = self._topics() or await self._committed_topics(group)
         except BrokersAway as error:
             problem = Problem(where=f"kafka {self._kafka.bootstrap_servers}", what=str(error))
             return replace(empty, message=str(error), problems=(problem,))
-        self._remember(group)
         now = self._clock.now()
-        self._partitions.topics = self._topics()
         metrics, offsets = await asyncio.gather(self._read_metrics(), self._partitions.scrape({self._id: {}}, now))
         read = [partition for _, partition in offsets.partitions]
         committed = {(p.topic, p.partition): p.committed_offset for p in read if p.committed_offset is not None}
@@ -261,11 +268,15 @@ class GroupCollector:
         found = tuple([topic for topic in self._membership.topics if not self._is_internal(topic)])
         return found or self._partitions.topics
 
+    async def _committed_topics(self, group: DescribedGroup) -> tuple[str, ...]:
+        """Return the topics that a group without members has read: its records wait. Raises `BrokersAway`."""
+        if group.state != "Empty":
+            return ()
+        found = (await self._brokers.all_commits(self._id)).found
+        return tuple(sorted({topic for topic, _ in found if not self._is_internal(topic)}))
+
     def _is_internal(self, topic: str) -> bool:
-        is_streams = self._application.engine == STREAMS
-        prefix = f"{self._id}-"
-        # the name of an operation may be empty, so the prefix's hyphen is part of the ending, too
-        return is_streams and topic.startswith(prefix) and _INTERNAL.fullmatch(topic, len(prefix) - 1) is not None
+        return self._application.engine == STREAMS and is_internal(topic, self._id)
 
     def _commit_interval_seconds(self) -> float | None:
         streams = self._application.kafka_streams
@@ -279,7 +290,7 @@ class GroupCollector:
         """Return the reason for which demand or lag is unknown."""
         where = f"group {self._id}"
         if not self._partitions.topics:
-            what = f"the topics of {self._id[:60]!r} are unknown until it has members: name them in spec.signals.kafka.topics"
+            what = f"the topics of {self._id[:60]!r} are unknown until it has members or commits: name them in spec.signals.kafka.topics"
             return [Problem(where=where, what=what)]
         without = [
             p for p in read if p.committed_offset is None and (p.log_end_offset or 0) > (p.log_start_offset or 0)

@@ -124,6 +124,11 @@ class GroupRequests:
         found: dict[str, Offsets] = self._run(self._commits, places)
         return found
 
+    def all_commits(self, group: str) -> Offsets:
+        """Return the commits of a group in all topics; its problems say why there are none. Raises `BrokersAway`."""
+        found: dict[str, Offsets] = self._run(self._commits, {group: None})
+        return found[group]
+
     def described(self, groups: Iterable[str]) -> dict[str, DescribedGroup | Refused]:
         """Return each group, of the classic or the `consumer` protocol. Raises `BrokersAway`."""
         found: dict[str, DescribedGroup | Refused] = self._run(self._described, list(dict.fromkeys(groups)))
@@ -153,7 +158,7 @@ class GroupRequests:
             self.close()
             raise BrokersAway(_explain(error)) from None
 
-    async def _commits(self, places: Mapping[str, Iterable[Place]]) -> dict[str, Offsets]:
+    async def _commits(self, places: Mapping[str, Iterable[Place] | None]) -> dict[str, Offsets]:
         def requests(groups: list[str]) -> list[tuple[list[str], Any]]:
             if self._version("OffsetFetch") < _MULTI_GROUP:
                 return [([group], _offset_fetch_of_one(group, places[group])) for group in groups]
@@ -358,7 +363,8 @@ def classic_group(described: Any) -> DescribedGroup | Refused | None:
     )
 
 
-def _offset_fetch(places: Mapping[str, Iterable[Place]]) -> Any:
+def _offset_fetch(places: Mapping[str, Iterable[Place] | None]) -> Any:
+    """Return the request for the commits of groups at these places; None: at all."""
     from kafka.protocol.consumer import OffsetFetchRequest
 
     group_of, topic_of = (
@@ -366,17 +372,24 @@ def _offset_fetch(places: Mapping[str, Iterable[Place]]) -> Any:
         OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics,
     )
     groups = [
-        group_of(group_id=group, topics=[topic_of(name=t, partition_indexes=p) for t, p in _by_topic(some).items()])
+        group_of(
+            group_id=group,
+            topics=None
+            if some is None
+            else [topic_of(name=t, partition_indexes=p) for t, p in _by_topic(some).items()],
+        )
         for group, some in places.items()
     ]
     return OffsetFetchRequest(groups=groups, min_version=_MULTI_GROUP, max_version=_MULTI_GROUP)
 
 
-def _offset_fetch_of_one(group: str, places: Iterable[Place]) -> Any:
+def _offset_fetch_of_one(group: str, places: Iterable[Place] | None) -> Any:
     from kafka.protocol.consumer import OffsetFetchRequest
 
     topic_of = OffsetFetchRequest.OffsetFetchRequestTopic
-    topics = [topic_of(name=name, partition_indexes=numbers) for name, numbers in _by_topic(places).items()]
+    topics = None
+    if places is not None:
+        topics = [topic_of(name=name, partition_indexes=numbers) for name, numbers in _by_topic(places).items()]
     return OffsetFetchRequest(group_id=group, topics=topics, max_version=_MULTI_GROUP - 1)
 
 

@@ -52,6 +52,9 @@ class Brokers(Protocol):
     async def commits(self, places: Sequence[Place], group: str) -> Offsets:
         """Return the group's committed offsets, without the places where it has none."""
 
+    async def all_commits(self, group: str) -> Offsets:
+        """Return all committed offsets of the group, in whatever topics."""
+
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         """Return the group at its coordinator; with `raw` the bytes that members of the classic protocol exchange."""
 

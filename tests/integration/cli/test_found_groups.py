@@ -70,6 +70,22 @@ async def test_advice_on_a_group_whose_records_wait(kafka: KafkaBroker, rigs: li
     assert analysis["lag_records"]["value"] == 20
 
 
+async def test_a_group_without_members_is_watched_from_the_start(
+    kafka: KafkaBroker, rigs: list[RealRig], tmp_path: Path
+) -> None:
+    """Its consumers crashed before: how much waits is known by what they committed, and nothing is changed."""
+    rig = rigs[0]
+    await rig.append(0, 30)
+    await rig.commit(0, 10)
+    async with one_process(tmp_path) as one:
+        source = ConsumerGroups(Brokers(kafka.bootstrap_servers, rig.group), one.api.clock)
+        assert "is Empty with 0 members: it is watched, start its consumers" in (await source.find()).sentence
+        plan, analysis = await advice(one, source, rig.group)
+    assert plan["kind"] == "hold"
+    assert analysis["lag_records"]["value"] == 20
+    assert any("has no members: nothing processes its records" in each["evidence"] for each in analysis["symptoms"])
+
+
 async def advice(one: OneProcess, source: ConsumerGroups, group: str) -> tuple[Any, Any]:
     """Return the first plan of a group that is found, and the first analysis that knows its lag."""
     discovery, stop = Discovery(source, one.api), Stop()

@@ -62,8 +62,13 @@ class Members:
         return sum(counts) == PARTITIONS and max(counts) - min(counts) <= 1
 
     def commit(self, offset: TopicPartition) -> None:
-        """Commit as the member that has the partition."""
+        """Commit as the member that has the partition, or as a consumer that never joins while there is none."""
         with self._lock:
+            if not self.consumers:
+                alone = Consumer(self._settings)
+                alone.commit(offsets=[offset], asynchronous=False)
+                alone.close()
+                return
             owner = next(c for c in self.consumers if offset.partition in [p.partition for p in c.assignment()])
             owner.commit(offsets=[offset], asynchronous=False)
 

@@ -9,13 +9,14 @@ import httpx
 import pytest
 
 from weir_cli.client import CommandError, InvalidInput, Unreachable
-from weir_cli.discovery import AGAIN_SECONDS, GONE_SECONDS, LABEL, Discovery, policies_of, policy_name
+from weir_cli.discovery import AGAIN_SECONDS, EARLIER_SECONDS, GONE_SECONDS, LABEL, Discovery, policies_of, policy_name
 from weir_cli.discovery_flink import FlinkJobs, candidates
 from weir_cli.discovery_kafka import Brokers, ConsumerGroups
 from weir_contracts import parse_policy
 from weir_engines.flink.topology import JobEntry, running_jobs
+from weir_engines.kafka.assignment import Place
 from weir_engines.kafka.group import DescribedGroup, DescribedMember
-from weir_engines.kafka.partitions import BrokersAway
+from weir_engines.kafka.partitions import BrokersAway, Offsets
 from weir_runtime.clock import FakeClock
 from weir_runtime.policy_credentials import BrokerCredentials
 
@@ -92,6 +93,10 @@ def test_the_name_of_a_policy(job: str, name: str) -> None:
     assert policy_name(job) == name
 
 
+def _has(policy: Mapping[str, Any], label: str, value: str) -> bool:
+    return policy["metadata"].get("labels", {}).get(label) == value  # type: ignore[no-any-return]
+
+
 @dataclass
 class MemoryApi:
     """The process's own API as the discovery asks it."""
@@ -99,6 +104,8 @@ class MemoryApi:
     clock: FakeClock = field(default_factory=FakeClock)
     policies: dict[str, Any] = field(default_factory=dict)
     refuses: dict[str, httpx.Response] = field(default_factory=dict)
+    is_busy: bool = False
+    """Whether nothing can be deleted now."""
 
     async def create(self, application: str, document: Mapping[str, Any]) -> httpx.Response | None:
         if application in self.policies:
@@ -107,10 +114,15 @@ class MemoryApi:
             self.policies[application] = document
         return self.refuses.get(application)
 
-    async def remove_found(self, application: str, label: str, value: str) -> bool:
-        if self.policies[application]["metadata"].get("labels", {}).get(label) == value:
+    async def found(self, label: str, value: str) -> dict[str, Any]:
+        return {name: each for name, each in self.policies.items() if _has(each, label, value)}
+
+    async def remove_found(self, application: str, label: str, value: str) -> bool | None:
+        if self.is_busy:
+            return None
+        if is_found := _has(self.policies.get(application, {"metadata": {}}), label, value):
             del self.policies[application]
-        return True
+        return is_found
 
 
 class Cluster:
@@ -149,6 +161,30 @@ async def test_jobs_that_come_and_go() -> None:
     cluster.api.clock.advance(GONE_SECONDS)
     assert await cluster.look() == {"default/orders"}
     await cluster.discovery.source.close()
+
+
+async def test_what_an_earlier_process_found_is_removed_once_it_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that ended between two runs, with a sentence; one that runs stays, and so do a policy of a user, one of another
+    cluster and one of another source. The minute of a job that ends while Weir looks does not count."""
+    before = Cluster(entry("old"), entry("orders", 2))
+    await before.look()
+    await before.discovery.source.close()
+    after = Cluster(entry("orders", 2))
+    elsewhere = policies_of(candidates("http://other:8081", jobs(entry("far"))), "flink")
+    after.api.policies |= {**before.api.policies, **elsewhere, "default/own": {"metadata": {}}}
+    assert await after.look() == {"default/old", "default/orders", "default/far", "default/own"}
+    assert not after.discovery.is_settled
+    after.api.clock.advance(EARLIER_SECONDS)
+    after.api.is_busy = True
+    await after.look()
+    after.api.is_busy = False
+    assert await after.look() == {"default/orders", "default/far", "default/own"}
+    assert after.discovery.is_settled
+    said = capsys.readouterr().out
+    assert "default/old" in said
+    assert "it no longer runs at http://jobmanager:8081, where Weir found it" in said
+    assert "default/orders" not in said
+    await after.discovery.source.close()
 
 
 async def test_a_policy_of_the_user_is_left_alone() -> None:
@@ -255,6 +291,9 @@ class MemoryGroups:
 
     def __init__(self, *groups: DescribedGroup, name: str | None = None) -> None:
         self.there = list(groups)
+        self.listed: dict[str, int] = {}
+        """Topics with their partitions."""
+        self.committed: dict[Place, int] = {}
         self.refused: dict[str, str] = {}
         self.away = ""
         self.api = MemoryApi()
@@ -270,6 +309,12 @@ class MemoryGroups:
             raise BrokersAway(f"group {name}: {self.refused[name]}")
         return next((each for each in self.there if each.id == name), DescribedGroup(name, "Dead"))
 
+    async def all_commits(self, group: str) -> Offsets:
+        return Offsets(self.committed)
+
+    async def topics(self) -> dict[str, int]:
+        return self.listed
+
     async def close(self) -> None: ...
 
     async def look(self) -> set[str]:
@@ -282,7 +327,7 @@ async def test_groups_with_members_are_watched() -> None:
     connect = replace(group("connect-cluster"), type="connect")
     brokers = MemoryGroups(group("orders"), group("old", members=0), connect, group("weir-planner"))
     assert await brokers.look() == {"default/orders"}
-    assert brokers.discovery.sentence == "kafka:9092: 1 group with members"
+    assert brokers.discovery.sentence == "kafka:9092: 1 group with members; old without members: --group watches one"
     policy = parse_policy(brokers.api.policies["default/orders"])
     assert (policy.subject.application.group_id, policy.subject.application.engine) == ("orders", "consumer-group")
     assert (policy.spec.mode, policy.subject.target.driver) == ("advise", None)
@@ -337,7 +382,43 @@ async def test_a_named_group_is_watched_while_it_has_no_members() -> None:
     await brokers.look()
     brokers.api.clock.advance(GONE_SECONDS)
     assert await brokers.look() == {"default/weir-planner"}
-    assert "group weir-planner is Empty with 0 members: start its consumers" in brokers.discovery.sentence
+    assert (
+        "group weir-planner is Empty with 0 members: it is watched, start its consumers" in brokers.discovery.sentence
+    )
+
+
+async def test_a_named_group_is_watched_that_never_had_members() -> None:
+    """Its consumers crashed before Weir began: the partitions that they have committed bound it. A topic that Kafka Streams
+    has made says what it is."""
+    plain = MemoryGroups(group("orders", members=0), name="orders")
+    plain.committed = {("clicks", n): 7 for n in range(40)}
+    plain.listed = {"clicks": 40, "totals-store-changelog": 4}
+    assert await plain.look() == {"default/orders"}
+    assert plain.discovery.sentence.endswith("group orders is Empty with 0 members: it is watched, start its consumers")
+    policy = parse_policy(plain.api.policies["default/orders"])
+    assert (policy.subject.application.engine, policy.spec.bounds.max) == ("consumer-group", 40)
+    streams = MemoryGroups(group("totals", members=0), name="totals")
+    streams.listed = plain.listed
+    await streams.look()
+    assert parse_policy(streams.api.policies["default/totals"]).subject.application.engine == "kafka-streams"
+
+
+async def test_a_group_without_members_that_turns_out_to_be_kafka_streams() -> None:
+    """It has made no topic: only its members say so. The policy that was found is replaced, also one of an earlier process."""
+    brokers = MemoryGroups(group("totals", members=0), name="totals")
+    await brokers.look()
+    earlier = dict(brokers.api.policies)
+    brokers.there = [group("totals", assignor="stream")]
+    brokers.api.is_busy = True
+    await brokers.look()
+    assert brokers.api.policies == earlier
+    brokers.api.is_busy = False
+    await brokers.look()
+    assert parse_policy(brokers.api.policies["default/totals"]).subject.application.engine == "kafka-streams"
+    again = MemoryGroups(group("totals", assignor="stream"), name="totals")
+    again.api.policies = earlier
+    await again.look()
+    assert parse_policy(again.api.policies["default/totals"]).subject.application.engine == "kafka-streams"
 
 
 async def test_brokers_that_are_away_for_a_while_change_nothing() -> None:
@@ -362,7 +443,6 @@ async def test_brokers_that_are_away_for_a_while_change_nothing() -> None:
             "no group ordrs yet: start its consumers, or name one of its groups, such as orders",
         ),
         (MemoryGroups(name="orders"), "kafka:9092 has no group orders yet: start its consumers"),
-        (MemoryGroups(group("orders", members=0), name="orders"), "is Empty with 0 members: start its consumers"),
         (
             MemoryGroups(),
             "no group that may be described at kafka:9092 has members: start consumers, or grant Describe",
@@ -425,7 +505,7 @@ def test_the_credentials_of_the_brokers_are_those_of_the_entry_that_lists_them()
 @pytest.mark.parametrize(
     ("known", "says"),
     [
-        ({"a": entry_for(SERVERS), "b": entry_for(SERVERS)}, "a and b are all for kafka:9092: keep one of them"),
+        ({"a": entry_for(SERVERS), "b": entry_for(SERVERS)}, "a, b are all for kafka:9092: keep one of them"),
         ({"shop": entry_for(SERVERS, "shop")}, "'shop' is for kafka:9092, but not for policies of namespace default"),
     ],
 )

@@ -71,6 +71,10 @@ async def ended(folder: Path) -> None:
             await asyncio.sleep(0.02)
 
 
+def _mode(path: Path) -> int:
+    return path.stat().st_mode
+
+
 def _lives(pid: int) -> bool:
     """Return whether a process runs; one that has ended may wait for its parent."""
     try:
@@ -83,8 +87,8 @@ async def test_no_other_user_of_the_machine_reads_through_the_proxy(kubectl: Pat
     """It listens on a socket in a folder that this user alone may enter. At the end both are gone, and so is the proxy."""
     found = await Workloads.open("shop")
     socket = Path(found.url.removeprefix("unix:"))
-    assert stat.S_ISSOCK(os.stat(socket).st_mode)
-    assert stat.S_IMODE(os.stat(socket.parent).st_mode) == 0o700
+    assert stat.S_ISSOCK(_mode(socket))
+    assert stat.S_IMODE(_mode(socket.parent)) == 0o700
     assert "no Deployment or StatefulSet runs in namespace shop" in (await found.find()).sentence
     await found.close()
     await ended(kubectl)

@@ -141,6 +141,10 @@ class MemoryBrokers:
         committed = self._commits.get(group, {})
         return Offsets({place: committed[place] for place in places if place in committed})
 
+    async def all_commits(self, group: str) -> Offsets:
+        self._check_reachable()
+        return Offsets(self._commits.get(group, {}))
+
     async def group(self, name: str, *, raw: bool) -> DescribedGroup:
         del raw  # members in memory have their bytes, if they have any
         self._check_reachable()

@@ -66,7 +66,13 @@ def _status(findings: Findings) -> Iterator[Symptom]:
         yield symptom("ended", "The policy was deleted; the analyzer drops the application's state.")
     elif observation.status == "not_running":
         state = "unknown" if deployment is None else deployment.state
-        yield symptom("not-running", f"The job is in state {state}, not all of its tasks run{reason}.")
+        if deployment is not None and deployment.group is not None and deployment.group.state == "Empty":
+            name = short_name(deployment.group.id)
+            yield symptom(
+                "not-running", f"The group {name} has no members: nothing processes its records. Start its consumers."
+            )
+        else:
+            yield symptom("not-running", f"The job is in state {state}, not all of its tasks run{reason}.")
         if deployment is not None and deployment.health in ("running", "restarting"):
             yield symptom("restarting", f"The job is starting again (state {state}).", restarts=restarts)
     elif findings.fresh_run and findings.gap_seconds is not None and findings.run is not None:

@@ -141,6 +141,14 @@ class GroupSuite:
         assert "Empty" in scrape.message
         assert of(scrape, 0).log_end_offset == 7
 
+    async def test_a_group_that_never_had_members_while_it_was_read(self, rig: Rig) -> None:
+        """Its topics are those that it has committed offsets of, as after a crash before Weir began."""
+        await rig.append(0, 7)
+        await rig.commit(0, 3)
+        scrape = await eventually(rig, lambda scrape: scrape.status == "not_running")
+        assert (of(scrape, 0).committed_offset, of(scrape, 0).log_end_offset) == (3, 7)
+        assert len(scrape.partitions) == PARTITIONS
+
     async def test_brokers_that_are_away_are_unreachable(self, rig: Rig) -> None:
         scrape = await rig.away.scrape()
         assert scrape.status == "unreachable"

@@ -69,6 +69,8 @@ class MemoryRig:
         self.clock.advance(1)
         del metadata  # nothing of it is read
         self._brokers.commit(self.group, {(self.topic, partition): offset})
+        if not self._members:
+            self._become("Empty", [])
 
     async def delete_before(self, partition: int, offset: int) -> None:
         self._brokers.delete_before((self.topic, partition), offset)
