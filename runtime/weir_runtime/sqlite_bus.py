@@ -117,9 +117,10 @@ class SqliteBus(LocalBus):
         now = (self.clock.now() - _EPOCH) // timedelta(microseconds=1)
         ahead_seconds = (self._newest_at - now) / 1e6
         if ahead_seconds > SET_BACK_SECONDS:
+            until = _EPOCH + timedelta(microseconds=self._newest_at)
             reason = (
-                f"the newest record of {self._file.path} is {ahead_seconds:.0f} s ahead of this machine's clock: "
-                "check the clock; Weir goes on by it, and loses nothing"
+                f"the newest record of {self._file.path} is {ahead_seconds:.0f} s ahead of this machine's clock: correct the clock, "
+                f"or name another folder; until {until:%Y-%m-%d %H:%M} UTC what is read counts as old"
             )
             _log.warning("clock-set-back", reason=reason)
         if not 0 < ahead_seconds <= SET_BACK_SECONDS:

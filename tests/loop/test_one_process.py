@@ -5,17 +5,20 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from testbed.simulated_flink import SOURCE, WORK, ManyJobs
 from weir_cli.discovery import Discovery
 from weir_cli.discovery_flink import FlinkJobs
 from weir_cli.single import OneProcess, SingleSettings, compose
 from weir_cli.single_run import FILE, log_and_store
-from weir_runtime.clock import SystemClock
+from weir_runtime.bus import Bus
+from weir_runtime.clock import Clock, SystemClock
 from weir_runtime.loop import Stop
 
 pytestmark = pytest.mark.thorough
@@ -24,10 +27,14 @@ START_SECONDS = 300.0
 
 
 @asynccontextmanager
-async def one_process(folder: Path) -> AsyncIterator[OneProcess]:
-    """Run the services until the end of the block; then every task ends by itself."""
-    clock, stop = SystemClock(), Stop()
+async def one_process(
+    folder: Path, clock: Clock | None = None, on_bus: Callable[[Bus], None] | None = None
+) -> AsyncIterator[OneProcess]:
+    """Run the services until the end of the block; then every task ends by itself. `on_bus` gets their log."""
+    clock, stop = clock or SystemClock(), Stop()
     with log_and_store(folder, clock) as (bus, store):
+        if on_bus is not None:
+            on_bus(bus)
         one = compose(SingleSettings(), bus, store, clock)
         tasks = [asyncio.create_task(task(stop), name=name) for name, task in one.tasks.items()]
         try:
@@ -107,6 +114,69 @@ async def test_found_jobs_are_watched_and_never_changed(tmp_path: Path) -> None:
         await looking
         await discovery.source.close()
     assert [job.requests for job in jobs.jobs.values()] == [[], []]
+
+
+async def test_a_disk_that_fills_while_it_runs(tmp_path: Path) -> None:
+    """Nothing is acknowledged and nothing rescaled; readiness, each refusal and a warning of the log say why. With room it goes on
+    by itself, and what was accepted before is there."""
+    jobs = ManyJobs(["orders"], 0.5)
+    logs: list[Any] = []
+    full = f"the disk of {tmp_path} is full"
+    async with jobs.serving(), one_process(tmp_path, on_bus=logs.append) as one:
+        assert await one.api.put("shop/orders", policy(jobs)) is None
+        await until(one, "/v1/applications/shop/orders/plan", lambda plan: plan["mode"] == "advise")
+        file = logs[0]._file
+        kept, file.min_free_bytes = file.min_free_bytes, 2**60
+        refused = await one.api.client.put("/v1/policies/shop/orders", json=policy(jobs, mode="act"))
+        ready = await one.api.client.get("/health/ready")
+        with capture_logs() as lines:
+            await until(
+                one,
+                "/health/live",
+                lambda _: any(full in str(line) for line in lines if line["log_level"] == "warning"),
+            )
+        requests = list(jobs.jobs["orders"].requests)
+        file.min_free_bytes = kept
+        await until(one, "/health/ready", lambda report: report["ready"])
+        stored = (await one.api.client.get("/v1/policies/shop/orders")).json()
+        assert await one.api.put("shop/orders", policy(jobs, mode="act")) is None
+        await until(one, "/v1/applications/shop/orders/outcome", lambda found: found["phase"] == "verified")
+    assert refused.status_code == 503
+    assert full in refused.json()["detail"]
+    assert ready.status_code == 503
+    assert full in ready.json()["dependencies"]["log"]["reason"]
+    assert (requests, stored["spec"].get("mode", "advise")) == ([], "advise")
+
+
+class AheadClock(SystemClock):
+    """The clock of this machine before it was set back."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=5)
+
+
+async def test_a_clock_that_was_set_back_between_two_runs(tmp_path: Path) -> None:
+    """By five hours: what is seen counts as old, so that nothing is planned or scaled, and the log says so. Nothing is lost: with
+    the clock corrected the job is planned for again."""
+    jobs = ManyJobs(["orders"], 0.5)
+    planned = "/v1/applications/shop/orders/plan"
+    async with jobs.serving():
+        async with one_process(tmp_path, AheadClock()) as one:
+            assert await one.api.put("shop/orders", policy(jobs)) is None
+            await until(one, planned, lambda plan: plan["mode"] == "advise")
+        with capture_logs() as lines:
+            async with one_process(tmp_path) as one:
+                assert await one.api.put("shop/orders", policy(jobs, mode="act")) is None
+                newest = (await until(one, planned, lambda _: True))["id"]
+                await until(one, planned, lambda _: [line["event"] for line in lines].count("observed") >= 3)
+                assert (await one.api.client.get(planned)).json()["id"] == newest
+        requests = list(jobs.jobs["orders"].requests)
+        async with one_process(tmp_path, AheadClock()) as one:
+            await until(one, "/v1/applications/shop/orders/outcome", lambda found: found["phase"] == "verified")
+    reasons = [line["reason"] for line in lines if line["event"] == "clock-set-back"]
+    assert f"the newest record of {tmp_path / FILE} is " in reasons[0]
+    assert requests == []
+    assert jobs.jobs["orders"].requests == [{SOURCE: 4, WORK: 4}]
 
 
 async def command(*arguments: str) -> asyncio.subprocess.Process:

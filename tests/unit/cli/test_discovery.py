@@ -163,6 +163,25 @@ async def test_jobs_that_come_and_go() -> None:
     await cluster.discovery.source.close()
 
 
+async def test_a_hundred_jobs() -> None:
+    """All are watched, each by a policy of its own, also those of one name; the second look has nothing to write. Then half of
+    them end at once."""
+    cluster = Cluster(*(entry(f"job {number // 2 if number < 20 else number}", number) for number in range(100)))
+    watched = await cluster.look()
+    assert len(watched) == 100
+    assert cluster.discovery.sentence == f"{URL}: 100 jobs running"
+    named = {each["spec"]["application"]["flink"]["job"] for each in cluster.api.policies.values()}
+    assert len(named) == 100
+    cluster.api.refuses = dict.fromkeys(watched, httpx.Response(500))
+    assert await cluster.look() == watched
+    cluster.entries = cluster.entries[50:]
+    await cluster.look()
+    cluster.api.clock.advance(GONE_SECONDS)
+    assert len(await cluster.look()) == 50
+    assert "not watched" not in cluster.discovery.sentence
+    await cluster.discovery.source.close()
+
+
 async def test_what_an_earlier_process_found_is_removed_once_it_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     """A job that ended between two runs, with a sentence; one that runs stays, and so do a policy of a user, one of another
     cluster and one of another source. The minute of a job that ends while Weir looks does not count."""

@@ -211,6 +211,7 @@ async def test_a_clock_that_was_set_back_is_reported_and_stops_nothing(world: Wo
     like everything else."""
     bus = await world.begin()
     await bus.publish(POLICIES.name, "a", b"1")
+    written = world.clock.now()
     world.clock.advance(-5 * HOURS)
     with capture_logs() as lines:
         bus = await world.begin()
@@ -219,8 +220,8 @@ async def test_a_clock_that_was_set_back_is_reported_and_stops_nothing(world: Wo
     assert [(line["event"], line["reason"]) for line in lines] == [
         (
             "clock-set-back",
-            f"the newest record of {world.path} is 18000 s ahead of this machine's clock: check the clock; "
-            "Weir goes on by it, and loses nothing",
+            f"the newest record of {world.path} is 18000 s ahead of this machine's clock: correct the clock, or name another "
+            f"folder; until {written:%Y-%m-%d %H:%M} UTC what is read counts as old",
         )
     ]
     records = await read_to_end(bus.reader(POLICIES.name))
