@@ -65,6 +65,10 @@ class Resources(Protocol):
         """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
 
 
+DEFINITION = "deploy/k8s/components/policy-resources/scalingpolicies.json"
+"""Definition of the kind, in the repository."""
+
+
 class KubernetesResources:
     """ScalingPolicy resources of one cluster."""
 
@@ -84,9 +88,20 @@ class KubernetesResources:
         if watch is None or watch.is_over:
             watch = Watch(self._api, _RESOURCES, namespace, mapping, pauses=self._pauses)
             self._watches[namespace] = watch
-        await watch.synced(_SYNC_SECONDS)
-        if watch.failure is not None:
-            raise watch.failure.again()
+        try:
+            await watch.synced(_SYNC_SECONDS)
+            failure = watch.failure
+        except ApiFailed as error:
+            failure = error
+        if failure is not None and failure.status == 404:
+            # in plain text, so that the client takes it for a web server's
+            what = (
+                f"the cluster has no kind {KIND} (404): kubectl apply -f {DEFINITION}, once for each cluster; or check "
+                "WEIR_KUBERNETES_URL"
+            )
+            raise ApiFailed(failure.call, what, 404, failure.reason) from None
+        if failure is not None:
+            raise failure.again() from None
         return list(watch.objects.values())
 
     async def write_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:

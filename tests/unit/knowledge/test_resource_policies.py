@@ -1,10 +1,12 @@
 """Policies as resources, in memory: the suite, and what a real API server would take minutes for."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from aiohttp import web
 
 from tests.unit.knowledge.builders import analysis, observation, outcome, plan
 from tests.unit.knowledge.direct_log import PARTITIONS, show_messages
@@ -12,7 +14,15 @@ from tests.unit.knowledge.memory_resources import MemoryResources
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
 from weir_contracts.base import Estimate
-from weir_knowledge.resource_policies import COMPARE_SECONDS, FIGURES_SECONDS, RETRY_SECONDS, STATUS_SECONDS
+from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
+from weir_knowledge.resource_policies import (
+    COMPARE_SECONDS,
+    DEFINITION,
+    FIGURES_SECONDS,
+    RETRY_SECONDS,
+    STATUS_SECONDS,
+    KubernetesResources,
+)
 from weir_runtime.access import Problem as Refused
 
 
@@ -44,6 +54,26 @@ def house(world: MemoryWorld) -> House:
 
 class TestInMemory(ResourcesSuite):
     pass
+
+
+async def test_a_cluster_without_the_kind_is_a_sentence_with_a_remedy() -> None:
+    """An API server answers a path of a kind that was never defined in plain text, as any web server does."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=404, text="404 page not found\n")
+
+    app = web.Application()
+    app.router.add_get("/apis/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    resources = KubernetesResources(KubernetesApi(Access(f"http://127.0.0.1:{runner.addresses[0][1]}")))
+    with pytest.raises(ApiFailed) as failed:
+        await resources.read("shop")
+    await resources.close()
+    await runner.cleanup()
+    assert str(failed.value).startswith(f"the cluster has no kind ScalingPolicy (404): kubectl apply -f {DEFINITION}")
+    assert (Path(__file__).parents[3] / DEFINITION).is_file()
 
 
 async def test_unreadable_resources_delete_nothing(house: House, world: MemoryWorld) -> None:
