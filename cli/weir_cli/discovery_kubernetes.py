@@ -43,8 +43,8 @@ exec >&-
 read -r _
 trap '' TERM
 kill -TERM 0
-wait
 rm -rf "$folder"
+wait
 """
 """Script that runs the proxy until its own input ends: when this process closes it, or is gone. It is in a process group with
 the proxy, also where kubectl is a script that starts another program."""

@@ -71,6 +71,10 @@ async def ended(folder: Path) -> None:
             await asyncio.sleep(0.02)
 
 
+def _exists(path: Path) -> bool:
+    return path.exists()
+
+
 def _mode(path: Path) -> int:
     return path.stat().st_mode
 
@@ -152,6 +156,7 @@ async def test_a_proxy_that_does_not_end_is_killed(kubectl: Path, monkeypatch: p
     await found.find()
     await found.close()
     await ended(kubectl)
+    assert not _exists(Path(found.url.removeprefix("unix:")).parent)
 
 
 DENIED = '{"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no list", "code": 403}'
