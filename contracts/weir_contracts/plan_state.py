@@ -48,11 +48,11 @@ class UsualArrivals(Message):
     """Time of the last update."""
     records_per_second: NonNegative
     """Decaying maximum of the arrival rate, in records/s."""
-    collapsed_since: Timestamp | None = None
+    outage_since: Timestamp | None = None
     """Time since which most arrivals are missing. None: they are not."""
     lately: NonNegative | None = None
     """Exponentially weighted mean arrival rate of the last minutes, in records/s. None: unknown."""
-    fell_from: NonNegative | None = None
+    rate_before_outage: NonNegative | None = None
     """Value of `lately` before most arrivals went missing, in records/s. None: it did not fall."""
     min_lately: NonNegative | None = None
     """Minimum of `lately` while nothing was missing, in records/s; doubles in the time in which the usual rate halves. None:

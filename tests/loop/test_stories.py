@@ -110,7 +110,7 @@ def test_a_load_that_rises_twentyfold_within_a_minute_takes_three_restarts() -> 
 
 
 @pytest.mark.thorough
-def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
+def test_an_input_outage_shrinks_nothing_for_a_while() -> None:
     """Upstream is away for 5 minutes and then sends everything at once: there was no scale-down. If it stays away,
     there is."""
     world = settled(1200.0, start=4, interval="10s")
@@ -118,7 +118,7 @@ def test_an_input_that_collapses_shrinks_nothing_for_a_while() -> None:
     world.load = 2.0
     world.live(300)
     assert len(world.moves()) == before
-    assert any("outage upstream" in plan.sentence for plan in world.plans if plan.code == "input-collapse")
+    assert any("outage upstream" in plan.sentence for plan in world.plans if plan.code == "input-outage")
     world.load = 1300.0
     world.live(60)
     assert world.lag < 5

@@ -203,7 +203,7 @@ CALMING = (
     "saturated-stays",
     "sustained-rate",
     "scale-down-gate",
-    "input-collapse",
+    "input-outage",
     "stabilisation",
     "cooldown",
     "reversal",

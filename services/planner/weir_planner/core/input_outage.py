@@ -51,15 +51,15 @@ def usual_arrivals(before: UsualArrivals | None, analysis: Analysis, now: dateti
     # About the lowest of the last hours, or above it.
     is_known = bool(before.min_lately) and arriving >= KNOWN_LOW_SHARE * (before.min_lately or 0.0)
     returned = is_known and arriving >= SILENT_SHARE * usual
-    fell_from = None if returned else _fell_from(before, arriving, now)
-    missing = not returned and (arriving < MISSING_SHARE * usual or fell_from is not None)
-    since = (before.collapsed_since or now) if missing else None
+    rate_before_outage = None if returned else _rate_before_outage(before, arriving, now)
+    missing = not returned and (arriving < MISSING_SHARE * usual or rate_before_outage is not None)
+    since = (before.outage_since or now) if missing else None
     return UsualArrivals(
         at=now,
         records_per_second=usual,
-        collapsed_since=since,
+        outage_since=since,
         lately=recent,
-        fell_from=fell_from if since else None,
+        rate_before_outage=rate_before_outage if since else None,
         min_lately=_min_lately(before, recent, age, missing=missing),
     )
 
@@ -72,11 +72,11 @@ def _min_lately(before: UsualArrivals, recent: float, age: float, *, missing: bo
     return before.min_lately if missing else min(recent, risen)
 
 
-def _fell_from(before: UsualArrivals, arriving: float, now: datetime) -> float | None:
+def _rate_before_outage(before: UsualArrivals, arriving: float, now: datetime) -> float | None:
     """Return the rate before the fall until half of it is back, at most for the half-life of the usual rate."""
-    if before.fell_from is not None and before.collapsed_since is not None:
-        for_good = (now - before.collapsed_since).total_seconds() > HALF_LIFE_SECONDS
-        return None if for_good or arriving >= BACK_SHARE * before.fell_from else before.fell_from
+    if before.rate_before_outage is not None and before.outage_since is not None:
+        for_good = (now - before.outage_since).total_seconds() > HALF_LIFE_SECONDS
+        return None if for_good or arriving >= BACK_SHARE * before.rate_before_outage else before.rate_before_outage
     if before.lately is not None and arriving < FALLEN_SHARE * before.lately:
         return before.lately
     return None
@@ -84,5 +84,5 @@ def _fell_from(before: UsualArrivals, arriving: float, now: datetime) -> float |
 
 def prevents_scale_down(arrivals: UsualArrivals | None, behavior: Behavior, now: datetime) -> bool:
     """Return whether the input has been missing for less than the policy's hold."""
-    since = arrivals.collapsed_since if arrivals else None
+    since = arrivals.outage_since if arrivals else None
     return since is not None and now < since + behavior.scale_down.input_outage_hold

@@ -27,7 +27,7 @@ from weir_predictor.trajectory import busiest, run_interval
 MIN_GAP_SECONDS = 15.0
 """A longer time without a cycle, and one of more than three intervals, is not scored."""
 WAITS = frozenset(
-    {"one-in-flight", "tasks-move", "excluded-period", "action-budget", "input-collapse", "will-be-needed"}
+    {"one-in-flight", "tasks-move", "excluded-period", "action-budget", "input-outage", "will-be-needed"}
     | {"stabilisation", "cooldown", "reversal", "scale-down-gate", "quarantine"}
 )
 """Guards that hold a change for a while: until then its planner stays where its last plan led."""

@@ -42,7 +42,7 @@ GUARDS: Mapping[str, Callable[[Proposal], Proposal]] = {
     "saturated-stays": saturated_stays,
     "sustained-rate": sustained_rate,
     "scale-down-gate": scale_down_gate,
-    "input-collapse": input_outage,
+    "input-outage": input_outage,
     "will-be-needed": will_be_needed,
     "stabilisation": stabilisation,
     "cooldown": cooldown,

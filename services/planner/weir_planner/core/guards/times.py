@@ -66,15 +66,15 @@ def input_outage(proposal: Proposal) -> Proposal:
     """Prevent scale-down for a while after the input fell: after an upstream outage all records may arrive at once."""
     request = proposal.request
     usual, behavior, now = request.state.arrivals, request.policy.spec.behavior, request.now
-    if usual is None or usual.collapsed_since is None or not prevents_scale_down(usual, behavior, now):
+    if usual is None or usual.outage_since is None or not prevents_scale_down(usual, behavior, now):
         return proposal
-    ago, left = now - usual.collapsed_since, usual.collapsed_since + behavior.scale_down.input_outage_hold - now
-    rate = usual.fell_from or usual.records_per_second
+    ago, left = now - usual.outage_since, usual.outage_since + behavior.scale_down.input_outage_hold - now
+    rate = usual.rate_before_outage or usual.records_per_second
     reason = (
         f"the input fell {ago.total_seconds():.0f} s ago (usual: {rate:,.0f} records/s), perhaps an outage upstream: "
         f"no scale-down for another {left.total_seconds():.0f} s"
     )
-    return proposal.kept("input-collapse", reason, proposal.moves[1])
+    return proposal.kept("input-outage", reason, proposal.moves[1])
 
 
 def stabilisation(proposal: Proposal) -> Proposal:
