@@ -152,20 +152,33 @@ def delete(
     show({"application": name, "deleted": True}, output, f"{name} deleted; the application stays as it is")
 
 
+Reason = Annotated[
+    str | None, typer.Option(help="Why, in up to 200 characters: kept in the policy, and shown by the page.")
+]
+
+
 @app.command()
 def pause(
-    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+    application: Application,
+    reason: Reason = None,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Hold an application at its parallelism; an action in flight is finished."""
-    _switch(application, "pause", connect(server, token_file), output)
+    _switch(application, "pause", reason, connect(server, token_file), output)
 
 
 @app.command()
 def resume(
-    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
+    application: Application,
+    reason: Reason = None,
+    server: Server = LOCAL,
+    token_file: TokenFile = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Resume an application in the mode that it had before the pause."""
-    _switch(application, "resume", connect(server, token_file), output)
+    _switch(application, "resume", reason, connect(server, token_file), output)
 
 
 @app.command()
@@ -249,9 +262,9 @@ app.command()(doctor)
 app.command()(replay)
 
 
-def _switch(application: str, verb: str, client: Client, output: Format) -> None:
+def _switch(application: str, verb: str, reason: str | None, client: Client, output: Format) -> None:
     name = application_id(application)
-    policy = client.switch(name, verb)
+    policy = client.switch(name, verb, reason)
     show(policy, output, f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
 
 

@@ -221,9 +221,10 @@ class Client:
     def delete_policy(self, application: str) -> None:
         self._call("DELETE", f"/v1/policies/{quote(application)}", timeout=WRITE_SECONDS)
 
-    def switch(self, application: str, verb: str) -> dict[str, Any]:
-        """Pause or resume an application (`verb`); returns its policy."""
-        return dict(self._json("POST", f"/v1/policies/{quote(application)}/{verb}", timeout=WRITE_SECONDS))
+    def switch(self, application: str, verb: str, reason: str | None) -> dict[str, Any]:
+        """Pause or resume an application (`verb`), for a reason if there is one; returns its policy."""
+        given = {} if reason is None else {"params": {"reason": reason}}
+        return dict(self._json("POST", f"/v1/policies/{quote(application)}/{verb}", timeout=WRITE_SECONDS, **given))
 
     def applications(self) -> list[dict[str, Any]]:
         return self._pages("/v1/applications")

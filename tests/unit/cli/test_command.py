@@ -70,13 +70,15 @@ class _Server:
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
         self.requests: list[tuple[str, str, str, Any]] = []
+        self.queries: list[str] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
-                path = self.path.split("?")[0]
+                path, _, query = self.path.partition("?")
+                outer.queries.append(query)
                 outer.requests.append((self.command, path, self.headers.get("authorization", ""), body))
                 status, document = outer.answers.get((self.command, path), (404, {"detail": f"no {path}"}))
                 text = json.dumps(document).encode()
@@ -273,6 +275,8 @@ def test_changes_of_a_policy_are_documents_for_programs(server: _Server) -> None
         server.answers["POST", f"/v1/policies/shop/orders/{verb}"] = (200, policy)
         assert json.loads(weir(verb, "shop/orders", "--server", server.url, "-o", "json").stdout) == policy
         assert "mode paused" in weir(verb, "shop/orders", "--server", server.url).stdout
+        weir(verb, "shop/orders", "--reason", "migration until 15:00", "--server", server.url)
+        assert server.queries[-2:] == ["", "reason=migration+until+15%3A00"]
     server.answers["DELETE", "/v1/policies/shop/orders"] = (204, None)
     deleted = weir("delete", "shop/orders", "--server", server.url, "-o", "json")
     assert json.loads(deleted.stdout) == {"application": "shop/orders", "deleted": True}
