@@ -2,7 +2,7 @@
 
 Policies use camelCase and durations such as `30s`; all other messages use snake_case with units in the names. Defaults
 stand at the fields: planner, interval and mode here; bounds and behaviour (cooldown, stabilization, holds) in
-`policy_limits.py`, signals in `application.py`, targets in `target.py`.
+`policy_behavior.py`, signals in `application.py`, targets in `target.py`.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from pydantic import AnyHttpUrl, Field, model_validator
 from .application import Application, ServiceApplication, Signals, Subject
 from .base import Duration, Name, Parameters
 from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
-from .policy_limits import Behavior, Bounds, Budget
+from .policy_behavior import Behavior, Bounds, Budget
 from .target import ONE_DRIVER, FlinkTarget, Target
 
 

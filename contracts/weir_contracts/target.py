@@ -1,4 +1,5 @@
-"""Target of a policy: the driver that scales the application, and what it scales."""
+"""Target of a policy: the driver that scales the application, and what it scales. `engines/README.md` says what a new target
+needs besides."""
 
 from dataclasses import dataclass
 from math import gcd

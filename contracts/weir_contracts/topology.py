@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from .base import MAX_COUNT, Message, OperatorName, Parallelism
 
 if TYPE_CHECKING:
-    from .policy_limits import Bounds
+    from .policy_behavior import Bounds
 
 
 def even_subtasks(parallelism: int, shares: int | None) -> float:

@@ -15,7 +15,7 @@ from . import capacity, demand, lag, offsets, restarts, run
 from .analysis import Findings, OperatorFindings, OperatorWindow, SourceFindings, analysis_of
 from .forecast import application as forecast
 from .graph import Graph, bottleneck, edges_with, graph_of, selectivities, target_rates
-from .groups import moves
+from .group_symptoms import moves
 from .run import RunState, Shares, SourceState, View
 from .state import AnalyzerState, UnreadableState, learned_state, with_learned
 from .symptoms import symptoms_of

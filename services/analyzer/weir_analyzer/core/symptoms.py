@@ -19,7 +19,7 @@ from weir_contracts import (
 
 from .analysis import Findings, OperatorFindings, SourceFindings, symptom
 from .capacity import Point
-from .groups import group_symptoms, offset_symptoms
+from .group_symptoms import group_symptoms, offset_symptoms
 from .lag import BACKLOG_SECONDS
 from .offsets import LogHistory, is_of_another_job
 from .window import AnalysisSettings

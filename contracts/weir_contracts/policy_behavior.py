@@ -1,5 +1,5 @@
-"""Limits of a policy: bounds of operators and of their sum, a budget, excluded periods, and when and how fast
-parallelism changes."""
+"""What a policy allows: bounds of operators and of their sum, a budget, excluded periods, and when and how fast parallelism
+changes (`behavior`), with their defaults."""
 
 import re
 from datetime import UTC, datetime, time, timedelta
