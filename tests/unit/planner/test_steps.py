@@ -95,6 +95,12 @@ def test_a_growth_from_between_two_steps_never_becomes_a_shrink() -> None:
     assert size(passed(11, at(8, 500, rate=800.0))) is None
 
 
+def test_a_growth_beyond_the_last_partition_never_becomes_a_shrink() -> None:
+    """14 subtasks run for 12 partitions, and more arrives than they do: 16 would do no more, and 12 no more than 14."""
+    proposal = passed(16, at(14, 1500, rate=1200.0, spec={"bounds": {"max": 16}}))
+    assert (size(proposal), proposal.amendments[-1].code) == (None, "useful-parallelism")
+
+
 def test_a_saturated_operator_of_unknown_capacity_grows_over_the_step() -> None:
     """Nothing says what 6 of 12 can do, and they are busy all the time: one more would do nothing. Of 8 the busiest is full
     where the mean is 75 % busy. What is nearly idle stays."""

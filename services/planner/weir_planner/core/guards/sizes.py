@@ -57,7 +57,7 @@ def _next_gain(name: str, p: int, request: Request) -> tuple[int, str]:
     now = request.deployment.observed[name]
     following = request.topology.next_useful(name, p)
     reason = f"{short_name(name)} gains nothing from {p} over {now}"
-    if following > request.limits[name].max or not _lacks(name, request):
+    if not now < following <= request.limits[name].max or not _lacks(name, request):
         return now, reason
     if following > _max_step_up(now, request):
         return p, reason
