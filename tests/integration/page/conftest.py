@@ -45,9 +45,9 @@ def serving(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
         process.communicate(timeout=60)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
+    """Debian's Chromium. Of this module, since Playwright holds an event loop that later tests would meet."""
     program = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("no chromium on the PATH: install Debian's package chromium")
@@ -58,7 +58,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a page with an application under load and a hostile one."""
     with serving(tmp_path_factory.mktemp("world") / "log") as address:
@@ -117,7 +117,7 @@ def visits(browser: Browser) -> Iterator[Visits]:
     assert opened.faults == []
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of `web/` with the packages of its lock file."""
     npm = shutil.which("npm")
