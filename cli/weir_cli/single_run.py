@@ -19,6 +19,7 @@ from weir_knowledge.store import Store, StoreUnavailable
 from weir_knowledge.view import View
 from weir_runtime.bus import Bus
 from weir_runtime.clock import Clock, SystemClock
+from weir_runtime.http import PortInUse, listen
 from weir_runtime.loop import Stop, configure_logs
 from weir_runtime.service import run_service
 from weir_runtime.sqlite_bus import SqliteBus
@@ -355,12 +356,12 @@ def run_single(options: Options) -> int:
 
 async def _run(options: Options) -> int:
     documents = checked(options.files) if options.files else []
-    host, port = address_of(options.listen)
-    settings = of_environment(SingleSettings, http_host=host, http_port=port)
     if options.html is not None:
         check_place(options.html, "--html", None)
     if options.write is not None:
         PolicyFolder(options.write).check()
+    host, port = address_of(options.listen)
+    settings = of_environment(SingleSettings, http_host=host, http_port=port)
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         bus, store = stack.enter_context(log_and_store(options.data, clock))
@@ -400,8 +401,14 @@ async def _source(options: Options, settings: SingleSettings, clock: Clock) -> S
     return None if brokers is None else ConsumerGroups(brokers, clock, known)
 
 
-def address_of(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidInput(f"--listen: {listen!r} is no address: write host:port, such as 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
+def address_of(address: str) -> tuple[str, int]:
+    """Return host and port of `--listen`; `InvalidInput` if it is no address, or one that cannot be had."""
+    named, _, digits = address.rpartition(":")
+    if not named or not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
+        raise InvalidInput(f"--listen: {address!r} is no address: write host:port, such as 127.0.0.1:8080")
+    host, port = named.strip("[]"), int(digits)
+    try:
+        listen(host, port).close()
+    except PortInUse as error:
+        raise InvalidInput(f"--listen: {error}: name another address, such as 127.0.0.1:8081") from None
+    return host, port

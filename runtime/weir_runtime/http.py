@@ -221,9 +221,7 @@ def listen(host: str, port: int) -> socket.socket:
         bound.listen(128)  # early connections wait in the queue
     except OSError as error:
         bound.close()
-        raise PortInUse(
-            f"cannot listen on {host}:{port} ({error.strerror}): set WEIR_HTTP_PORT to a free one"
-        ) from None
+        raise PortInUse(f"cannot listen on {host}:{port} ({error.strerror})") from None
     return bound
 
 

@@ -208,7 +208,8 @@ async def run_service(
         tokens, tls = settings.callers(), settings.listener_tls()
         bound = listen(settings.http_host, settings.http_port)
     except (PortInUse, ValueError) as error:
-        sys.stderr.write(f"{name}: {error}\n")
+        remedy = ": set WEIR_HTTP_PORT to a free one" if isinstance(error, PortInUse) else ""
+        sys.stderr.write(f"{name}: {error}{remedy}\n")
         return EXIT_BAD_SETTINGS
     app.state.tokens = tokens
     logger.info("starting", settings=settings.describe(), port=bound.getsockname()[1])

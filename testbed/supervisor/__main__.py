@@ -156,7 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jmx_exporter_jar()
         bound = listen(listening(options.host), options.port)
     except (TestbedError, PortInUse) as error:
-        sys.stderr.write(f"supervisor: {str(error).replace('WEIR_HTTP_PORT', '--port')}\n")
+        remedy = ": set --port to a free one" if isinstance(error, PortInUse) else ""
+        sys.stderr.write(f"supervisor: {error}{remedy}\n")
         return 2 if isinstance(error, PortInUse) else 1
 
     def make(ordinal: int) -> StreamsInstance:

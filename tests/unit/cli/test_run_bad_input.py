@@ -1,8 +1,11 @@
 """What `weir run` says of input that it cannot use: one sentence that names the place and what to do, before anything runs."""
 
+import asyncio
 import shutil
+import socket
 import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +13,15 @@ import pytest
 from aiohttp import web
 
 from weir_cli.client import CommandError, InvalidInput, Unreachable
-from weir_cli.single_run import FILE, Options, _run
+from weir_cli.demo_run import run_demo
+from weir_cli.single_run import FILE, _run
+from weir_cli.single_run import Options as RunOptions
+
+Options = partial(RunOptions, listen="127.0.0.1:0")
+"""Another program of this machine may have the default's port."""
 
 
-async def refusal(options: Options, kind: type[CommandError] = InvalidInput) -> str:
+async def refusal(options: RunOptions, kind: type[CommandError] = InvalidInput) -> str:
     """Return the sentence that the command ends with."""
     with pytest.raises(CommandError) as refused:
         await _run(options)
@@ -143,6 +151,20 @@ async def test_an_address_at_which_nothing_answers() -> None:
 async def test_an_address_to_listen_at_that_is_none(listen: str) -> None:
     """Host and port are needed."""
     assert "is no address: write host:port" in await refusal(Options(listen=listen))
+
+
+async def test_an_address_to_listen_at_that_another_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option is named, since it decides here and no setting does; the demonstration says the same before its day."""
+    monkeypatch.setenv("WEIR_HTTP_PORT", "1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        expected = f"--listen: cannot listen on {address} (Address already in use): name another address, such as 127.0.0.1:8081"
+        assert await refusal(Options(listen=address)) == expected
+        with pytest.raises(InvalidInput) as raised:
+            await asyncio.to_thread(run_demo, "rate", address)
+    assert str(raised.value) == expected
 
 
 async def test_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -297,11 +297,11 @@ async def test_a_stream_may_last() -> None:
 
 
 async def test_a_port_in_use_is_one_sentence() -> None:
-    """It names the setting to change."""
+    """It names the address and the reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(PortInUse, match=r"cannot listen on 127\.0\.0\.1:\d+ .*set WEIR_HTTP_PORT"):
+        with pytest.raises(PortInUse, match=r"cannot listen on 127\.0\.0\.1:\d+ \(Address already in use\)$"):
             listen("127.0.0.1", taken.getsockname()[1])
 
 

@@ -173,7 +173,8 @@ async def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
         taken.listen()
         chosen = settings(http_port=taken.getsockname()[1])
         assert await run_service("oven", chosen, app=application("Oven", ""), tasks={}) == 2
-    assert "oven: cannot listen on 127.0.0.1:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("oven: cannot listen on 127.0.0.1:") and said.endswith("set WEIR_HTTP_PORT to a free one\n")
 
 
 async def test_an_application_that_does_not_start_ends_the_service() -> None:
