@@ -1,5 +1,5 @@
-"""What a policy allows: bounds of operators and of their sum, a budget, excluded periods, and when and how fast parallelism
-changes (`behavior`), with their defaults."""
+"""Bounds, budget, excluded periods and behavior of a policy, with their defaults: how large each operator and their sum may
+be, and when and how fast parallelism changes."""
 
 import re
 from datetime import UTC, datetime, time, timedelta

@@ -371,26 +371,22 @@ def _offset_fetch(places: Mapping[str, Iterable[Place] | None]) -> Any:
         OffsetFetchRequest.OffsetFetchRequestGroup,
         OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics,
     )
-    groups = [
-        group_of(
-            group_id=group,
-            topics=None
-            if some is None
-            else [topic_of(name=t, partition_indexes=p) for t, p in _by_topic(some).items()],
-        )
-        for group, some in places.items()
-    ]
+    groups = [group_of(group_id=group, topics=_topics(topic_of, some)) for group, some in places.items()]
     return OffsetFetchRequest(groups=groups, min_version=_MULTI_GROUP, max_version=_MULTI_GROUP)
 
 
 def _offset_fetch_of_one(group: str, places: Iterable[Place] | None) -> Any:
     from kafka.protocol.consumer import OffsetFetchRequest
 
-    topic_of = OffsetFetchRequest.OffsetFetchRequestTopic
-    topics = None
-    if places is not None:
-        topics = [topic_of(name=name, partition_indexes=numbers) for name, numbers in _by_topic(places).items()]
+    topics = _topics(OffsetFetchRequest.OffsetFetchRequestTopic, places)
     return OffsetFetchRequest(group_id=group, topics=topics, max_version=_MULTI_GROUP - 1)
+
+
+def _topics(topic_of: Any, places: Iterable[Place] | None) -> list[Any] | None:
+    """Return places by topic as a request has them; None: all topics."""
+    if places is None:
+        return None
+    return [topic_of(name=name, partition_indexes=numbers) for name, numbers in _by_topic(places).items()]
 
 
 def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:

@@ -78,7 +78,7 @@ class Access:
 
     @property
     def remedy(self) -> str:
-        """What to do where something else answers than an API server."""
+        """Advice for a user whose address is not that of an API server."""
         return "check kubectl's context" if self.socket else "check WEIR_KUBERNETES_URL"
 
 
