@@ -78,8 +78,8 @@ test-kubernetes: kubernetes  ## against a real Kubernetes API server, whose pods
 test-node: node-means means kubernetes-node  ## on a Kubernetes node of this machine, where pods really run (Debian, as root)
 	@$(BIN)/pytest -q tests/node
 
-# One run, one closing line. First the tests of Kubernetes on one worker beside the fast ones, then the folders of the
-# integration tests on all workers, then one worker alone has what is judged by real time (tests/conftest.py).
+# One run, one closing line. First the tests of Kubernetes on one worker beside the fast ones, then the integration
+# tests on all workers, then one worker alone has what is judged by real time (tests/conftest.py).
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
 test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration

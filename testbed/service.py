@@ -14,6 +14,9 @@ import redis
 from .jars import jars
 from .process import ManagedProcess, NotInTime, Server, TestbedError, claim_port, free_port, wait_until
 
+ANSWER_SECONDS = 10.0
+"""For an answer of `/health/ready`: more than the service gives its dependencies."""
+
 
 def loop_settings(
     bootstrap_servers: str, partitions: int, api_url: str, redis_url: str, folder: Path
@@ -50,6 +53,8 @@ class WeirService(Server):
         self.port = port or free_port()
         self.ready_seconds: float | None = None
         """Seconds from the process's start until it was first ready."""
+        self.last_answer = "/health/ready: not asked yet"
+        """What it last said of being ready, for the error of one that is late."""
         self._started_at: float | None = None
         self.process = ManagedProcess(
             name,
@@ -81,18 +86,23 @@ class WeirService(Server):
         return self
 
     def wait_ready(self, timeout_seconds: float = 90.0) -> None:
-        """Wait for `/health/ready`; raises `TestbedError` with the end of its log otherwise."""
-        self.process.wait_ready(self.ready, timeout_seconds=timeout_seconds)
+        """Wait for `/health/ready`; raises `TestbedError` with its last answer and the end of its log otherwise."""
+        try:
+            self.process.wait_ready(self.ready, timeout_seconds=timeout_seconds)
+        except NotInTime as error:
+            raise NotInTime(f"{error}; {self.last_answer}") from None
 
     def ready(self) -> bool:
         """Return whether the service reports that it is ready; the first time is kept in `ready_seconds`."""
         try:
-            ready = httpx.get(f"{self.url}/health/ready", timeout=2.0, trust_env=False).status_code == 200
-        except httpx.HTTPError:
+            answer = httpx.get(f"{self.url}/health/ready", timeout=ANSWER_SECONDS, trust_env=False)
+        except httpx.HTTPError as error:
+            self.last_answer = f"/health/ready: {type(error).__name__}"
             return False
-        if ready and self.ready_seconds is None and self._started_at is not None:
+        self.last_answer = f"/health/ready: {answer.text[:2000]}"
+        if answer.is_success and self.ready_seconds is None and self._started_at is not None:
             self.ready_seconds = round(time.monotonic() - self._started_at, 2)
-        return ready
+        return answer.is_success
 
 
 def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120.0) -> None:
@@ -108,7 +118,7 @@ def wait_all_ready(services: Sequence[WeirService], timeout_seconds: float = 120
         wait_until(ready, timeout_seconds=timeout_seconds, what="services ready")
     except NotInTime:
         late = [s for s in services if s.ready_seconds is None]
-        reasons = "; ".join(f"{s.name}: {s.process.cause()} (log: {s.process.log})" for s in late)
+        reasons = "; ".join(f"{s.name}: {s.process.cause()} (log: {s.process.log}); {s.last_answer}" for s in late)
         raise NotInTime(f"not ready within {timeout_seconds:g} s: {reasons}") from None
 
 

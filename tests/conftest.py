@@ -82,26 +82,36 @@ def _alone(nodeid: str) -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give `--dist loadscope` a unit for Kubernetes, one for each folder of the integration tests, and a last one for what is
-    judged by real time or shares the machine's daemons: it runs alone. Each worker has its own Kafka, Flink and Redis."""
+    """Give `--dist loadscope` a unit for Kubernetes, one for each file of the integration tests, or for a folder whose
+    `conftest.py` starts something, and a last one for what is judged by real time or shares the machine's daemons: it runs
+    alone. Each worker has its own Kafka, Flink and Redis."""
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class ByTier(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
-            tier = _tier(config.rootpath / nodeid.partition("::")[0])
+            path = config.rootpath / nodeid.partition("::")[0]
+            tier = _tier(path)
             if tier is None:
                 return nodeid
             if tier == "integration":
-                return nodeid.rpartition("/")[0]
+                return str(path.parent if path.with_name("conftest.py").exists() else path)
             return "kubernetes" if tier == "kubernetes" and not _alone(nodeid) else "alone"
 
         def _reschedule(self, node: Any) -> None:
-            if list(self.workqueue) == ["alone"] and any(not n.shutting_down for n in self.nodes if n is not node):
-                node.shutdown()
-            else:
+            """Give out "alone" once the other workers have nothing left: a worker that was told to end still has tests to run."""
+            if list(self.workqueue) != ["alone"]:
                 super()._reschedule(node)
+            elif self._pending(node) <= 2:  # the number at which a worker gets its next unit
+                staying = [each for each in self.nodes if not each.shutting_down]
+                if len(staying) > 1:
+                    node.shutdown()
+                elif staying and not any(self._pending(each) for each in self.nodes if each is not staying[0]):
+                    super()._reschedule(staying[0])
+
+        def _pending(self, node: Any) -> int:
+            return int(self._pending_of(self.assigned_work[node]))
 
     return ByTier(config, log)
 

@@ -36,6 +36,7 @@ from .kafka_client import (
     TOPICS_SECONDS,
     ClientThread,
     Complaints,
+    begun,
     connection,
     connection_problem,
     create_missing,
@@ -342,7 +343,7 @@ class KafkaBus(Bus):
     async def ping(self) -> None:
         # Concurrent callers share one request: an unreachable broker must not collect a queue of them.
         if self._pinging is None or self._pinging.done():
-            self._pinging = asyncio.ensure_future(self._ping_thread.call(self._list))
+            self._pinging = begun(self._ping_thread.call(self._list))
         await asyncio.shield(self._pinging)
 
     def _list(self) -> None:

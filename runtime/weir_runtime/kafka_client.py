@@ -6,7 +6,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -284,6 +284,19 @@ class ClientThread:
         if not self._closed:
             self._closed = True
             self._calls.put(None)
+
+
+def begun(call: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """Start a call that goes on when all callers have stopped waiting for it."""
+    task = asyncio.ensure_future(call)
+    task.add_done_callback(retrieve_error)
+    return task
+
+
+def retrieve_error(future: "asyncio.Future[Any]") -> None:
+    """Retrieve the error of a call that all callers have stopped waiting for, which asyncio would log as lost."""
+    if not future.cancelled():
+        future.exception()
 
 
 def running_future() -> "Future[Any]":

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from .bus import SESSION_SECONDS, BusError, Committed, PartitionsChanged, Place, Record
-from .kafka_client import ClientThread, code_of, explain
+from .kafka_client import ClientThread, begun, code_of, explain
 from .kafka_reader import READING, ReadingClient, Shared
 
 CONFIRM_SECONDS = 3.0
@@ -173,7 +173,7 @@ class KafkaConsumer(ReadingClient):
         current = self._until(partition, min_seconds)
         if current is None and partition in self._owned:
             if self._confirming is None or self._confirming.done():
-                self._confirming = asyncio.ensure_future(self._within_a_poll(self._confirm))
+                self._confirming = begun(self._within_a_poll(self._confirm))
             with suppress(TimeoutError, BusError):
                 await asyncio.wait_for(asyncio.shield(self._confirming), CONFIRM_SECONDS)
         return current or self._until(partition, min_seconds)

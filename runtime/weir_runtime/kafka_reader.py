@@ -22,7 +22,7 @@ from confluent_kafka import (
 
 from .bus import BusError, Place, Record
 from .clock import Clock
-from .kafka_client import AWAY, ClientThread, Complaints, code_of, explain
+from .kafka_client import AWAY, ClientThread, Complaints, begun, code_of, explain
 from .messages import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 
 CLOSE_SECONDS = 2.0
@@ -84,7 +84,7 @@ class ReadingClient:
 
     async def _take(self, max_records: int, timeout_seconds: float) -> list[Record]:
         if self._under_way is None:
-            self._under_way = asyncio.ensure_future(self._thread.call(self._receive, max_records, timeout_seconds))
+            self._under_way = begun(self._thread.call(self._receive, max_records, timeout_seconds))
         try:
             records = await asyncio.shield(self._under_way)
         except asyncio.CancelledError:

@@ -36,7 +36,7 @@ from weir_engines.kafka.positions import FirstRecord, FirstRecords
 from weir_runtime.bus import BusError
 from weir_runtime.clock import Clock
 from weir_runtime.files import CredentialsRefused
-from weir_runtime.kafka_client import ClientThread, connection, connection_problem, explain
+from weir_runtime.kafka_client import ClientThread, begun, connection, connection_problem, explain, retrieve_error
 from weir_runtime.policy_credentials import NO_CREDENTIALS, BrokerCredentials
 from weir_runtime.reach import TARGETS, AddressRefused, Allowed, Resolve, checked_addresses, hosts_of, resolve
 
@@ -131,8 +131,7 @@ class KafkaBrokers:
             return self._topics[1]
         # Concurrent calls share one request: brokers that are away must not collect a queue of them.
         if self._listing is None or self._listing.done():
-            self._listing = asyncio.ensure_future(self._list())
-            self._listing.add_done_callback(retrieve_error)
+            self._listing = begun(self._list())
         # the reason of a failure is looked for, too
         topics: Mapping[str, Sequence[int]] = await _response(asyncio.shield(self._listing), 2 * self._timeout_seconds)
         return topics
@@ -412,9 +411,3 @@ class Batches(Generic[Item, Answer]):
                 raise
             except Exception as error:  # noqa: BLE001 - belongs to the callers
                 batch.answer.set_exception(error)
-
-
-def retrieve_error(future: "asyncio.Future[Any]") -> None:
-    """Retrieve the error of a request that all callers have stopped waiting for."""
-    if not future.cancelled():
-        future.exception()

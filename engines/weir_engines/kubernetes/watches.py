@@ -40,10 +40,13 @@ class Pauses:
     denied_seconds: float = _DENIED_PAUSE_SECONDS
 
     def after(self, failures: int, *, denied: bool, random: Random) -> float:
-        """Return the pause before the next attempt: doubled with each failure, with up to half of it as jitter."""
+        """Return the pause before the next attempt: doubled with each failure, with up to half of it as jitter.
+
+        A denied call is repeated soon as well: an API server that has just started denies for a moment what is allowed,
+        until it has read the roles.
+        """
         limit = self.denied_seconds if denied else self.max_seconds
-        pause = limit if denied else min(limit, self.first_seconds * 2 ** min(failures, 16))
-        return pause * (0.5 + random.random() / 2)
+        return min(limit, self.first_seconds * 2.0 ** min(failures, 16)) * (0.5 + random.random() / 2)
 
 
 async def pages(
