@@ -175,11 +175,27 @@ class Scenario:
         return max(found, default=None)
 
     def with_less_waiting(self) -> Iterator["Scenario"]:
-        """Yield the scenario without any backlog and, if several sources have one, with that of each alone."""
-        nothing, waiting = Backlog(0.0, 0.0), {s: b for s, b in self.model.backlogs.items() if b.records > 0}
-        for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)] if waiting else []:
-            backlogs = {**dict.fromkeys(self.model.backlogs, nothing), **left}
-            yield replace(self, model=replace(self.model, backlogs=backlogs))
+        """Yield the scenario without any backlog; if several sources have one, with that of each alone; and with what
+        arrives in the limit at most, in twice, four times … as long.
+
+        A backlog whose end no change brings near may hide a change that a smaller one would show.
+        """
+        backlogs, nothing = self.model.backlogs, Backlog(0.0, 0.0)
+        waiting = {s: b for s, b in backlogs.items() if b.records > 0}
+        if not waiting:
+            return
+        for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)]:
+            yield self._with_backlogs({**dict.fromkeys(backlogs, nothing), **left})
+        arrivals, seconds = self.model.arrivals, self.limit_seconds or math.inf
+        longest = max((b.records / arrivals[s] for s, b in waiting.items() if arrivals.get(s)), default=0.0)
+        while seconds < longest:
+            most = {s: seconds * arrivals.get(s, 0.0) for s in waiting}
+            capped = {s: Backlog(most[s]) for s, b in waiting.items() if b.records > most[s]}
+            yield self._with_backlogs({**backlogs, **capped})
+            seconds *= 2
+
+    def _with_backlogs(self, backlogs: Mapping[str, Backlog]) -> "Scenario":
+        return replace(self, model=replace(self.model, backlogs=backlogs))
 
     def at(self, operator: str) -> "Scenario":
         """Return the scenario as one operator with a known flow has it: whatever reaches it comes from one source.

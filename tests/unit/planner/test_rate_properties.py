@@ -16,6 +16,7 @@ from tests.unit.planner.build import point, topology
 from tests.unit.planner.situations import Situation, situations
 from weir_contracts import Edge, Operator, Parallelism, Plan, Topology
 from weir_planner.core.decide import plan_offline
+from weir_planners.rate.tuning import RateParameters
 from weir_sdk.installed import built_in
 
 MAX_OVER_LINEAR = 3.0
@@ -184,6 +185,19 @@ def test_more_arrivals_never_give_fewer_subtasks(situation: Situation, times: fl
 
 
 @examples(500)
+# The join, which may not grow, has 3 % left for the backlog. From 199 s of it on, growth of `a` ended it no sooner within what
+# counts as equal, though it did with less of it.
+@example(
+    replace(
+        meeting(
+            {"a": 1, "b": 1, "join": 8}, {"a": 31.25, "b": 234.0, "join": 267.35}, {"min": 1, "max": 8}, {"b": 100.0}
+        ),
+        arrivals={"a": 25.0, "b": 117.0},
+        selectivities={("a", "join"): 1.0, ("b", "join"): 2.0},
+        objective={"maxLag": "30s"},
+    ),
+    99.0,
+)
 @given(situations(), st.floats(1.0, 2000.0))
 def test_more_lag_never_gives_fewer_subtasks(situation: Situation, seconds: float) -> None:
     """To no operator; nor does it turn a growth into a hold. All sources wait for as long: more of it at those that wait
@@ -251,13 +265,33 @@ def test_no_growth_is_predicted_to_be_worse_than_holding(situation: Situation) -
 
 
 @examples(500)
+# The join's capacity at 8 is hardly known, and 27 were sure to process 25.5 records/s.
+@example(
+    replace(
+        meeting({"a": 1, "b": 1, "join": 8}, {"a": 10.0, "b": 10.0, "join": 16.0}, {"min": 1, "max": 64}),
+        measured={
+            **{name: [point(1, 10.0, confidence=1.0, saturated=False)] for name in "ab"},
+            "join": [
+                point(8, 16.0, confidence=0.125, saturated=False),
+                point(27, 25.5, confidence=1.0, saturated=False),
+            ],
+        },
+        objective={"utilization": 0.7},
+    )
+)
 @given(situations())
 def test_without_a_backlog_no_step_is_a_leap(situation: Situation) -> None:
-    """However flat the curve, or the lower edge of its interval, and however large the policy's maximum."""
+    """However flat the curve, or the lower edge of its interval, and however large the policy's maximum. What a measurement
+    of more subtasks says is needed is none: nothing is extrapolated."""
     situation = replace(situation, lags=dict.fromkeys(situation.lags, 0.0))
+    utilization = situation.objective.get("utilization", RateParameters().target_utilization)
     for name, p in after(situation).items():
-        linear = situation.loads[name] * situation.now[name] / situation.capacities[name]
-        assert p <= max(situation.now[name], math.ceil(MAX_OVER_LINEAR * max(1.0, linear)))  # rounded up to a subtask
+        load, now = situation.loads[name], situation.now[name]
+        linear = load * now / situation.capacities[name]
+        larger = [m for m in situation.measured.get(name, ()) if m.parallelism > now]
+        measured = [load / utilization * m.parallelism / m.records_per_second for m in larger]
+        most = max(now, MAX_OVER_LINEAR * max(1.0, linear), *measured)
+        assert p <= math.ceil(most)  # rounded up to a subtask
 
 
 @examples(500)
