@@ -189,19 +189,64 @@ class Condition(Document):
     """A condition as of any Kubernetes resource."""
 
     type: str
-    """`Accepted`: the policy of this resource is the one in force. `Observed`: all services sent messages lately.
-    `Scalable`: nothing is known that keeps the target from being scaled. `Ready`: these three hold. `ObjectiveMet`: lag is
-    within `maxLag`."""
+    """`Accepted`: the policy of this resource is the one in force. `Observed`: monitor and analyzer see the application.
+    `Planned`: the planner decides on it. `Acting`: Weir changes the target where a plan says so. `ObjectiveMet`: lag,
+    latency or utilization is within the objective. `Degraded`: something keeps Weir from its work. `Ready`: the policy is
+    in force and not degraded."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
-    reason: str
+    reason: Annotated[str, Field(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=1024)]
     """Code of the reason."""
-    message: str
+    message: Annotated[str, Field(max_length=32768)]
     """The reason as a sentence."""
     observed_generation: int
-    """Generation of the resource that was judged."""
+    """Generation of the resource that was judged: an earlier one while that stays in force."""
     last_transition_time: Timestamp
     """Time since which `status` is what it is."""
+
+
+class Sizes(Document):
+    """Parallelism in subtasks. A missing number is unknown."""
+
+    wanted: int | None = None
+    """What the last plan wants."""
+    requested: int | None = None
+    """What is requested of the target."""
+    running: int | None = None
+    """What runs."""
+
+
+class OperatorSizes(Sizes):
+    """Parallelism of one operator."""
+
+    name: str
+    """Name of the operator."""
+
+
+class LastDecision(Document):
+    """The last plan."""
+
+    kind: str
+    """`scale`, `restart_instance` or `hold`."""
+    code: str
+    """Its reason, as a code."""
+    sentence: str
+    """Its reason, as a sentence."""
+    at: Timestamp
+    """Time of the plan."""
+
+
+class LastAction(Document):
+    """The last action on the target."""
+
+    phase: str
+    """Its phase: `verified`, `rolled-back`, `superseded` and `failed` are final."""
+    sentence: str
+    """How it goes or went, as a sentence."""
+
+
+MAX_OPERATORS = 50
+"""Operators in a status; the sums have all."""
 
 
 class PolicyStatus(Document):
@@ -212,38 +257,35 @@ class PolicyStatus(Document):
     conditions: Annotated[list[Condition], Field(max_length=10)] = Field(default_factory=list)
     """Conditions by type."""
     mode: str | None = None
-    """Mode in force: it differs from the resource's while the application is paused through the REST API."""
+    """Mode in force: it differs from the resource's while the application is paused."""
     lag_seconds: float | None = None
     """Age of the oldest unprocessed record, in s. Missing: unknown."""
-    subtasks: int | None = None
-    """Subtasks of all operators that run."""
-    planned_subtasks: int | None = None
-    """Subtasks of all operators that the last plan wants."""
-    decision_code: str | None = None
-    """Code of the last decision."""
-    decision: str | None = None
-    """The last decision as a sentence."""
-    decided_at: Timestamp | None = None
-    """Time of the last decision."""
+    parallelism: Sizes | None = None
+    """Subtasks of all operators together."""
+    operators: Annotated[list[OperatorSizes], Field(max_length=MAX_OPERATORS)] = Field(default_factory=list)
+    """Subtasks of each operator, of the first 50."""
+    decision: LastDecision | None = None
+    """The last plan."""
+    action: LastAction | None = None
+    """The last action."""
 
 
 def definition(schema_of: Any) -> Schema:
     """Return the CustomResourceDefinition. `schema_of` returns the JSON Schema of a type."""
     spec, status = schema_of(ScalingPolicy), schema_of(PolicyStatus)
-    columns = [
-        ("Mode", "string", ".status.mode", "Mode in force"),
-        ("Lag", "number", ".status.lagSeconds", "Age of the oldest unprocessed record, in s"),
-        ("Subtasks", "integer", ".status.subtasks", "Subtasks that run"),
-        ("Planned", "integer", ".status.plannedSubtasks", "Subtasks that the last plan wants"),
-        ("Decision", "string", ".status.decisionCode", "Code of the last decision"),
-        ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status', "Whether the policy is in force"),
-        (
-            "Ready",
-            "string",
-            '.status.conditions[?(@.type=="Ready")].status',
-            "Whether it is in force, seen and scalable",
-        ),
-        ("Age", "date", ".metadata.creationTimestamp", "Age of the resource"),
+    columns: list[tuple[str, str, str, int, str]] = [
+        ("Mode", "string", ".status.mode", 0, "Mode in force"),
+        ("Lag", "number", ".status.lagSeconds", 0, "Age of the oldest unprocessed record, in s"),
+        ("Met", "string", _status_of("ObjectiveMet"), 0, "Whether the objective is met"),
+        ("Wanted", "integer", ".status.parallelism.wanted", 0, "Subtasks that the last plan wants"),
+        ("Requested", "integer", ".status.parallelism.requested", 1, "Subtasks that are requested of the target"),
+        ("Running", "integer", ".status.parallelism.running", 0, "Subtasks that run"),
+        ("Decision", "string", ".status.decision.code", 0, "Code of the last plan"),
+        ("Accepted", "string", _status_of("Accepted"), 0, "Whether the policy is in force"),
+        ("Acting", "string", _status_of("Acting"), 1, "Whether Weir changes the target"),
+        ("Ready", "string", _status_of("Ready"), 0, "Whether it is in force and not degraded"),
+        ("Age", "date", ".metadata.creationTimestamp", 0, "Age of the resource"),
+        ("Why", "string", ".status.decision.sentence", 1, "The last plan as a sentence"),
     ]
     version = {
         "name": VERSION,
@@ -267,7 +309,8 @@ def definition(schema_of: Any) -> Schema:
         },
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
-            {"name": name, "type": type_, "jsonPath": path, "description": text} for name, type_, path, text in columns
+            {"name": name, "type": type_, "jsonPath": path, "priority": priority, "description": text}
+            for name, type_, path, priority, text in columns
         ],
     }
     names = {"plural": PLURAL, "singular": KIND.lower(), "kind": KIND, "shortNames": ["wsp"], "categories": ["weir"]}
@@ -277,6 +320,10 @@ def definition(schema_of: Any) -> Schema:
         "metadata": {"name": f"{PLURAL}.{GROUP}"},
         "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
     }
+
+
+def _status_of(condition: str) -> str:
+    return f'.status.conditions[?(@.type=="{condition}")].status'
 
 
 def _with_map_of_conditions(status: Schema) -> Schema:

@@ -14,10 +14,11 @@ from tests.kubernetes.rigs import api
 from tests.kubernetes.workers import define
 from tests.kubernetes.wrong_policies import WRONG
 from tests.unit.deploy.manifests import FOLDER, named
-from tests.unit.knowledge.builders import outcome, plan
+from tests.unit.knowledge.builders import INTERVAL_SECONDS, NOON, analysis, observation, outcome, plan
 from tests.unit.knowledge.direct_log import show_messages
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
 from weir_contracts import InvalidPolicy, example, policy_of
+from weir_contracts.base import Estimate
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.watches import Pauses
 from weir_knowledge.resource_policies import KubernetesResources
@@ -126,9 +127,19 @@ async def test_kubectl_shows_and_waits_for_a_policy(world: ApiWorld, house: Hous
     await house.until(lambda status, _: accepted(status) == "True")
     table = await asyncio.to_thread(world.kubectl, "get", "scalingpolicies")
     head, row = (line.split() for line in table.splitlines())
-    assert head == ["NAME", "MODE", "LAG", "SUBTASKS", "PLANNED", "DECISION", "ACCEPTED", "READY", "AGE"]
+    assert head == ["NAME", "MODE", "LAG", "MET", "WANTED", "RUNNING", "DECISION", "ACCEPTED", "READY", "AGE"]
     assert row[:2] + row[-3:-2] == ["orders", "act", "True"]
     await asyncio.to_thread(world.kubectl, "wait", "--for=condition=Accepted", "wsp/orders", "--timeout=10s")
+    lag = Estimate(value=2.5, basis="measured", confidence=1.0)
+    cycle = (house.clock.now() - NOON).total_seconds() / INTERVAL_SECONDS
+    messages = (observation(cycle, house.app), analysis(cycle, house.app, lag_seconds=lag), plan(cycle, 4, house.app))
+    await show_messages(house.store, *messages)
+    await house.until(lambda status, _: "lagSeconds" in status)
+    await asyncio.to_thread(world.kubectl, "wait", "--for=condition=ObjectiveMet", "wsp/orders", "--timeout=10s")
+    table = await asyncio.to_thread(world.kubectl, "get", "scalingpolicies", "-o", "wide")
+    head, row = (line.split() for line in table.splitlines())
+    assert row[:5] == ["orders", "act", "2.5", "True", "4"]
+    assert table.splitlines()[1].endswith("work needs 4")
 
 
 async def refuse(house: House, code: str, sentence: str) -> None:
@@ -143,8 +154,8 @@ async def test_describe_shows_what_keeps_the_target_from_being_scaled(world: Api
     await world.apply(house.document(mode="act"))
     await house.until(lambda status, _: accepted(status) == "True")
     await refuse(house, "other-autoscaler", "HorizontalPodAutoscaler orders scales Deployment orders, too")
-    status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "False")
-    assert condition(status, "Scalable")["reason"] == "OtherAutoscaler"
+    status = await house.until(lambda status, _: condition(status, "Acting").get("status") == "False")
+    assert condition(status, "Acting")["reason"] == condition(status, "Degraded")["reason"] == "OtherAutoscaler"
     shown = await asyncio.to_thread(world.kubectl, "describe", "scalingpolicy", "orders")
     event = next(line for line in shown.partition("Events:")[2].splitlines() if "Refused" in line)
     assert event.split()[0] == "Warning"

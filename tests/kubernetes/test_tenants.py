@@ -32,7 +32,7 @@ from weir_engines.registry import Engines, Resources
 from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
-from weir_knowledge.applications_api import summary_by_name
+from weir_knowledge.applications_api import summary_of
 from weir_knowledge.resource_policies import KubernetesResources, ResourcePolicies
 from weir_monitor.applications import Collectors
 from weir_monitor.core import Readings, observe
@@ -160,7 +160,7 @@ class Weir:
         namespaces = [tenants.a, tenants.b]
         self.reach = Reach.of(allowed, OWN_GROUPS, pairs).with_credentials("application.flink", credentials)
         changes = changes_of(self.store, clock, Catalogue(), reach=self.reach, resource_namespaces=namespaces)
-        summary = partial(summary_by_name, changes.view, clock)
+        summary = partial(summary_of, changes.view, clock)
         self.policies = ResourcePolicies(self.resources, changes, lambda: True, summary)
         self.executor_access = tenants.account("executor", "target")
         self.clock, self.bus, self.knowledge, self.stop = clock, MemoryBus(), MemoryKnowledge(), Stop()
@@ -236,7 +236,7 @@ class Weir:
         body, headers = encode(message, type=topic.type, source="test", id=uuid4(), time=self.clock.now())
         await self.bus.publish(topic.name, key, body, headers)
 
-    async def until_scalable_is(self, namespace: str, status: str, outcome: Outcome) -> dict[str, Any]:
+    async def until_acting_is(self, namespace: str, status: str, outcome: Outcome) -> dict[str, Any]:
         """Let knowledge remember what the monitor reads and what the executor answered; return the condition."""
         readings, now = await self.reading(namespace), self.clock.now()
         observation, application = observe(readings, now), readings.policy.application
@@ -245,7 +245,7 @@ class Weir:
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 await self.policies.check()
-                found = condition(await asyncio.to_thread(self.tenants.status, namespace), "Scalable")
+                found = condition(await asyncio.to_thread(self.tenants.status, namespace), "Acting")
                 if found.get("status") == status:
                     return found
                 await asyncio.sleep(0.2)
@@ -393,7 +393,7 @@ async def _shown(tenants: Tenants, code: str) -> str:
 
 @pytest.mark.parametrize("case", list(UNSCALABLE))
 async def test_a_target_that_cannot_be_scaled_is_shown(tenants: Tenants, weir: Weir, case: str) -> None:
-    """By the condition `Scalable` with its reason, and the refusal of the plan as a warning: a policy that is accepted and
+    """By the condition `Acting` with its reason, and the refusal of the plan as a warning: a policy that is accepted and
     observed is not a policy that scales."""
     manifest, target, reason, words, code = UNSCALABLE[case]
     if manifest is not None:
@@ -402,12 +402,12 @@ async def test_a_target_that_cannot_be_scaled_is_shown(tenants: Tenants, weir: W
     await weir.until_accepted_is(tenants.a, "True")
     outcome = await weir.carry_out(tenants.a, 3)
     assert (outcome.phase, outcome.code) == ("refused", code)
-    found = await weir.until_scalable_is(tenants.a, "False", outcome)
+    found = await weir.until_acting_is(tenants.a, "False", outcome)
     assert found["reason"] == reason and words in found["message"], found
     event = await _shown(tenants, code)
     assert event.split()[0] == "Warning" and f"{code}: {outcome.sentence}"[:60] in event
     status = await asyncio.to_thread(tenants.status, tenants.a)
-    assert status.get("subtasks", 0) == 0
+    assert status.get("parallelism", {}).get("running", 0) == 0
     assert condition(status, "Ready")["status"] == "False"
     assert weir.writes() == set()
 
@@ -422,7 +422,7 @@ async def test_a_right_that_is_missing_is_shown(tenants: Tenants, weir: Weir) ->
     await weir.until_accepted_is(tenants.a, "True")
     outcome = await weir.carry_out(tenants.a, 3)
     assert (outcome.phase, outcome.code) == ("failed", "rejected")
-    found = await weir.until_scalable_is(tenants.a, "False", outcome)
+    found = await weir.until_acting_is(tenants.a, "False", outcome)
     assert "deployments/scale" in found["message"] and "403" in found["message"], found
     replicas = ("-n", tenants.a, "get", "deploy/orders", "-o", "jsonpath={.spec.replicas}")
     assert await asyncio.to_thread(tenants.cluster.kubectl, *replicas) == "2"

@@ -45,12 +45,14 @@ def test_the_loop_acts_by_itself(loop: Loop) -> None:
 
 
 def test_the_policys_resource_says_so(loop: Loop) -> None:
-    """`kubectl get scalingpolicies`: in force, observed, able to scale, and the subtasks that run."""
-    wanted = dict.fromkeys(("Accepted", "Observed", "Scalable", "Ready"), "True")
+    """`kubectl get scalingpolicies`: in force, observed, planned, acting, and the subtasks that run."""
+    wanted = dict.fromkeys(("Accepted", "Observed", "Planned", "Acting", "Ready"), "True")
 
     def reported(summary: Mapping[str, Any]) -> bool:
         status = loop.stack.policy_status()
-        return wanted.items() <= status["conditions"].items() and status["subtasks"] > slowest(summary) >= 2
+        return (
+            wanted.items() <= status["conditions"].items() and status["parallelism"]["running"] > slowest(summary) >= 2
+        )
 
     loop.until("the conditions", reported)
 

@@ -76,7 +76,7 @@ def test_applying_the_overlay_again_keeps_the_pods(loop: Loop) -> None:
     loop.stack.apply()
     after = loop.stack.node.cluster.request("GET", path)
     assert after["spec"] == before["spec"] and after["spec"]["replicas"] >= 2
-    loop.until("still able to scale", lambda _: loop.stack.policy_status()["conditions"].get("Scalable") == "True")
+    loop.until("still able to scale", lambda _: loop.stack.policy_status()["conditions"].get("Acting") == "True")
 
 
 def test_less_load_is_fewer_pods(loop: Loop) -> None:

@@ -23,9 +23,10 @@ from weir_engines.kubernetes.watches import Pauses, Watch
 from weir_runtime.access import Caller, Problem
 from weir_runtime.loop import Stop, run_forever
 
-from .core import Summary
+from .core import SUMMARISED, Newest, Summary
 from .policy_changes import PolicyChanges
-from .resource_status import Refusal, Resource, ResourceEvent, differs, status_of
+from .resource_conditions import InForce, Refusal
+from .resource_status import Resource, ResourceEvent, differs, merge_patch, status_of
 
 CHECK_SECONDS = 1.0
 COMPARE_SECONDS = 60.0
@@ -172,7 +173,7 @@ class ResourcePolicies:
     resources: Resources
     changes: PolicyChanges
     decides: Callable[[], bool]
-    summary_of: Callable[[str], Awaitable[Summary]]
+    summary_of: Callable[[Newest], Awaitable[Summary]]
     _attempts: dict[str, dict[str, _Attempt]] = field(default_factory=dict, init=False)
     """By namespace and application."""
     _compared_at: dict[str, float] = field(default_factory=dict, init=False)
@@ -273,18 +274,18 @@ class ResourcePolicies:
 
     async def _show(self, attempt: _Attempt, now: float) -> None:
         """Write the status of a resource if it differs from the present one."""
-        resource = attempt.resource
-        stored = await self.changes.view.policy(resource.application)
-        policy = stored if stored is not None and stored.metadata.owner == "resource" else None
-        summary = None if policy is None else await self.summary_of(resource.application)
+        resource, view = attempt.resource, self.changes.view
+        stored = await view.policy(resource.application)
+        found = None
+        if stored is not None and stored.metadata.owner == "resource":
+            newest = await view.newest(resource.application, SUMMARISED) or Newest(application=resource.application)
+            found = InForce(stored, newest, await self.summary_of(newest))
         await self._record(attempt, now)
-        status = status_of(resource, attempt.refusal, policy, summary, self.changes.clock.now())
+        status = status_of(resource, attempt.refusal, found, self.changes.clock.now())
         if not differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
             return
-        # A merge patch keeps what it does not name: figures that became unknown are removed.
-        removed = dict.fromkeys(resource.status.keys() - status.keys())
         namespace, _, name = resource.application.partition("/")
-        await self.resources.write_status(namespace, name, {**removed, **status})
+        await self.resources.write_status(namespace, name, merge_patch(status, resource.status))
         attempt.written_at = now
 
     async def _record(self, attempt: _Attempt, now: float) -> None:

@@ -1,19 +1,23 @@
 """ScalingPolicy resources as they were read, and the status that they get."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from weir_contracts import Outcome, ScalingPolicy, format_duration
-from weir_contracts.resource import Condition, PolicyStatus
+from weir_contracts import Outcome, ScalingPolicy
+from weir_contracts.resource import (
+    MAX_OPERATORS,
+    Condition,
+    LastAction,
+    LastDecision,
+    OperatorSizes,
+    PolicyStatus,
+    Sizes,
+)
 from weir_engines.kubernetes.values import count, instant, mapping, name, sequence
 
-from .core import Summary
-
-FIGURES = frozenset({"lagSeconds", "decision", "decidedAt"})
-"""Fields of a status that change all the time."""
-READY = "the policy is in force, its application is observed, and nothing keeps Weir from scaling it"
+from .resource_conditions import InForce, Refusal, accepted, camel_case, conditions_of, degraded, ready
 
 
 @dataclass(frozen=True)
@@ -43,116 +47,84 @@ class Resource:
         return (metadata.owner, metadata.uid, metadata.generation) == ("resource", self.uid, self.generation)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why the document of a resource is not in force."""
-
-    reason: str
-    sentence: str
-
-
-def status_of(
-    resource: Resource, refusal: Refusal | None, policy: ScalingPolicy | None, summary: Summary | None, now: datetime
-) -> dict[str, Any]:
-    """Return the status of a resource as JSON, without unknown figures. `policy` is the one in force that a resource of
-    this name wrote, and `summary` its application's; None: there is none."""
-    judged = [_accepted(refusal, policy)]
-    if policy is not None and summary is not None:
-        judged += [_observed(summary), _scalable(summary)]
-    judged.append(_ready(judged))
-    if policy is not None and summary is not None and (bound := policy.spec.objective.max_lag) is not None:
-        judged.append(_objective_met(summary, bound.total_seconds()))
+def status_of(resource: Resource, refusal: Refusal | None, found: InForce | None, now: datetime) -> dict[str, Any]:
+    """Return the status of a resource as JSON, without unknown figures. `found` is about the policy in force that a
+    resource of this name wrote; None: there is none."""
+    policy = None if found is None else found.policy
+    of_document, of_policy = accepted(refusal, policy), conditions_of(found)
+    whole = degraded([of_document, *of_policy], found)
+    kept_generation = None if policy is None else policy.metadata.generation
     before = {each.get("type"): each for each in map(mapping, sequence(resource.status.get("conditions")))}
     conditions = []
-    for type_, holds, reason, sentence in judged:
-        status = {True: "True", False: "False", None: "Unknown"}[holds]
-        was = before.get(type_, {})
+    for each in (of_document, *of_policy, whole, ready(whole)):
+        status = {True: "True", False: "False", None: "Unknown"}[each.holds]
+        was = before.get(each.type, {})
         since = instant(was.get("lastTransitionTime")) if was.get("status") == status else None
+        generation = kept_generation if each in of_policy else None
         conditions.append(
             Condition(
-                type=type_,
+                type=each.type,
                 status=status,
-                reason=reason,
-                message=sentence,
-                observed_generation=resource.generation,
+                reason=each.reason,
+                message=each.sentence,
+                observed_generation=generation or resource.generation,
                 last_transition_time=since or now.replace(microsecond=0),
             )
         )
-    figures = {} if summary is None else _figures(summary)
-    found = PolicyStatus(observed_generation=resource.generation, conditions=conditions, **figures)
-    return found.model_dump(mode="json", by_alias=True, exclude_none=True)
+    figures = {} if found is None else _figures(found)
+    written = PolicyStatus(observed_generation=resource.generation, conditions=conditions, **figures)
+    return written.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-_Judged = tuple[str, bool | None, str, str]
-"""Type, whether it holds, reason and sentence of a condition."""
-
-
-def _accepted(refusal: Refusal | None, policy: ScalingPolicy | None) -> _Judged:
-    if refusal is None:
-        version = policy.metadata.version if policy else None
-        as_version = "" if version is None else f" as version {version}"
-        return "Accepted", True, "InForce", f"the policy is in force{as_version}"
-    kept_generation = None if policy is None else policy.metadata.generation
-    kept = "" if kept_generation is None else f". Generation {kept_generation} of this resource stays in force"
-    return "Accepted", False, refusal.reason, f"{refusal.sentence}{kept}"
-
-
-def _observed(summary: Summary) -> _Judged:
-    if summary.silent:
-        return "Observed", False, "Silent", f"no message lately from: {', '.join(summary.silent)}"
-    return "Observed", True, "Current", "all services send messages"
-
-
-def _scalable(summary: Summary) -> _Judged:
-    if summary.obstacle_code is not None:
-        return "Scalable", False, _camel_case(summary.obstacle_code), summary.obstacle or ""
-    if summary.status is None:
-        return "Scalable", None, "NotObserved", "the target was not observed yet"
-    requests_nothing = "" if summary.mode == "act" else f"; mode {summary.mode} requests nothing"
-    sentence = f"nothing is known that keeps Weir from scaling the target{requests_nothing}"
-    return "Scalable", True, "NoObstacle", sentence
-
-
-def _ready(judged: Sequence[_Judged]) -> _Judged:
-    """Return the condition of the whole: reason and sentence of the first condition that does not hold."""
-    odd = sorted((each for each in judged if not each[1]), key=lambda each: each[1] is None)
-    if odd:
-        return "Ready", *odd[0][1:]
-    return "Ready", True if len(judged) > 1 else None, "Ready", READY
-
-
-def _camel_case(code: str) -> str:
-    return "".join(part.capitalize() for part in code.split("-"))
-
-
-def _objective_met(summary: Summary, bound_seconds: float) -> _Judged:
-    is_met = None if summary.lag_seconds is None else summary.lag_seconds <= bound_seconds
-    if summary.lower_bounds.get("lag_seconds", 0.0) > bound_seconds:
-        is_met = False
-    bound = f"maxLag of {format_duration(timedelta(seconds=bound_seconds))}"
-    if is_met is None:
-        return "ObjectiveMet", None, "LagUnknown", f"lag is unknown; the policy has a {bound}"
-    if is_met:
-        return "ObjectiveMet", True, "WithinMaxLag", f"lag is within the {bound}"
-    return "ObjectiveMet", False, "AboveMaxLag", f"lag exceeds the {bound}"
-
-
-def _figures(summary: Summary) -> dict[str, Any]:
+def _figures(found: InForce) -> dict[str, Any]:
+    plan, summary = found.newest.plan, found.summary
+    vectors = {"wanted": summary.planned, "requested": summary.requested, "running": summary.observed}
+    known = {name: vector for name, vector in vectors.items() if vector}
+    operators = list(dict.fromkeys(operator for vector in known.values() for operator in vector))[:MAX_OPERATORS]
     return {
         "mode": summary.mode,
         "lag_seconds": None if summary.lag_seconds is None else round(summary.lag_seconds, 1),
-        "subtasks": sum(summary.observed.values()) if summary.observed else None,
-        "planned_subtasks": sum(summary.planned.values()) if summary.planned else None,
-        "decision_code": summary.decision_code,
-        "decision": summary.decision,
-        "decided_at": summary.decided_at,
+        "parallelism": Sizes(**{name: sum(vector.values()) for name, vector in known.items()}) if known else None,
+        "operators": [
+            OperatorSizes(name=operator, **{name: vector.get(operator) for name, vector in known.items()})
+            for operator in operators
+        ],
+        "decision": None
+        if plan is None
+        else LastDecision(kind=plan.kind, code=plan.code, sentence=plan.sentence, at=plan.created_at),
+        "action": None
+        if summary.action is None or summary.action_phase is None
+        else LastAction(phase=summary.action_phase, sentence=summary.action),
     }
 
 
 def differs(wanted: Mapping[str, Any], present: Mapping[str, Any], *, in_figures: bool) -> bool:
-    """Return whether a status is to be written over the present one; `in_figures`: also if only figures differ."""
-    compared = wanted.keys() | present.keys()
-    return any(wanted.get(name) != present.get(name) for name in (compared if in_figures else compared - FIGURES))
+    """Return whether a status is to be written over the present one; `in_figures`: also if only figures and sentences
+    differ."""
+    if in_figures:
+        return dict(wanted) != dict(present)
+    return _without_figures(wanted) != _without_figures(present)
+
+
+def _without_figures(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a status without what changes with each message: lag, times and sentences."""
+    return {
+        **{name: value for name, value in status.items() if name != "lagSeconds"},
+        "conditions": [{**mapping(each), "message": ""} for each in sequence(status.get("conditions"))],
+        "decision": {name: mapping(status.get("decision")).get(name) for name in ("kind", "code")},
+        "action": mapping(status.get("action")).get("phase"),
+    }
+
+
+def merge_patch(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that makes the present object the wanted one: fields that it does not have are removed."""
+    return {
+        **dict.fromkeys(present.keys() - wanted.keys()),
+        **{
+            name: merge_patch(value, mapping(present.get(name))) if isinstance(value, Mapping) else value
+            for name, value in wanted.items()
+        },
+    }
 
 
 @dataclass(frozen=True)
@@ -178,4 +150,4 @@ class ResourceEvent:
     def of_outcome(cls, outcome: Outcome) -> "ResourceEvent":
         """Return the event of a refused plan, or of a transition of an action."""
         is_warning = outcome.phase in ("refused", "failed", "rolling-back", "rolled-back")
-        return cls(outcome.id.hex, _camel_case(outcome.phase), f"{outcome.code}: {outcome.sentence}", is_warning)
+        return cls(outcome.id.hex, camel_case(outcome.phase), f"{outcome.code}: {outcome.sentence}", is_warning)

@@ -36,8 +36,7 @@ class MemoryResources:
             call = Call("patch", "scalingpolicies/status", namespace, name)
             raise ApiFailed(call, f"cannot {call} ({status_code})", status_code)
         document = self.documents[namespace, name]
-        merged = {**document.get("status", {}), **copy.deepcopy(dict(status))}
-        document["status"] = {key: value for key, value in merged.items() if value is not None}
+        document["status"] = _merged(document.get("status", {}), copy.deepcopy(dict(status)))
         self.writes += 1
 
     async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
@@ -69,3 +68,16 @@ class MemoryResources:
     def _fail(self, verb: str, namespace: str) -> None:
         if self.failure is not None:
             raise ApiFailed(Call(verb, "scalingpolicies", namespace), self.failure, 403 if self.denied else None)
+
+
+def _merged(present: Any, patch: Any) -> Any:
+    """Return what a merge patch makes of the present value."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(present) if isinstance(present, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merged(found.get(key), value)
+    return found

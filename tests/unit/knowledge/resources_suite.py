@@ -15,7 +15,7 @@ from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.resource import RELEASE
-from weir_knowledge.applications_api import summary_by_name
+from weir_knowledge.applications_api import summary_of
 from weir_knowledge.resource_policies import (
     COMPARE_SECONDS,
     STATUS_SECONDS,
@@ -63,7 +63,7 @@ class House:
 
     def new_process(self) -> ResourcePolicies:
         """Return what a process has that was just started."""
-        summary = partial(summary_by_name, self.changes.view, self.clock)
+        summary = partial(summary_of, self.changes.view, self.clock)
         return ResourcePolicies(self.world.resources, self.changes, lambda: self.decides, summary)
 
     async def restart_on_an_emptied_store(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from aiohttp import web
 
-from tests.unit.knowledge.builders import analysis, observation, outcome, plan
+from tests.unit.knowledge.builders import INTERVAL_SECONDS, NOON, analysis, observation, outcome, plan
 from tests.unit.knowledge.direct_log import PARTITIONS, show_messages
 from tests.unit.knowledge.memory_resources import MemoryResources
 from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, accepted, condition
@@ -150,6 +150,11 @@ async def test_a_refusal_that_may_pass_is_tried_again(house: House, world: Memor
     assert house.catalogue.disconnected == asked + 1
 
 
+def _cycle(house: House) -> float:
+    """Return the cycle of now."""
+    return (house.clock.now() - NOON).total_seconds() / INTERVAL_SECONDS
+
+
 async def _hear(
     house: House,
     cycle: float,
@@ -173,8 +178,12 @@ async def test_a_status_shows_lag_decision_and_objective(house: House, world: Me
     await house.until(lambda status, _: accepted(status) == "True")
     await _hear(house, 1, lag_seconds=12.34)
     status = await house.until(lambda status, _: "lagSeconds" in status)
-    assert (status["lagSeconds"], status["plannedSubtasks"], status["decisionCode"]) == (12.3, 4, "capacity-short")
-    assert condition(status, "ObjectiveMet")["message"] == "lag is within the maxLag of 30s"
+    assert (status["lagSeconds"], status["decision"]["code"], status["decision"]["kind"]) == (
+        12.3,
+        "capacity-short",
+        "scale",
+    )
+    assert condition(status, "ObjectiveMet")["message"] == "lag is 12.3 s, maxLag is 30s"
     writes = world.resources.writes
     for cycle in range(2, 7):
         await _hear(house, cycle, lag_seconds=12.0 + cycle)
@@ -184,17 +193,19 @@ async def test_a_status_shows_lag_decision_and_objective(house: House, world: Me
     house.clock.advance(FIGURES_SECONDS)
     await house.policies.check()
     assert (await world.get("orders"))["status"]["lagSeconds"] == 18.0
-    await _hear(house, 8, lag_seconds=31.0)
+    await _hear(house, _cycle(house), lag_seconds=31.0)
     await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "False")
-    await _hear(house, 9, lag_seconds=None)
+    await _hear(house, _cycle(house), lag_seconds=None)
     status = await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "Unknown")
     assert "lagSeconds" not in status
-    await _hear(house, 10, lag_seconds=None, at_least_seconds=93.0)
+    await _hear(house, _cycle(house), lag_seconds=None, at_least_seconds=93.0)
     status = await house.until(lambda status, _: condition(status, "ObjectiveMet").get("status") == "False")
     assert "lagSeconds" not in status
     house.clock.advance(3600)
     status = await house.until(lambda status, _: condition(status, "Observed").get("status") == "False")
-    assert condition(status, "Observed")["message"] == "no message lately from: monitor, analyzer, planner"
+    assert condition(status, "Observed")["message"] == "no message lately from: monitor, analyzer"
+    assert condition(status, "Planned")["reason"] == "Silent"
+    assert condition(status, "ObjectiveMet")["status"] == "Unknown"
 
 
 async def _store(house: House, *messages: Any) -> None:
@@ -208,13 +219,13 @@ async def test_a_refusal_of_the_executor_is_in_the_conditions_and_an_event(house
     await house.until(lambda status, _: accepted(status) == "True")
     await _hear(house, 1, lag_seconds=1.0)
     status = await house.until(lambda status, _: condition(status, "Ready").get("status") == "True")
-    assert condition(status, "Scalable")["status"] == "True"
+    assert condition(status, "Acting")["status"] == "True"
     sentence = "may not update deployments/scale of orders in namespace shop (403)"
     for cycle in (2, 3, 4):
         await _hear(house, cycle, lag_seconds=99.0)
         await _store(house, outcome(plan(cycle, 4), "refused", code="forbidden", sentence=sentence))
-        status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "False")
-    assert (condition(status, "Scalable")["reason"], condition(status, "Scalable")["message"]) == (
+        status = await house.until(lambda status, _: condition(status, "Acting").get("status") == "False")
+    assert (condition(status, "Acting")["reason"], condition(status, "Acting")["message"]) == (
         "Forbidden",
         sentence,
     )
@@ -231,7 +242,7 @@ async def test_a_plan_that_was_merely_late_is_no_obstacle(house: House, world: M
     await world.apply(house.document(mode="act"))
     await _hear(house, 1, lag_seconds=1.0)
     await _store(house, outcome(plan(1, 4), "refused", code="expired", sentence="the plan has expired"))
-    status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "True")
+    status = await house.until(lambda status, _: condition(status, "Acting").get("status") == "True")
     assert condition(status, "Ready")["status"] == "True"
 
 
@@ -277,13 +288,14 @@ async def test_a_target_that_cannot_be_scaled_is_in_the_conditions(  # noqa: PLR
     await house.until(lambda status, _: accepted(status) == "True")
     await _hear(house, 1, lag_seconds=1.0)
     await _store(house, observation(2, **seen))
-    status = await house.until(lambda status, _: condition(status, "Scalable").get("status") == "False")
-    assert condition(status, "Scalable")["reason"] == reason
-    assert word in condition(status, "Scalable")["message"]
+    status = await house.until(lambda status, _: condition(status, "Degraded").get("status") == "True")
+    assert condition(status, "Degraded")["reason"] == reason
+    assert word in condition(status, "Degraded")["message"]
+    assert condition(status, "Acting")["reason"] == "Advising"
     assert condition(status, "Ready")["status"] == "False"
     house.clock.advance(FIGURES_SECONDS)
     await house.policies.check()
-    assert (await world.get("orders"))["status"].get("subtasks") == subtasks
+    assert (await world.get("orders"))["status"].get("parallelism", {}).get("running") == subtasks
 
 
 async def test_a_document_that_is_refused_is_an_event(house: House, world: MemoryWorld) -> None:
