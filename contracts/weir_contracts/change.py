@@ -43,7 +43,7 @@ class Change(Message):
     seen: Version | None = None
     """Version of the policy in the view when the change was requested. None: there was none, or it is not known."""
     owner: Owner = "rest"
-    """Owner that writes the policy: the REST API, or a resource of Kubernetes."""
+    """Owner that writes, pauses or resumes the policy: the REST API, or a resource of Kubernetes."""
     owners_policy_is_free: bool = False
     """Whether every owner may write a resource's policy, since that resource is no more, or its namespace is not listed."""
     again: Version | None = None

@@ -258,7 +258,8 @@ class Metadata(Document):
     labels: Labels = Field(default_factory=dict)
     """Labels, at most 100. Default: none."""
     annotations: Annotations = Field(default_factory=dict)
-    """Annotations, at most 50 of 1,000 characters; kubectl's own copy of the document is left out. Default: none."""
+    """Annotations, at most 50 of 1,000 characters; kubectl's own copy of the document is left out. `weir.dev/paused`
+    pauses the application until it is removed or `"false"`. Default: none."""
     uid: Annotated[str | None, Field(max_length=100)] = None
     """Set by Kubernetes."""
     resource_version: Annotated[str | None, Field(max_length=100)] = None

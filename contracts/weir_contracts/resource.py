@@ -178,6 +178,10 @@ GROUP, KIND, PLURAL = "weir.dev", "ScalingPolicy", "scalingpolicies"
 RELEASE = f"{GROUP}/release"
 """Annotation of a policy written through the REST API that lets the resource of its name take it over: `"true"`."""
 
+PAUSED = f"{GROUP}/paused"
+"""Annotation that pauses a policy while it is there; `"false"` does not. Another text than `"true"` is the reason. In a stored
+policy it says that the annotation pauses it, and not its `mode` or a caller of the REST API."""
+
 Schema = dict[str, Any]
 _KEPT = {"type", "description", "enum", "pattern", "minimum", "maximum", "required"} | {
     *("minLength", "maxLength", "minItems", "maxItems", "maxProperties")

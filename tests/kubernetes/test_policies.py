@@ -52,6 +52,10 @@ class ApiWorld:
     async def apply(self, document: Mapping[str, Any]) -> None:
         await asyncio.to_thread(self.kubectl, "apply", "--validate=strict", "-f", "-", document=document)
 
+    async def annotate(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        written = [f"{key}-" if text is None else f"{key}={text}" for key, text in annotations.items()]
+        await asyncio.to_thread(self.kubectl, "annotate", "--overwrite", "scalingpolicy", name, *written)
+
     async def delete(self, name: str) -> None:
         await asyncio.to_thread(self.kubectl, "delete", "scalingpolicy", name)
 

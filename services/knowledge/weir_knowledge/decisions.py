@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from weir_contracts import ActionState, Answer, Change, ScalingPolicy
-from weir_contracts.change import Owner
+from weir_contracts import ActionState, Answer, Change, ScalingPolicy, printable
+from weir_contracts.change import MAX_REASON, Owner
 from weir_contracts.document import MAX_ANNOTATIONS
-from weir_contracts.resource import RELEASE
+from weir_contracts.resource import PAUSED, RELEASE
 from weir_engines.registry import Claim, claims, rival
 
 BECAUSE = "weir.dev/mode-because"
@@ -115,20 +115,66 @@ def _action(log: Log, change: Change, version: int) -> tuple[Log, Answer]:
 
 
 def _mode(log: Log, change: Change, current: ScalingPolicy | None, version: int) -> tuple[Log, Answer]:
-    """Pause or resume the policy in force, also one of another owner."""
+    """Pause or resume the policy in force, also one of another owner. A resource ends the pauses of its annotation only;
+    a caller who pauses what the annotation has paused keeps it paused when that goes."""
     if current is None:
         return log, Answer(change_id=change.id, refused="missing")
-    if (change.kind == "pause") == (current.spec.mode == "paused"):
+    if change.owner == "resource" and current.metadata.owner != "resource":
+        return log, Answer(change_id=change.id, refused="owned", policy=current)
+    is_paused, by_annotation = current.spec.mode == "paused", is_paused_by_annotation(current)
+    if change.kind == "pause":
+        is_done = is_paused and (change.owner == "resource" or not by_annotation)
+    else:
+        is_done = not is_paused or (change.owner == "resource" and not by_annotation)
+    if is_done:
         return log, Answer(change_id=change.id, policy=current)
-    before = current.spec.mode if change.kind == "pause" else None
-    resumed = current.metadata.mode_before_pause if current.spec.target.driver is not None else None
-    mode = "paused" if change.kind == "pause" else resumed or "advise"
-    annotations = {name: text for name, text in current.metadata.annotations.items() if name != BECAUSE}
-    if change.reason is not None and len(annotations) < MAX_ANNOTATIONS:
-        annotations[BECAUSE] = change.reason
+    annotations = {name: text for name, text in current.metadata.annotations.items() if name not in (BECAUSE, PAUSED)}
+    if change.kind == "pause":
+        mode, before = "paused", current.metadata.mode_before_pause if is_paused else current.spec.mode
+        if change.owner == "resource":
+            annotations = _with_room(annotations, PAUSED, "true")
+    else:
+        resumed = current.metadata.mode_before_pause if current.spec.target.driver is not None else None
+        mode, before = resumed or "advise", None
+    if change.reason is not None:
+        annotations = _with_room(annotations, BECAUSE, change.reason)
     changed = with_metadata(current, mode_before_pause=before, annotations=annotations)
     changed = changed.model_copy(update={"spec": changed.spec.model_copy(update={"mode": mode})})
     return _stored(log, change, changed, version)
+
+
+def _with_room(annotations: Mapping[str, str], name: str, text: str) -> dict[str, str]:
+    """Return the annotations with one more, or without it if the policy has as many as it may."""
+    if len(annotations) >= MAX_ANNOTATIONS and name not in annotations:
+        return dict(annotations)
+    return {**annotations, name: text}
+
+
+def is_paused_by_annotation(policy: ScalingPolicy) -> bool:
+    """Return whether the policy is paused because of its annotation, and by nothing else."""
+    return policy.spec.mode == "paused" and pause_of(policy.metadata.annotations) is not None
+
+
+def pause_of(annotations: Mapping[str, str]) -> str | None:
+    """Return why annotations pause an application; None if they do not."""
+    said = annotations.get(PAUSED, "false")
+    if said == "false":
+        return None
+    return f"annotation {PAUSED}" if said in ("true", "") else printable(said, MAX_REASON)[:MAX_REASON]
+
+
+def as_annotated(policy: ScalingPolicy) -> ScalingPolicy:
+    """Return a policy as its annotation says: paused, to resume in the mode that it has. One whose own mode is paused
+    loses the annotation: removing that resumes nothing."""
+    annotations, reason = policy.metadata.annotations, pause_of(policy.metadata.annotations)
+    if reason is None:
+        return policy
+    if policy.spec.mode == "paused":
+        return with_metadata(policy, annotations={name: text for name, text in annotations.items() if name != PAUSED})
+    annotated = with_metadata(
+        policy, mode_before_pause=policy.spec.mode, annotations=_with_room(annotations, BECAUSE, reason)
+    )
+    return annotated.model_copy(update={"spec": annotated.spec.model_copy(update={"mode": "paused"})})
 
 
 def _stored(log: Log, change: Change, policy: ScalingPolicy, version: int) -> tuple[Log, Answer]:

@@ -24,7 +24,7 @@ from weir_contracts import (
 )
 from weir_contracts.base import NAME_PATTERN
 from weir_contracts.change import MAX_CALLER, MAX_REASON, ChangeKind, Owner
-from weir_contracts.resource import RELEASE
+from weir_contracts.resource import PAUSED, RELEASE
 from weir_engines.registry import may_be_same, names
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.clock import Clock
@@ -32,7 +32,7 @@ from weir_runtime.http_client import async_client
 from weir_runtime.reach import REACH, Reach
 
 from .change_log import ChangeLog
-from .decisions import Log, decide, with_metadata
+from .decisions import Log, as_annotated, decide, is_paused_by_annotation, with_metadata
 from .view import View
 
 _LOG = structlog.get_logger("policies")
@@ -159,6 +159,7 @@ class PolicyChanges:
             # The document's own: an exported policy is paused as it was, one that is written as paused resumes to advise.
             mode_before_pause=policy.metadata.mode_before_pause if policy.spec.mode == "paused" else None,
         )
+        policy = as_annotated(policy)
         if before is None or before.subject != policy.subject:
             await self._check_job(policy)
         change = self._change("put", policy.application, caller, expected=expected, owner=owner, policy=policy)
@@ -182,13 +183,26 @@ class PolicyChanges:
         change = _as_seen(change, await self.view.policy(application))
         self._accepted(change, await self._submit(change))
 
-    async def pause(self, application: str, caller: Caller, reason: str | None = None) -> ScalingPolicy:
+    async def pause(
+        self, application: str, caller: Caller, reason: str | None = None, owner: Owner = "rest"
+    ) -> ScalingPolicy:
         """Stop planning; the policy says in which mode it resumes, and why it is paused."""
-        return await self._with_mode("pause", application, caller, reason)
+        return await self._with_mode("pause", application, caller, reason, owner)
 
-    async def resume(self, application: str, caller: Caller, reason: str | None = None) -> ScalingPolicy:
-        """Restore the mode of before the pause; a policy that was written as paused advises."""
-        return await self._with_mode("resume", application, caller, reason)
+    async def resume(
+        self, application: str, caller: Caller, reason: str | None = None, owner: Owner = "rest"
+    ) -> ScalingPolicy:
+        """Restore the mode of before the pause; a policy that was written as paused advises. 409 while the annotation of
+        its resource pauses it."""
+        before = await self.view.policy(application)
+        if owner == "rest" and before is not None and self._is_of_resource(before) and is_paused_by_annotation(before):
+            namespace, _, name = application.partition("/")
+            detail = (
+                f"{application} is paused by the annotation {PAUSED} of its Kubernetes resource: remove that "
+                f"(kubectl -n {namespace} annotate scalingpolicy {name} {PAUSED}-)"
+            )
+            raise Problem(409, detail)
+        return await self._with_mode("resume", application, caller, reason, owner)
 
     async def put_action(self, action: ActionState, caller: Caller, expected: int) -> ActionState:
         """Replace the action with version `expected` (0: none); 409 with the current one otherwise."""
@@ -201,10 +215,10 @@ class PolicyChanges:
         return action
 
     async def _with_mode(
-        self, kind: Literal["pause", "resume"], application: str, caller: Caller, reason: str | None
+        self, kind: Literal["pause", "resume"], application: str, caller: Caller, reason: str | None, owner: Owner
     ) -> ScalingPolicy:
         said = None if reason is None else printable(reason, MAX_REASON)[:MAX_REASON]
-        change = self._change(kind, application, caller, reason=said)
+        change = self._change(kind, application, caller, reason=said, owner=owner)
         change = _as_seen(change, await self.view.policy(application))
         policy = self._accepted(change, await self._submit(change))
         if policy is None:
@@ -251,10 +265,13 @@ class PolicyChanges:
         """Raise 409 for a policy that another owner wrote."""
         if before is None:
             return
-        by_resource = before.metadata.owner == "resource" and before.metadata.namespace in self.resource_namespaces
-        present: Owner = "resource" if by_resource else "rest"
+        present: Owner = "resource" if self._is_of_resource(before) else "rest"
         if present != owner:
             raise Problem(409, _owned(before.application, present), extra={"owner": present})
+
+    def _is_of_resource(self, policy: ScalingPolicy) -> bool:
+        """Return whether a resource owns the policy, and its namespace is listed."""
+        return policy.metadata.owner == "resource" and policy.metadata.namespace in self.resource_namespaces
 
     def _check_reach(self, policy: ScalingPolicy) -> None:
         """Raise 422 for what the policy's namespace may not name. The addresses of a name are checked at each connect."""

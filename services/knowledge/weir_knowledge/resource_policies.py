@@ -159,9 +159,9 @@ class _Attempt:
     recorded_at: float = _NEVER
 
     def is_due(self, resource: Resource, now: float) -> bool:
-        """Return whether the resource is to be stored: it changed, or was refused a while ago."""
+        """Return whether the resource is to be stored: it changed, is to be paused or not, or was refused a while ago."""
         before = self.resource
-        if (before.uid, before.generation) != (resource.uid, resource.generation):
+        if (before.uid, before.generation, before.pause) != (resource.uid, resource.generation, resource.pause):
             return True
         return self.refusal is not None and now - self.stored_at >= RETRY_SECONDS
 
@@ -220,7 +220,8 @@ class ResourcePolicies:
         for application, resource in found.items():
             each = attempts.get(application)
             if each is None or each.is_due(resource, now):
-                each = attempts[application] = _Attempt(resource, await self._store(resource), now)
+                refusal = await self._store(resource)
+                each = attempts[application] = _Attempt(resource, await self._keep_pause(resource) or refusal, now)
             each.resource = resource
 
     async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
@@ -232,7 +233,10 @@ class ResourcePolicies:
                 if policy.application not in found:
                     await self._delete(policy.application)
         for application, each in list(attempts.items()):
-            if each.refusal is None and not (application in stored and each.resource.is_of(stored[application])):
+            if each.refusal is not None:
+                continue
+            in_force = stored.get(application)
+            if in_force is None or not (each.resource.is_of(in_force) and each.resource.pauses_as(in_force)):
                 del attempts[application]
 
     async def _store(self, resource: Resource) -> Refusal | None:
@@ -249,6 +253,19 @@ class ResourcePolicies:
         except Problem as problem:
             return Refusal(_REASONS.get(problem.status, "Refused"), problem.detail)
         _log.info("policy-stored", application=resource.application, generation=resource.generation)
+        return None
+
+    async def _keep_pause(self, resource: Resource) -> Refusal | None:
+        """Pause the policy in force, or end that pause, as the annotation says, also while a newer document is refused;
+        return why it is not."""
+        try:
+            stored = await self.changes.view.policy(resource.application)
+            if stored is None or stored.metadata.owner != "resource" or resource.pauses_as(stored):
+                return None
+            change = self.changes.resume if resource.pause is None else self.changes.pause
+            await change(resource.application, _CALLER, resource.pause, "resource")
+        except Problem as problem:
+            return Refusal(_REASONS.get(problem.status, "Refused"), problem.detail)
         return None
 
     async def _delete(self, application: str) -> None:

@@ -17,6 +17,7 @@ from weir_contracts.resource import (
 )
 from weir_engines.kubernetes.values import count, instant, mapping, name, sequence
 
+from .decisions import is_paused_by_annotation, pause_of
 from .resource_conditions import InForce, Refusal, accepted, camel_case, conditions_of, degraded, ready
 
 
@@ -41,10 +42,20 @@ class Resource:
         """The status that it has."""
         return mapping(self.document.get("status"))
 
+    @property
+    def pause(self) -> str | None:
+        """Why its annotation pauses the application; None if it does not."""
+        annotations = mapping(mapping(self.document.get("metadata")).get("annotations"))
+        return pause_of({key: str(text) for key, text in annotations.items()})
+
     def is_of(self, policy: ScalingPolicy) -> bool:
         """Return whether a stored policy is what this resource says."""
         metadata = policy.metadata
         return (metadata.owner, metadata.uid, metadata.generation) == ("resource", self.uid, self.generation)
+
+    def pauses_as(self, policy: ScalingPolicy) -> bool:
+        """Return whether a stored policy is paused if the annotation says so, and not by the annotation otherwise."""
+        return policy.spec.mode == "paused" if self.pause is not None else not is_paused_by_annotation(policy)
 
 
 def status_of(resource: Resource, refusal: Refusal | None, found: InForce | None, now: datetime) -> dict[str, Any]:

@@ -61,6 +61,11 @@ class MemoryResources:
             "metadata": {**metadata, **own, "resourceVersion": "7", "managedFields": [{"manager": "kubectl"}]},
         }
 
+    def annotate(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set or remove annotations; the generation stays."""
+        metadata = self.documents[namespace, name]["metadata"]
+        metadata["annotations"] = _merged(metadata.get("annotations", {}), dict(annotations))
+
     def delete(self, namespace: str, name: str) -> None:
         """Delete a resource."""
         del self.documents[namespace, name]

@@ -14,7 +14,7 @@ from tests.unit.knowledge.direct_log import DirectLog, changes_of, complete, sho
 from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import ScalingPolicy, parse_policy
-from weir_contracts.resource import RELEASE
+from weir_contracts.resource import PAUSED, RELEASE
 from weir_knowledge.applications_api import summary_of
 from weir_knowledge.resource_policies import (
     COMPARE_SECONDS,
@@ -38,6 +38,8 @@ class World(Protocol):
     resources: Resources
 
     async def apply(self, document: Mapping[str, Any]) -> None: ...
+
+    async def annotate(self, name: str, annotations: Mapping[str, str | None]) -> None: ...
 
     async def delete(self, name: str) -> None: ...
 
@@ -168,6 +170,72 @@ class ResourcesSuite:
         await house.changes.pause(house.app, WRITER)
         await house.world.apply(house.document(mode="act", interval="10s"))
         await house.until(lambda status, policy: status.get("mode") == "act" and policy is not None)
+
+    async def test_its_annotation_pauses_it(self, house: House) -> None:
+        """`kubectl annotate` pauses, and removing the annotation resumes in the mode of the document; `weir resume` does
+        not, and says why."""
+        await house.world.apply(house.document(mode="act"))
+        await house.until(lambda status, _: status.get("mode") == "act")
+        await house.world.annotate("orders", {PAUSED: "maintenance until 18:00"})
+        status = await house.until(lambda status, _: status.get("mode") == "paused")
+        assert condition(status, "Acting")["message"].endswith(": maintenance until 18:00")
+        assert (condition(status)["status"], condition(status, "Acting")["reason"]) == ("True", "Paused")
+        with pytest.raises(Problem, match=f"annotate scalingpolicy orders {PAUSED}-") as refused:
+            await house.changes.resume(house.app, WRITER)
+        assert refused.value.status == 409
+        await house.world.annotate("orders", {PAUSED: None})
+        await house.until(lambda status, _: status.get("mode") == "act")
+        assert PAUSED not in (await house.changes.existing(house.app)).metadata.annotations
+        await house.world.annotate("orders", {PAUSED: "false"})
+        await house.until(lambda status, _: status.get("mode") == "act")
+
+    async def test_an_annotated_document_never_acts(self, house: House) -> None:
+        """From its first version on, and while it changes; a document that is paused itself resumes by its own mode."""
+        annotated = house.document(mode="act")
+        annotated["metadata"]["annotations"] = {PAUSED: "true"}
+        await house.world.apply(annotated)
+        await house.until(lambda status, _: accepted(status) == "True")
+        annotated["spec"]["bounds"] = {"max": 7}
+        await house.world.apply(annotated)
+        await house.until(lambda status, _: status["observedGeneration"] == 2)
+        written = [each.policy for each in house.log.accepted if each.policy is not None]
+        assert [(each.spec.mode, each.metadata.mode_before_pause) for each in written] == [("paused", "act")] * 2
+        annotated["spec"]["mode"] = "paused"
+        await house.world.apply(annotated)
+        await house.until(lambda status, _: status["observedGeneration"] == 3)
+        await house.world.annotate("orders", {PAUSED: None})
+        house.clock.advance(COMPARE_SECONDS)
+        await house.policies.check()
+        assert (await house.changes.existing(house.app)).spec.mode == "paused"
+
+    async def test_an_annotation_ends_no_pause_of_the_rest_api(self, house: House) -> None:
+        """Whichever came first: an operator's pause lasts until it is resumed there."""
+        await house.world.apply(house.document(mode="act"))
+        await house.until(lambda status, _: accepted(status) == "True")
+        await house.changes.pause(house.app, WRITER, "an incident")
+        await house.world.annotate("orders", {PAUSED: "true"})
+        await house.policies.check()
+        await house.world.annotate("orders", {PAUSED: None})
+        await house.until(lambda status, _: condition(status, "Acting")["message"].endswith(": an incident"))
+        assert (await house.changes.resume(house.app, WRITER)).spec.mode == "act"
+        await house.world.annotate("orders", {PAUSED: "true"})
+        await house.until(lambda status, _: status.get("mode") == "paused")
+        await house.changes.pause(house.app, WRITER, "another one")
+        await house.world.annotate("orders", {PAUSED: None})
+        await house.until(lambda status, _: condition(status, "Acting")["message"].endswith(": another one"))
+        assert (await house.changes.resume(house.app, WRITER)).spec.mode == "act"
+
+    async def test_the_annotation_counts_while_a_newer_document_is_refused(self, house: House) -> None:
+        """The generation in force is paused and resumed."""
+        await house.world.apply(house.document(mode="act"))
+        await house.until(lambda status, _: accepted(status) == "True")
+        odd = {"from": "08:00", "to": "09:00", "timeZone": "Nowhere"}
+        await house.world.apply(house.document(mode="act", behavior={"excludedPeriods": [odd]}))
+        await house.until(lambda status, _: accepted(status) == "False")
+        for value, mode in (("true", "paused"), (None, "act")):
+            await house.world.annotate("orders", {PAUSED: value})
+            status = await house.until(lambda status, _, mode=mode: status.get("mode") == mode)  # type: ignore[misc]
+            assert accepted(status) == "False"
 
     async def test_a_pause_outlives_the_store(self, house: House) -> None:
         """An emptied store is restored from the log: the resource is paused still, and resumes to act as before."""

@@ -436,6 +436,21 @@ async def test_the_reason_of_a_pause_stays_until_the_next_change(house: House) -
     assert len(longest.json()["metadata"]["annotations"][BECAUSE]) == 200
 
 
+async def test_an_annotated_document_is_paused_here_as_well(house: House) -> None:
+    """The same file as for kubectl: stored as paused, resumed as it was written, and paused again by the same file."""
+    for text, reason in (("true", "annotation weir.dev/paused"), ("migration", "migration")):
+        written = document("shop/orders", mode="act")
+        written["metadata"]["annotations"] = {"weir.dev/paused": text}
+        stored = (await house.http.put(POLICY, json=written)).json()
+        assert (stored["spec"]["mode"], stored["metadata"]["annotations"][BECAUSE]) == ("paused", reason)
+        again = await house.http.put(POLICY, json=written)
+        assert (again.headers["X-Weir-Result"], again.json()) == ("unchanged", stored)
+        resumed = (await house.http.post(f"{POLICY}/resume")).json()
+        assert (resumed["spec"]["mode"], resumed["metadata"].get("annotations")) == ("act", None)
+    written["metadata"]["annotations"] = {"weir.dev/paused": "false"}
+    assert (await house.http.put(POLICY, json=written)).json()["spec"]["mode"] == "act"
+
+
 @pytest.mark.parametrize("address", ["Shop/orders", "shop/%F2%91%B7%BA", "shop/-", f"shop/{'a' * 64}", "shop/missing"])
 async def test_a_policy_that_cannot_be_is_not_found(house: House, address: str) -> None:
     """Pausing, resuming and deleting by an address that no policy has, or can have, is answered with 404."""

@@ -35,6 +35,9 @@ class MemoryWorld:
     async def apply(self, document: Mapping[str, Any]) -> None:
         self.resources.apply(document)
 
+    async def annotate(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        self.resources.annotate(self.namespace, name, annotations)
+
     async def delete(self, name: str) -> None:
         self.resources.delete(self.namespace, name)
 
