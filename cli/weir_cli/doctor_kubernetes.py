@@ -34,7 +34,7 @@ RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
     "knowledge": {
         ("weir.dev", "scalingpolicies"): ("list", "watch"),
         ("weir.dev", "scalingpolicies/status"): ("patch",),
-        ("", "events"): ("create",),
+        ("events.k8s.io", "events"): ("create", "patch"),
     },
 }
 """Verbs that each service account needs in a namespace that it scales, or whose policies are resources, by API group and

@@ -21,7 +21,8 @@ from weir_contracts import InvalidPolicy, example, policy_of
 from weir_contracts.base import Estimate
 from weir_engines.kubernetes.api import ApiFailed, Call
 from weir_engines.kubernetes.watches import Pauses
-from weir_knowledge.resource_policies import KubernetesResources
+from weir_knowledge.resource_events import MAX_NOTE_BYTES, PAUSE_SECONDS
+from weir_knowledge.resource_policies import STATUS_SECONDS, KubernetesResources
 
 TARGET, DEFINITION = "target/policies", FOLDER / "components" / "policy-resources" / "scalingpolicies.json"
 QUICK = Pauses(first_seconds=0.05, max_seconds=0.5, denied_seconds=0.5)
@@ -148,9 +149,8 @@ async def test_kubectl_shows_and_waits_for_a_policy(world: ApiWorld, house: Hous
 
 async def refuse(house: House, code: str, sentence: str) -> None:
     """Store the refusal of a plan as the application's newest outcome."""
-    refused = outcome(plan(1, 4), "refused", code=code, sentence=sentence)
-    refused = refused.model_copy(update={"application": house.app, "at": house.clock.now()})
-    await show_messages(house.store, refused)
+    cycle = (house.clock.now() - NOON).total_seconds() / INTERVAL_SECONDS
+    await show_messages(house.store, outcome(plan(cycle, 4, house.app), "refused", 0.0, code=code, sentence=sentence))
 
 
 async def test_describe_shows_what_keeps_the_target_from_being_scaled(world: ApiWorld, house: House) -> None:
@@ -166,12 +166,44 @@ async def test_describe_shows_what_keeps_the_target_from_being_scaled(world: Api
     assert "other-autoscaler: HorizontalPodAutoscaler orders scales Deployment orders, too" in event
 
 
+async def test_an_event_that_repeats_is_a_series(world: ApiWorld, house: House) -> None:
+    """One object, which the API server takes with its longest note; one that it has deleted is written again."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+
+    async def events() -> list[dict[str, Any]]:
+        text = await asyncio.to_thread(world.kubectl, "get", "events.events.k8s.io", "-o", "json")
+        found: list[dict[str, Any]] = json.loads(text)["items"]
+        return [each for each in found if each["regarding"]["name"] == "orders"]
+
+    for count in (1, 2):
+        await refuse(house, "forbidden", "→" * 900)
+        house.clock.advance(STATUS_SECONDS)
+        await house.policies.check()
+        (event,) = await events()
+        assert event.get("series", {}).get("count", 1) == count
+        house.clock.advance(PAUSE_SECONDS)
+    assert (event["type"], event["reason"], event["action"], event["reportingController"]) == (
+        *("Warning", "Refused", "Scale", "weir.dev/knowledge"),
+    )
+    assert event["note"] == "forbidden: " + "→" * ((MAX_NOTE_BYTES - 11) // 3)
+    await asyncio.to_thread(world.kubectl, "delete", "events.events.k8s.io", "--all")
+    await refuse(house, "forbidden", "again")
+    house.clock.advance(STATUS_SECONDS)
+    await house.policies.check()
+    (event,) = await events()
+    assert "series" not in event
+
+
 async def test_no_right_of_knowledge_is_superfluous(world: ApiWorld, house: House) -> None:
     """Its requests by the audit log are all that its role grants; it may not change a resource itself."""
     await world.apply(house.document())
     await house.until(lambda status, _: accepted(status) == "True")
     await refuse(house, "forbidden", "may not update deployments/scale of orders")
     await house.until(lambda status, _: condition(status, "Ready").get("status") == "False")
+    house.clock.advance(PAUSE_SECONDS)
+    await refuse(house, "forbidden", "may not update deployments/scale of orders")
+    await house.policies.check()
     granted = {
         (resource, verb)
         for rule in named(TARGET, "Role", "weir-knowledge")["rules"]

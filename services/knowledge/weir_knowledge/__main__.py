@@ -4,6 +4,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from functools import partial
+from socket import gethostname
 
 import httpx
 from fastapi import FastAPI, Request
@@ -158,7 +159,7 @@ def _resources(settings: KnowledgeSettings) -> KubernetesResources | None:
     if not settings.uses_kubernetes:
         return None
     access = settings.kubernetes_access(Access.of)
-    return KubernetesResources(KubernetesApi(access))
+    return KubernetesResources(KubernetesApi(access), instance=gethostname())
 
 
 def main() -> int:

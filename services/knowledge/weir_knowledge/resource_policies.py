@@ -8,13 +8,13 @@ read (an interrupted watch, a missing right or definition) delete nothing.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import structlog
 from prometheus_client import Gauge
 
-from weir_contracts import VERSION, InvalidPolicy, parse_policy
+from weir_contracts import VERSION, InvalidPolicy, Outcome, parse_policy
 from weir_contracts.resource import GROUP, KIND, PLURAL, document_of
 from weir_engines.kubernetes.api import MERGE_PATCH, ApiFailed, Call, KubernetesApi
 from weir_engines.kubernetes.discovery import Kind
@@ -26,7 +26,8 @@ from weir_runtime.loop import Stop, run_forever
 from .core import SUMMARISED, Newest, Summary
 from .policy_changes import PolicyChanges
 from .resource_conditions import InForce, Refusal
-from .resource_status import Resource, ResourceEvent, differs, merge_patch, status_of
+from .resource_events import MAX_NOTE_BYTES, Due, RecordedEvents
+from .resource_status import Resource, differs, merge_patch, status_of
 
 CHECK_SECONDS = 1.0
 COMPARE_SECONDS = 60.0
@@ -35,19 +36,14 @@ RETRY_SECONDS = 30.0
 """Between two attempts to store the same refused document."""
 STATUS_SECONDS = 5.0
 """Between two looks at an application for its status."""
-REPEAT_SECONDS = 600.0
-"""Between two events of refusals with the same code."""
-EVENTS_OF = timedelta(hours=1)
-"""Age up to which an outcome is recorded: Kubernetes keeps events for an hour."""
 FIGURES_SECONDS = 30.0
 """Between two writes of a status in which only figures changed."""
 _NEVER = float("-inf")
 _REASONS = {409: "Conflict", 422: "Invalid", 503: "Unavailable"}
 _CALLER = Caller("kubernetes", frozenset({"write"}))
-_EVENTS = Kind("", "v1", "Event", "events", is_scalable=False)
+_EVENTS = Kind("events.k8s.io", "v1", "Event", "events", is_scalable=False)
 _RESOURCES = Kind(GROUP, VERSION, KIND, PLURAL, is_scalable=False)
 _SYNC_SECONDS = 5.0
-MAX_MESSAGE = 1000
 _log = structlog.get_logger("resources")
 _REFUSED = Gauge("weir_knowledge_resources_refused", "ScalingPolicy resources whose document is not in force")
 
@@ -62,8 +58,8 @@ class Resources(Protocol):
         """Write fields of a resource's status, and remove those that are None; `ApiFailed` if the resource was deleted or
         the API server refuses."""
 
-    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
-        """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
+    async def record(self, namespace: str, name: str, uid: str, due: Due, at: datetime) -> None:
+        """Create an event of a resource unless it exists, or count a repetition; `ApiFailed` if the API server refuses."""
 
 
 DEFINITION = "deploy/k8s/components/policy-resources/scalingpolicies.json"
@@ -73,8 +69,9 @@ DEFINITION = "deploy/k8s/components/policy-resources/scalingpolicies.json"
 class KubernetesResources:
     """ScalingPolicy resources of one cluster."""
 
-    def __init__(self, api: KubernetesApi, *, pauses: Pauses | None = None) -> None:
-        self._api = api
+    def __init__(self, api: KubernetesApi, *, pauses: Pauses | None = None, instance: str = "knowledge") -> None:
+        """`instance`: name of this process in events."""
+        self._api, self._instance = api, instance[:128]
         self._pauses = pauses
         self._watches: dict[str, Watch[Mapping[str, Any]]] = {}
 
@@ -112,20 +109,35 @@ class KubernetesResources:
         path = _RESOURCES.path(namespace, name, "status")
         await self._api.send("PATCH", call, path, {"status": status}, content_type=MERGE_PATCH)
 
-    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
-        """Create an event of a resource unless it exists; `ApiFailed` if the API server refuses."""
-        called, time = f"{name[:200]}.{event.key}", at.strftime("%Y-%m-%dT%H:%M:%SZ")
-        of = {"apiVersion": _RESOURCES.api_version, "kind": KIND, "namespace": namespace, "name": name, "uid": uid}
+    async def record(self, namespace: str, name: str, uid: str, due: Due, at: datetime) -> None:
+        """Create an event of a resource unless it exists, or count a repetition; `ApiFailed` if the API server refuses."""
+        event, time = due.event, at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        called = f"{name[:200].rstrip('-.')}.{event.key}"
+        if due.count > 1:
+            path, series = _EVENTS.path(namespace, called), {"count": due.count, "lastObservedTime": time}
+            try:
+                call = Call("patch", "events", namespace, called)
+                await self._api.send("PATCH", call, path, {"series": series}, content_type=MERGE_PATCH)
+                return
+            except ApiFailed as error:
+                if error.status != 404:  # Kubernetes has deleted it: it begins again
+                    raise
         body = {
             "metadata": {"name": called, "namespace": namespace},
-            "involvedObject": of,
-            "type": "Warning" if event.is_warning else "Normal",
+            "eventTime": time,
+            "reportingController": f"{GROUP}/knowledge",
+            "reportingInstance": self._instance,
+            "action": event.action,
             "reason": event.reason,
-            "message": event.message[:MAX_MESSAGE],
-            "count": 1,
-            "firstTimestamp": time,
-            "lastTimestamp": time,
-            "source": {"component": "weir"},
+            "regarding": {
+                "apiVersion": _RESOURCES.api_version,
+                "kind": KIND,
+                "namespace": namespace,
+                "name": name,
+                "uid": uid,
+            },
+            "note": event.note.encode()[:MAX_NOTE_BYTES].decode(errors="ignore"),
+            "type": "Warning" if event.is_warning else "Normal",
         }
         try:
             await self._api.send("POST", Call("create", "events", namespace, called), _EVENTS.path(namespace), body)
@@ -152,11 +164,9 @@ class _Attempt:
     refusal: Refusal | None
     stored_at: float
     """Time of the last attempt to store it."""
+    recorded: RecordedEvents
     looked_at: float = _NEVER
     written_at: float = _NEVER
-    recorded: ResourceEvent | None = None
-    """The last event."""
-    recorded_at: float = _NEVER
 
     def is_due(self, resource: Resource, now: float) -> bool:
         """Return whether the resource is to be stored: it changed, is to be paused or not, or was refused a while ago."""
@@ -221,7 +231,10 @@ class ResourcePolicies:
             each = attempts.get(application)
             if each is None or each.is_due(resource, now):
                 refusal = await self._store(resource)
-                each = attempts[application] = _Attempt(resource, await self._keep_pause(resource) or refusal, now)
+                refusal = await self._keep_pause(resource) or refusal
+                is_same = each is not None and each.resource.uid == resource.uid
+                recorded = each.recorded if each is not None and is_same else RecordedEvents.of(resource)
+                each = attempts[application] = _Attempt(resource, refusal, now, recorded)
             each.resource = resource
 
     async def _compare(self, namespace: str, found: Mapping[str, Resource]) -> None:
@@ -278,7 +291,8 @@ class ResourcePolicies:
                 raise
 
     async def _show_all(self, namespace: str) -> ApiFailed | None:
-        """Write each status that is due; return why the first one could not be written."""
+        """Write each status that is due; return why the first one could not be written. Without an answer the others wait:
+        each would take as long."""
         now, failure = self.changes.clock.monotonic(), None
         for attempt in self._attempts[namespace].values():
             if now - attempt.looked_at >= STATUS_SECONDS:
@@ -287,41 +301,45 @@ class ResourcePolicies:
                     await self._show(attempt, now)
                 except ApiFailed as error:
                     failure = failure or error
+                    if error.status is None:
+                        break
         return failure
 
     async def _show(self, attempt: _Attempt, now: float) -> None:
-        """Write the status of a resource if it differs from the present one."""
+        """Write the status of a resource if it differs from the present one, and its events."""
         resource, view = attempt.resource, self.changes.view
         stored = await view.policy(resource.application)
         found = None
         if stored is not None and stored.metadata.owner == "resource":
             newest = await view.newest(resource.application, SUMMARISED) or Newest(application=resource.application)
             found = InForce(stored, newest, await self.summary_of(newest))
-        await self._record(attempt, now)
         status = status_of(resource, attempt.refusal, found, self.changes.clock.now())
-        if not differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
-            return
-        namespace, _, name = resource.application.partition("/")
-        await self.resources.write_status(namespace, name, merge_patch(status, resource.status))
-        attempt.written_at = now
+        if differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
+            namespace, _, name = resource.application.partition("/")
+            await self.resources.write_status(namespace, name, merge_patch(status, resource.status))
+            attempt.written_at = now
+        await self._record(attempt, found, now)
 
-    async def _record(self, attempt: _Attempt, now: float) -> None:
-        """Record what was refused or done last, once. A refusal that repeats with each plan is recorded seldom."""
-        resource, last = attempt.resource, attempt.recorded
-        newest = await self.changes.view.newest(resource.application, ["outcome"])
-        outcome = None if newest is None else newest.outcome
-        if attempt.refusal is not None:
-            event = ResourceEvent.of_refusal(resource, attempt.refusal)
-        elif outcome is not None and self.changes.clock.now() - outcome.at < EVENTS_OF:
-            event = ResourceEvent.of_outcome(outcome)
-        else:
-            return
-        is_recent = now - attempt.recorded_at < REPEAT_SECONDS
-        if last is not None and (event.key == last.key or (is_recent and event.repeats(last))):
-            return
-        attempt.recorded, attempt.recorded_at = event, now
-        namespace, _, name = resource.application.partition("/")
-        try:
-            await self.resources.record(namespace, name, resource.uid, event, self.changes.clock.now())
-        except ApiFailed as error:
-            _log.warning("event-not-recorded", application=resource.application, reason=error.what)
+    async def _record(self, attempt: _Attempt, found: InForce | None, now: float) -> None:
+        """Record what was refused, done or decided otherwise. An event that the API server does not answer for is tried again
+        at the next look; one that it refuses is logged."""
+        resource, recorded, at = attempt.resource, attempt.recorded, self.changes.clock.now()
+        outcomes, plan = list[Outcome](), None if found is None else found.newest.plan
+        newest = None if found is None else found.newest.outcome
+        if newest is not None and recorded.lacks(newest, at):
+            state = await self.changes.view.state(resource.application)
+            outcomes = [each for cycle in (state.cycles if state else ()) for each in cycle.outcomes] + [newest]
+        for event in recorded.pending(resource, attempt.refusal, outcomes, plan, now=at, now_seconds=now):
+            due = recorded.due(event, now)
+            if due is not None:
+                namespace, _, name = resource.application.partition("/")
+                try:
+                    await self.resources.record(namespace, name, resource.uid, due, at)
+                    recorded.failure = ""
+                except ApiFailed as error:
+                    if error.status is None or error.status in (401, 429) or error.status >= 500:
+                        raise
+                    if error.what != recorded.failure:
+                        _log.warning("event-not-recorded", application=resource.application, reason=error.what)
+                    recorded.failure = error.what
+            recorded.wrote(event, due, now)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from weir_contracts import Outcome, ScalingPolicy
+from weir_contracts import ScalingPolicy
 from weir_contracts.resource import (
     MAX_OPERATORS,
     Condition,
@@ -18,7 +18,7 @@ from weir_contracts.resource import (
 from weir_engines.kubernetes.values import count, instant, mapping, name, sequence
 
 from .decisions import is_paused_by_annotation, pause_of
-from .resource_conditions import InForce, Refusal, accepted, camel_case, conditions_of, degraded, ready
+from .resource_conditions import InForce, Refusal, accepted, conditions_of, degraded, ready
 
 
 @dataclass(frozen=True)
@@ -136,29 +136,3 @@ def merge_patch(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> dict[s
             for name, value in wanted.items()
         },
     }
-
-
-@dataclass(frozen=True)
-class ResourceEvent:
-    """Event of a resource, as `kubectl describe` shows it. The same key is the same event."""
-
-    key: str
-    reason: str
-    message: str
-    is_warning: bool
-
-    def repeats(self, last: "ResourceEvent") -> bool:
-        """Return whether it is a warning of the same code as the last event."""
-        code = self.message.partition(":")[0]
-        return self.is_warning and (self.reason, code) == (last.reason, last.message.partition(":")[0])
-
-    @classmethod
-    def of_refusal(cls, resource: Resource, refusal: Refusal) -> "ResourceEvent":
-        """Return the event of a document that is not in force."""
-        return cls(f"{resource.generation}-{refusal.reason.lower()}", "NotAccepted", refusal.sentence, is_warning=True)
-
-    @classmethod
-    def of_outcome(cls, outcome: Outcome) -> "ResourceEvent":
-        """Return the event of a refused plan, or of a transition of an action."""
-        is_warning = outcome.phase in ("refused", "failed", "rolling-back", "rolled-back")
-        return cls(outcome.id.hex, camel_case(outcome.phase), f"{outcome.code}: {outcome.sentence}", is_warning)

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from weir_engines.kubernetes.api import ApiFailed, Call
-from weir_knowledge.resource_status import ResourceEvent
+from weir_knowledge.resource_events import Due, ResourceEvent
 
 
 class MemoryResources:
@@ -23,6 +23,9 @@ class MemoryResources:
         """Names whose status the API server refuses."""
         self.writes = 0
         self.events: dict[tuple[str, str, str], ResourceEvent] = {}
+        self.counts: dict[tuple[str, str, str], int] = {}
+        self.events_status: int | None = None
+        """Status with which the API server answers an event; 0: it does not answer. None: it takes it."""
         self._uids = count(1)
 
     async def read(self, namespace: str) -> Sequence[Mapping[str, Any]]:
@@ -39,9 +42,18 @@ class MemoryResources:
         document["status"] = _merged(document.get("status", {}), copy.deepcopy(dict(status)))
         self.writes += 1
 
-    async def record(self, namespace: str, name: str, uid: str, event: ResourceEvent, at: datetime) -> None:
+    async def record(self, namespace: str, name: str, uid: str, due: Due, at: datetime) -> None:
+        if self.events_status is not None:
+            call = Call("create", "events", namespace)
+            raise ApiFailed(call, f"cannot {call} ({self.events_status})", self.events_status or None)
         self._fail("create", namespace)
-        self.events.setdefault((namespace, name, event.key), event)
+        key = (namespace, name, due.event.key)
+        self.events.setdefault(key, due.event)
+        self.counts[key] = max(due.count, self.counts.get(key, 1))
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """Return reason and count of all events, in their order."""
+        return [(event.reason, self.counts[key]) for key, event in self.events.items()]
 
     async def close(self) -> None:
         return

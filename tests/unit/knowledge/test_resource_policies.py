@@ -15,6 +15,7 @@ from tests.unit.knowledge.resources_suite import WRITER, House, ResourcesSuite, 
 from weir_contracts import Deployment, Problem, WorkloadStatus, parse_policy
 from weir_contracts.base import Estimate
 from weir_engines.kubernetes.api import Access, ApiFailed, KubernetesApi
+from weir_knowledge.resource_events import PAUSE_SECONDS
 from weir_knowledge.resource_policies import (
     COMPARE_SECONDS,
     DEFINITION,
@@ -217,14 +218,16 @@ async def _store(house: House, *messages: Any) -> None:
 
 
 async def test_a_refusal_of_the_executor_is_in_the_conditions_and_an_event(house: House, world: MemoryWorld) -> None:
-    """A right that lacks, in each plan's refusal: one event in ten minutes. An action that succeeds ends it."""
+    """A right that lacks, in each plan's refusal: one event, whose series counts it once a minute. An action that succeeds
+    ends it."""
     await world.apply(house.document(mode="act"))
     await house.until(lambda status, _: accepted(status) == "True")
     await _hear(house, 1, lag_seconds=1.0)
     status = await house.until(lambda status, _: condition(status, "Ready").get("status") == "True")
     assert condition(status, "Acting")["status"] == "True"
     sentence = "may not update deployments/scale of orders in namespace shop (403)"
-    for cycle in (2, 3, 4):
+    for _ in range(3):
+        cycle = _cycle(house)
         await _hear(house, cycle, lag_seconds=99.0)
         await _store(house, outcome(plan(cycle, 4), "refused", code="forbidden", sentence=sentence))
         status = await house.until(lambda status, _: condition(status, "Acting").get("status") == "False")
@@ -234,10 +237,94 @@ async def test_a_refusal_of_the_executor_is_in_the_conditions_and_an_event(house
     )
     assert (condition(status, "Ready")["status"], condition(status, "Ready")["message"]) == ("False", sentence)
     (event,) = world.resources.events.values()
-    assert (event.is_warning, event.reason, event.message) == (True, "Refused", f"forbidden: {sentence}")
-    await _store(house, outcome(plan(5, 4), "verified"))
-    await house.until(lambda status, _: condition(status, "Ready").get("status") == "True")
-    assert [each.reason for each in world.resources.events.values()] == ["Refused", "Verified"]
+    assert (event.is_warning, event.reason, event.note) == (True, "Refused", f"forbidden: {sentence}")
+    assert world.resources.reasons() == [("Refused", 1)]
+    house.clock.advance(PAUSE_SECONDS)
+    cycle = _cycle(house)
+    await _hear(house, cycle, lag_seconds=99.0)
+    await _store(house, outcome(plan(cycle, 4), "refused", code="forbidden", sentence=sentence))
+    await house.policies.check()
+    assert world.resources.reasons() == [("Refused", 2)]
+    await _store(house, outcome(plan(_cycle(house) + 1, 4), "verified"))
+    await house.until(lambda status, _: condition(status, "Degraded").get("status") == "False")
+    assert world.resources.reasons() == [("Refused", 2), ("Verified", 1)]
+
+
+async def _decide(house: House, code: str, **changes: Any) -> None:
+    """Store a cycle whose plan has this code, and check."""
+    house.clock.advance(STATUS_SECONDS)
+    cycle = _cycle(house)
+    await _store(house, observation(cycle), analysis(cycle), plan(cycle, code=code, **changes))
+    await house.policies.check()
+
+
+async def test_a_changed_reason_is_one_event(house: House, world: MemoryWorld) -> None:
+    """A hold once, however long it lasts and whatever its sentence; another one after a minute at the earliest; one that
+    comes back counts in its series. A process that starts learns from the status what was recorded."""
+    await world.apply(house.document())
+    await house.until(lambda status, _: accepted(status) == "True")
+    for number in range(4):
+        await _decide(house, "objective-held", sentence=f"lag is {number} s")
+    assert world.resources.reasons() == [("ObjectiveHeld", 1)]
+    await _decide(house, "stabilization")
+    await _decide(house, "cooldown")
+    assert world.resources.reasons() == [("ObjectiveHeld", 1)]
+    house.clock.advance(PAUSE_SECONDS)
+    await _decide(house, "cooldown")
+    assert world.resources.reasons() == [("ObjectiveHeld", 1), ("Cooldown", 1)]
+    house.clock.advance(PAUSE_SECONDS)
+    await _decide(house, "objective-held")
+    assert world.resources.reasons() == [("ObjectiveHeld", 2), ("Cooldown", 1)]
+    house.policies = house.new_process()
+    await _decide(house, "objective-held")
+    assert world.resources.reasons() == [("ObjectiveHeld", 2), ("Cooldown", 1)]
+    await _decide(house, "metric-missing")
+    event = list(world.resources.events.values())[-1]
+    assert (event.reason, event.action, event.is_warning) == ("MetricMissing", "Hold", True)
+
+
+async def test_a_change_that_is_made_is_the_event_of_its_action_alone(house: House, world: MemoryWorld) -> None:
+    """In mode act: all its transitions since the last look that the target knows of, and not the plan. Advice is an event."""
+    await world.apply(house.document(mode="act"))
+    await house.until(lambda status, _: accepted(status) == "True")
+    cycle = _cycle(house)
+    made = plan(cycle, 4)
+    steps = [
+        outcome(made, phase, seconds=n) for n, phase in enumerate(("intended", "applying", "verifying", "verified"))
+    ]
+    await _store(house, observation(cycle), analysis(cycle), made, *steps)
+    house.clock.advance(STATUS_SECONDS)
+    await house.policies.check()
+    assert world.resources.reasons() == [("Verifying", 1), ("Verified", 1)]
+    assert {each.action for each in world.resources.events.values()} == {"Scale"}
+    house.policies = house.new_process()
+    await house.policies.check()
+    assert world.resources.reasons() == [("Verifying", 1), ("Verified", 1)]
+    house.clock.advance(STATUS_SECONDS)
+    await _store(house, plan(_cycle(house), 6, code="forecast-peak", mode="advise"))
+    await house.policies.check()
+    assert [(each.action, each.reason) for each in world.resources.events.values()][-1] == ("Advise", "ForecastPeak")
+
+
+@pytest.mark.parametrize(("status", "is_lost"), [(0, False), (503, False), (429, False), (403, True), (404, True)])
+async def test_an_event_that_is_not_taken_stops_nothing(
+    house: House, world: MemoryWorld, status: int, is_lost: bool
+) -> None:
+    """Policies and their status go on. It is written later if the API server was away, and logged once if it refuses."""
+    world.resources.events_status = status
+    await world.apply(house.document(mode="act"))
+    with structlog.testing.capture_logs() as logs:
+        await house.until(lambda status, _: accepted(status) == "True")
+        await _decide(house, "objective-held")
+        shown = await house.until(lambda status, _: "decision" in status)
+        house.clock.advance(PAUSE_SECONDS)
+        await _decide(house, "cooldown")
+    assert shown["decision"]["code"] == "objective-held"
+    assert len([each for each in logs if each["event"] == "event-not-recorded"]) == is_lost
+    world.resources.events_status = None
+    house.clock.advance(STATUS_SECONDS)
+    await house.policies.check()
+    assert world.resources.reasons() == ([] if is_lost else [("Cooldown", 1)])
 
 
 async def test_a_plan_that_was_merely_late_is_no_obstacle(house: House, world: MemoryWorld) -> None:
@@ -306,8 +393,11 @@ async def test_a_document_that_is_refused_is_an_event(house: House, world: Memor
     await world.apply(house.document(objective={"maxLag": "30s", "utilization": 0.7}))
     await house.until(lambda status, _: accepted(status) == "False")
     (event,) = world.resources.events.values()
-    assert (event.reason, event.is_warning) == ("NotAccepted", True)
-    assert "give exactly one of" in event.message
+    assert (event.reason, event.action, event.is_warning) == ("NotAccepted", "Accept", True)
+    assert "give exactly one of" in event.note
+    house.clock.advance(RETRY_SECONDS)
+    await house.policies.check()
+    assert world.resources.reasons() == [("NotAccepted", 1)]
 
 
 async def test_a_resource_that_is_deleted_while_its_status_is_written_is_no_failure(
