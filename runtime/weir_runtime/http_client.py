@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from ssl import SSLContext
@@ -222,10 +222,15 @@ def _common(base_url: str, authorization: SecretStr | None, timeout: float | htt
     }
 
 
-@cache
 def tls_context(certificates: Certificates | None) -> SSLContext:
     """Return a context that trusts httpx's authorities (or `SSL_CERT_FILE`), the system's and the file's, and shows the
-    client's certificate. Cached: reading them is slow. `OSError` or `SSLError` if a file cannot be used."""
+    client's certificate. Cached until a file changes: reading them is slow. `OSError` or `SSLError` if one cannot be used."""
+    states = [path.stat() for path in certificates or () if path is not None]
+    return _tls_context(certificates, tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in states))
+
+
+@lru_cache(maxsize=200)
+def _tls_context(certificates: Certificates | None, _states: tuple[tuple[int, int, int], ...]) -> SSLContext:
     context = httpx.create_ssl_context()
     context.load_default_certs()
     if certificates is not None and certificates.ca_file is not None:

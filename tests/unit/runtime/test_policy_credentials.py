@@ -1,6 +1,7 @@
 """Credentials for the brokers and the HTTP addresses of policies."""
 
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import AnyHttpUrl, ValidationError
 
 from testbed.kubernetes_access import Authority
 from weir_runtime.files import CredentialsRefused
-from weir_runtime.http_client import Certificates
+from weir_runtime.http_client import Certificates, tls_context
 from weir_runtime.policy_credentials import (
     BrokerCredentials,
     ClientsByCredential,
@@ -209,6 +210,24 @@ def test_certificates_are_read_when_the_service_starts(tmp_path: Path) -> None:
         ValueError, match="own: the certificates cannot be used: not PEM, or the key is of another certificate"
     ):
         read_credentials(json.dumps({"own": {**entry, "key_file": str(other.key)}}))
+
+
+def test_replaced_certificates_are_read_again(tmp_path: Path) -> None:
+    """A certificate is renewed at its path: the next client trusts and shows the new one, and the old one is not read twice."""
+    first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")
+    for each in (first, second):
+        each.create()
+    path = tmp_path / "ca.crt"
+    path.write_bytes(first.certificate.read_bytes())
+    before = tls_context(Certificates(path))
+    assert tls_context(Certificates(path)) is before
+    path.unlink()
+    path.write_bytes(second.certificate.read_bytes())
+    after = tls_context(Certificates(path))
+    trusted = [set(context.get_ca_certs(binary_form=True)) for context in (before, after)]
+    own = [ssl.PEM_cert_to_DER_cert(each.certificate.read_text()) for each in (first, second)]
+    assert [each in trusted[0] for each in own] == [True, False]
+    assert [each in trusted[1] for each in own] == [False, True]
 
 
 @pytest.mark.parametrize(
