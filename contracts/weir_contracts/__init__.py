@@ -81,6 +81,8 @@ from .document import Metadata as Metadata
 from .document import example as example
 from .document import printable as printable
 from .document import read_document as read_document
+from .notification import Notification as Notification
+from .notification import NotificationKind as NotificationKind
 from .observation import Imported as Imported
 from .observation import Observation as Observation
 from .observation import ObservationStatus as ObservationStatus

@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from .analysis import Analysis
 from .base import VERSION, format_duration
 from .change import Answer, Change
+from .notification import Notification
 from .observation import Observation
 from .outcome import ActionState, Outcome
 from .planning import Plan, PlanReply, PlanRequest
@@ -46,6 +47,7 @@ CONTRACTS: dict[str, type[BaseModel]] = {
     "outcome": Outcome,
     "action-state": ActionState,
     "dead-letter": DeadLetter,
+    "notification": Notification,
     "what-if": WhatIf,
     "judgement": Judgement,
     "planner-description": PlannerDescription,

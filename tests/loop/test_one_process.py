@@ -1,6 +1,7 @@
 """All five services in one process, on one log, around Flink's REST API: from a policy to a rescale that was verified."""
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from testbed.simulated_flink import SOURCE, WORK, ManyJobs
+from tests.unit.knowledge.http_receiver import HttpReceiver
 from weir_cli import discovery
 from weir_cli.discovery import Discovery
 from weir_cli.discovery_flink import FlinkJobs
@@ -231,3 +233,21 @@ async def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None
         _, err = await asyncio.wait_for(process.communicate(), START_SECONDS)
     assert process.returncode == 2
     assert err.decode().startswith(f"weir: --data: {tmp_path / FILE}")
+
+
+async def test_receivers_are_told_by_one_process_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rescale and a refused document reach the receiver that the same setting names, once each."""
+    jobs = ManyJobs(["orders"], 0.5)
+    with HttpReceiver() as receiver:
+        file = tmp_path / "receivers.json"
+        file.write_text(json.dumps({"*": {"url": receiver.url}}))
+        monkeypatch.setenv("WEIR_KNOWLEDGE_NOTIFICATIONS_FILE", str(file))
+        async with jobs.serving(), one_process(tmp_path) as one:
+            assert await one.api.put("shop/orders", policy(jobs, mode="act")) is None
+            refused = await one.api.put("shop/orders", policy(jobs, mode="dance"))
+            async with asyncio.timeout(START_SECONDS):
+                while len(receiver.received) < 3:  # noqa: ASYNC110 - filled by another thread
+                    await asyncio.sleep(0.1)
+    assert refused is not None and refused.status_code == 422
+    assert sorted(receiver.kinds()) == ["action-accepted", "action-verified", "policy-refused"]
+    assert len(set(receiver.ids())) == 3

@@ -31,6 +31,7 @@ from .decider import Decider
 from .events_api import EventStreams, events_router
 from .gauges import ApplicationGauges, count_dead_letters
 from .imports_api import imports_router
+from .notifier import Notifier, RefusedPolicies
 from .page import PATHS, page_router
 from .policies_api import policies_router
 from .policy_changes import PlannerCatalogue, PolicyChanges
@@ -84,6 +85,9 @@ def service(
     knowledge = Knowledge(
         bus, view, clock, limits, dead_letters, log.request, gauges, cache_characters=settings.state_cache_bytes
     )
+    receivers = settings.receivers
+    notifier = Notifier(view, receivers, clock, lambda: knowledge.partitions)
+    knowledge.late_after, knowledge.on_notifications = receivers.late_after, notifier.wake
     health.register("view", knowledge.check_complete)
     catalogue = PlannerCatalogue(settings.planner_url, settings.planner_token, transport=planner_transport)
     resources = _resources(settings)
@@ -95,6 +99,7 @@ def service(
         settings.reach(),
         settings.namespaces,
         None if resources is None else partial(resource_exists, resources),
+        RefusedPolicies(view, receivers, clock, notifier.wake),
     )
     streams = EventStreams(settings.event_streams)
 
@@ -114,6 +119,7 @@ def service(
             count_dead_letters(bus, stop),
             dead_letters.watch(decoders, stop),
             follow_resources(stop),
+            notifier.run(stop),
         )
 
     async def follow_resources(stop: Stop) -> None:

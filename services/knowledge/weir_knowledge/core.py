@@ -26,6 +26,7 @@ from weir_contracts import (
 )
 from weir_contracts.base import Timestamp
 
+from .notifications import Lateness, lateness_after
 from .spend import Advice, AdviceView, Spend, SpendView, advice_view, advised, spend_sentence, spend_view, spent
 
 Event = Observation | Analysis | Plan | Outcome
@@ -163,6 +164,8 @@ class State(Message):
     """Slot-seconds since the policy acts. None: it does not act."""
     advice: Advice | None = None
     """What following the plans would have cost. None: the policy does not advise."""
+    lateness: Lateness | None = None
+    """Time in which the objective is missed. None: it is met, unknown since the beginning, or has no bound."""
 
 
 def remember(state: State, event: Event, limits: HistoryLimits) -> State:
@@ -186,7 +189,8 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
         understanding = Understanding.model_validate(event, from_attributes=True)
         changed = _joined(state, event.observation_id, {"analysis": understanding})
         newest = state.cycles[0].plan if state.cycles else None
-        changed = changed.model_copy(update={"advice": advised(state.advice, event, newest)})
+        sums = {"advice": advised(state.advice, event, newest), "lateness": lateness_after(state.lateness, event)}
+        changed = changed.model_copy(update=sums)
     else:
         changed = _with_plan(state, event, limits)
     return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})

@@ -138,14 +138,12 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
             bool, Query(description="check the document as if it were stored, and store nothing")
         ] = False,
     ) -> Response:
-        document = await _document(request)
         try:
-            policy = parse_policy(document)
-        except InvalidPolicy as error:
-            raise invalid(error) from None
-        if policy.application != application:
-            detail = wrong_address(policy.application, application)
-            raise Problem(422, detail, errors=[("metadata", "must be the address's namespace and name")])
+            policy = _policy_of(await _document(request), application)
+        except Problem as problem:
+            if not dry_run:
+                await changes.report_refused(application, caller, problem)
+            raise
         expected = parse_version(request)
         expected = policy.metadata.version if expected is None else expected
         stored, result = await changes.put(policy, caller, expected, dry_run=dry_run)
@@ -181,6 +179,18 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
         return _response(await changes.resume(application, caller, reason))
 
     return routes
+
+
+def _policy_of(document: Any, application: str) -> ScalingPolicy:
+    """Read a document that was sent to an application's address."""
+    try:
+        policy = parse_policy(document)
+    except InvalidPolicy as error:
+        raise invalid(error) from None
+    if policy.application != application:
+        detail = wrong_address(policy.application, application)
+        raise Problem(422, detail, errors=[("metadata", "must be the address's namespace and name")])
+    return policy
 
 
 def _response(policy: ScalingPolicy, status_code: int = 200) -> JSONResponse:

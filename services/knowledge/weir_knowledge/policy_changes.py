@@ -37,6 +37,8 @@ from .view import View
 
 _LOG = structlog.get_logger("policies")
 _APPLICATION = re.compile(rf"{NAME_PATTERN}/{NAME_PATTERN}")
+CURRENT = "currentVersion"
+"""Extra field of the conflict with another writer."""
 MAX_POLICY_BYTES = 65_536
 Result = Literal["created", "replaced", "unchanged"]
 _USUAL_PLANNER = {"field": "spec.planner", "name": PlannerChoice().name, "parameters": PlannerChoice().parameters}
@@ -124,6 +126,8 @@ class PolicyChanges:
     """Namespaces whose ScalingPolicy resources are policies; in others the policy of a resource belongs to the REST API."""
     resource_exists: Callable[[str], Awaitable[bool]] | None = None
     """Returns whether the resource of an application may exist. None: every one may."""
+    on_refused: Callable[[str, str, str, str], Awaitable[None]] | None = None
+    """Called with application, caller, code and sentence of each refused document."""
 
     async def existing(self, application: str) -> ScalingPolicy:
         """Return the policy; 404 if there is none."""
@@ -147,6 +151,25 @@ class PolicyChanges:
         409 if `expected` is not the stored version, and for the policy of the other owner unless that released it;
         422 for addresses that are not allowed, unknown planners and invalid parameters.
         """
+        try:
+            return await self._put(policy, caller, expected, owner, dry_run=dry_run)
+        except Problem as problem:
+            if not dry_run:
+                await self.report_refused(policy.application, caller, problem)
+            raise
+
+    async def report_refused(self, application: str, caller: Caller, problem: Problem) -> None:
+        """Let the receiver of the namespace know that a document was refused. Another writer's change, a lacking right and an
+        outage are no refusals of the document."""
+        is_refused = problem.status in (409, 413, 422) and CURRENT not in problem.extra
+        if self.on_refused is not None and is_refused and _APPLICATION.fullmatch(application):
+            reasons = {"owner": "owned", "application": "target-taken"}
+            code = next((code for name, code in reasons.items() if name in problem.extra), "invalid")
+            await self.on_refused(application, caller.name, code, problem.detail)
+
+    async def _put(
+        self, policy: ScalingPolicy, caller: Caller, expected: int | None, owner: Owner, *, dry_run: bool
+    ) -> tuple[ScalingPolicy, Result]:
         _check_size(policy)
         before = await self.view.policy(policy.application)
         if before is None or owner == "rest" or before.metadata.annotations.get(RELEASE) != "true":
@@ -359,4 +382,4 @@ def changed_by_another(application: str, version: int | None) -> str:
 
 def _conflict(application: str, current: ScalingPolicy | None) -> Problem:
     version = None if current is None else current.metadata.version
-    return Problem(409, changed_by_another(application, version), extra={"currentVersion": version})
+    return Problem(409, changed_by_another(application, version), extra={CURRENT: version})

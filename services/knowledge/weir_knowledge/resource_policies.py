@@ -20,7 +20,7 @@ from weir_engines.kubernetes.api import MERGE_PATCH, ApiFailed, Call, Kubernetes
 from weir_engines.kubernetes.discovery import Kind
 from weir_engines.kubernetes.values import mapping
 from weir_engines.kubernetes.watches import Pauses, Watch
-from weir_runtime.access import Caller, Problem
+from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.loop import Stop, run_forever
 
 from .core import SUMMARISED, Newest, Summary
@@ -262,6 +262,7 @@ class ResourcePolicies:
             version = 0 if stored is None else stored.metadata.version
             await self.changes.put(policy, _CALLER, version, "resource")
         except InvalidPolicy as error:
+            await self.changes.report_refused(resource.application, _CALLER, invalid(error))
             return Refusal("Invalid", str(error))
         except Problem as problem:
             return Refusal(_REASONS.get(problem.status, "Refused"), problem.detail)

@@ -30,7 +30,7 @@ from .gauges import ApplicationGauges
 from .partition import DECIDED, KINDS_OF, Decisions, Deletion, Partition, action_change, policy_again
 from .store import RETRY_SECONDS, Batch, Incomplete, Key, NotContinued, Position, StoreFull
 from .view import TEXT, VERSION, View, state_cache
-from .writing import Changes, Writing
+from .writing import Changes, LateAfter, Writing, no_receiver
 
 GROUP = "weir-knowledge"
 READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] = {
@@ -43,6 +43,8 @@ READ: Mapping[str, tuple[type[Observation | Analysis | Plan | Outcome], Kind]] =
 DOUBT_SECONDS = 10.0
 """Between two readings of a partition's policies because of messages without a policy: some come as long as a monitor
 watches a policy that the log has lost."""
+TOLD_AGAIN = timedelta(minutes=10)
+"""Of what an emptied store had: messages of this long before it is read again are told of once more, and older ones are history."""
 _log = structlog.get_logger("knowledge")
 _REMEMBERED = Counter("weir_knowledge_messages_total", "Messages stored", ["kind"])
 
@@ -64,6 +66,10 @@ class Knowledge:
     request: Callable[[Sequence[Change]], Awaitable[None]]
     """Writes requests into the log: for what only the view has, and for ends of actions that only outcomes report."""
     gauges: ApplicationGauges = field(default_factory=ApplicationGauges)
+    late_after: LateAfter = no_receiver
+    """Of the receivers of notifications."""
+    on_notifications: Callable[[], None] = lambda: None
+    """Called when the store has new ones to deliver."""
     retry_seconds: float = RETRY_SECONDS
     cache_characters: int = 16_000_000
     _waiting: set[int] = field(default_factory=set, init=False)
@@ -79,6 +85,11 @@ class Knowledge:
     def __post_init__(self) -> None:
         self._states = state_cache(self.cache_characters)
         """Valid while the position of their partition is the store's."""
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """Partitions that this replica owns."""
+        return self._owned.keys()
 
     async def check_complete(self) -> None:
         """Readiness: raises until the store has the policies and actions of all partitions."""
@@ -140,8 +151,16 @@ class Knowledge:
         if not self._waiting:
             return
         positions = await self.view.store.applied(sorted(self._waiting))
-        now_ms = _milliseconds(self.clock.now())
-        begun = {p: Partition(position, Decisions(now_ms)) for p, position in positions.items() if p in self._waiting}
+        now = self.clock.now()
+        begun = {
+            p: Partition(
+                position,
+                Decisions(_milliseconds(now)),
+                history_until=now - TOLD_AGAIN if position is None else None,
+            )
+            for p, position in positions.items()
+            if p in self._waiting
+        }
         self._waiting.difference_update(begun)
         self._owned.update(begun)
         try:
@@ -308,7 +327,7 @@ class Knowledge:
             return
         refused: StoreFull | None = None
         with canonical_line(_log, "remembered", self.clock) as line:
-            writing = Writing(followed, _milliseconds(self.clock.now()))
+            writing = Writing(followed, self.clock.now(), self.late_after)
             await self._read(writing, records)
             if early := {partition for partition in writing.early if not self._was_doubted(partition)}:
                 # The policies are read to their end: then the messages are late, or their policy is there.
@@ -355,6 +374,8 @@ class Knowledge:
         if ends := await self._ends_of_actions(writing.remembered):
             await self.request(ends)
         await self.view.store.apply(writing.batch())
+        if writing.notifications:
+            self.on_notifications()
         for application in writing.ended:
             self._states.pop(application, None)
         for application, stored in writing.applied().items():

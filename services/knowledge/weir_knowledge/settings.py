@@ -1,14 +1,18 @@
 """The knowledge service's settings."""
 
-from typing import TypedDict
+from functools import cached_property
+from pathlib import Path
+from typing import Self, TypedDict
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from weir_runtime.reach import USUAL_TARGETS, Allowed
 from weir_runtime.settings import KubernetesSettings
 
 from .core import MAX_HISTORY_COUNT
+from .receivers import PREFIX, Receivers
 
 
 class Kept(TypedDict):
@@ -49,11 +53,33 @@ class KnowledgeSettings(KubernetesSettings):
     """applications with series in /metrics: about 20 each, and 10 for each operator"""
     metrics_operators: int = Field(50, ge=0)
     """operators of each application with series"""
+    notifications_file: Path | None = None
+    """JSON file with the receivers of notifications by namespace, * for all others: {"shop": {"url": …, "format": cloudevents or
+    slack, "authorization_file": …, "ca_file": …, "late_after": "5m", "kinds": […], "source": …}}; it is read again when it changes"""
+    notification_networks: str = USUAL_TARGETS
+    """networks that addresses of these receivers may lie in, as in WEIR_TARGET_NETWORKS; without TLS only loopback"""
     kubernetes_namespaces: str = Field(
         default="",
         pattern=r"^([a-z0-9][-a-z0-9]*(,[a-z0-9][-a-z0-9]*)*)?$",
         description="namespaces whose ScalingPolicy resources are policies, comma-separated; empty: none, and no connection to Kubernetes",
     )
+
+    @cached_property
+    def receivers(self) -> Receivers:
+        """The receivers of notifications; `ValueError` that names the setting if they cannot be read."""
+        try:
+            Allowed.of("https", "*", self.notification_networks, prefix=PREFIX)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}_NETWORKS: {error}") from None
+        found = Receivers(self.notifications_file, self.notification_networks)
+        if found.files is not None:
+            self.follow(found.files)
+        return found
+
+    @model_validator(mode="after")
+    def _readable_receivers(self) -> Self:
+        _ = self.receivers
+        return self
 
     def kept(self) -> Kept:
         """Return what a store keeps, as its arguments."""

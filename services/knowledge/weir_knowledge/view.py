@@ -25,7 +25,7 @@ VERSION = "version"
 """Of a policy and of an action, in the log: an action's own number is its executor's."""
 TIMES = "times"
 LISTS = ("cycles", "open_cycles")
-SUMS = ("spend", "advice")
+SUMS = ("spend", "advice", "lateness")
 _SEPARATOR = "/"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""

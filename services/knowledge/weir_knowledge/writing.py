@@ -2,17 +2,19 @@
 
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
-from weir_contracts import Analysis, Observation, Outcome, Plan, ScalingPolicy
+from weir_contracts import Analysis, Notification, Observation, Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import POLICIES
 from weir_runtime.bus import Record
 
 from .core import Event, HistoryEntry, HistoryLimits, Kind, State, history_entries, kind_of, remember
+from .notifications import KIND, Waiting, of_analysis, of_outcome
 from .partition import Deletion, Partition, decision_of, policy_version
 from .store import Batch, Fields, Key, Position
-from .view import Stored, action_fields, policy_fields, state_change
+from .view import TEXT, Stored, action_fields, policy_fields, state_change
 
 
 @dataclass
@@ -44,12 +46,21 @@ class _Next:
     policies: dict[str, int]
 
 
+LateAfter = Callable[[str], timedelta | None]
+"""Returns for how long an objective of a namespace is missed before its receiver is told. None: it has no receiver."""
+
+
+def no_receiver(_namespace: str) -> timedelta | None:
+    return None
+
+
 class Writing:
     """First all decisions, then all messages, then the states that these lead to. A message counts if its application has
     a policy: one without is late, or early if its policy may not have been read yet."""
 
-    def __init__(self, partitions: Mapping[int, Partition], now_ms: int) -> None:
-        self.partitions, self._now_ms = partitions, now_ms
+    def __init__(self, partitions: Mapping[int, Partition], now: datetime, late_after: LateAfter = no_receiver) -> None:
+        self.partitions, self._now, self._late_after = partitions, now, late_after
+        self._now_ms = int(now.timestamp() * 1000)
         self._next: dict[int, _Next] = {}
         self._stored: dict[str, Stored] = {}
         self.changes = Changes()
@@ -65,6 +76,10 @@ class Writing:
         self.remembered: list[Event] = []
         """Messages that changed something."""
         self.kinds: Tally[str] = Tally()
+        self.notifications = 0
+        """Number of notifications to deliver."""
+        self._history_until: dict[str, datetime] = {}
+        """By application, where its partition has history."""
 
     def _following(self, record: Record) -> _Next:
         before = self.partitions[record.partition]
@@ -109,6 +124,8 @@ class Writing:
         elif message.application in following.policies and not self._is_of_deleted(message):
             self.kinds[kind_of(message)] += 1
             self.messages[message.application].append(message)
+            if (until := self.partitions[record.partition].history_until) is not None:
+                self._history_until[message.application] = until
         else:
             version = policy_version(message)
             if version is None or version > following.versions.get(POLICIES.name, 0):
@@ -133,6 +150,7 @@ class Writing:
                     after = changed
                     self.entries += history_entries(message, changed)
                 elif changed is not after:
+                    self._notify(after, changed, message)
                     after, text = changed, message.model_dump_json()
                     newest[kind_of(message)] = text
                     self.remembered.append(message)
@@ -143,6 +161,24 @@ class Writing:
                 self.changes.changed[key] = change.fields
                 self.changes.removed[key] = change.removed
                 self._stored[application] = (stored or Stored(after, {})).changed(after, change)
+
+    def _notify(self, before: State | None, after: State, message: Event) -> None:
+        """Add the notification that a message leads to, with the change of the state that decides it."""
+        application = message.application
+        late_after, until = self._late_after(application.partition("/")[0]), self._history_until.get(application)
+        if late_after is None or (until is not None and _at(message) <= until):
+            return
+        notification: Notification | None = None
+        if isinstance(message, Analysis):
+            notification = of_analysis(None if before is None else before.lateness, after.lateness, message, late_after)
+        elif isinstance(message, Outcome):
+            cycles = before.cycles if before is not None else []
+            earlier = [each for cycle in cycles for each in cycle.outcomes if each.plan_id == message.plan_id]
+            notification = of_outcome(message, earlier)
+        if notification is not None:
+            place = Waiting.of(notification, self._now, self.notifications)
+            self.changes.changed[KIND, place.key] = {TEXT: notification.model_dump_json()}
+            self.notifications += 1
 
     def batch(self) -> Batch:
         changes = self.changes
@@ -168,7 +204,11 @@ class Writing:
         return Position(following.offsets, following.versions, self._now_ms)
 
 
+def _at(message: Event) -> datetime:
+    return message.at if isinstance(message, Outcome) else message.observed_at
+
+
 def _instant(message: Event) -> tuple[float, int]:
-    at = message.at if isinstance(message, Outcome) else message.observed_at
+    at = _at(message)
     order = (Observation, Analysis, Plan, Outcome).index(type(message))
     return at.timestamp(), order
