@@ -216,8 +216,8 @@ class PrometheusSignals(Document):
 
 class Signals(Document):
     kafka: KafkaSignals | None = None
-    """Kafka brokers of the sources. Default: none; demand and lag are then unknown, and planners that need them
-    hold."""
+    """Kafka brokers of the sources. Default: none; demand and lag of a Flink job are then those that its sources report
+    themselves, and a source that does not report what waits shows a lower bound of its demand while it may be too slow."""
     prometheus: PrometheusSignals | None = None
     """Prometheus queries. Default: none."""
 

@@ -15,6 +15,7 @@ from .base import (
     NonNegative,
     OperatorName,
     Quantity,
+    Seconds,
     Share,
     SubtaskCount,
     Timestamp,
@@ -64,7 +65,22 @@ class OperatorReading(Message):
     backpressure_share_max: Share | None = None
     """Backpressured share of time, 0 to 1, maximum over subtasks of the engine's gauge. None: unknown."""
     pending_records: Count | None = None
-    """Unprocessed records that a source reports. None: not a source, or no record was read yet."""
+    """Unprocessed records that a source reports. None: not a source, it reports none, or no record was read yet."""
+    pending_refused: Annotated[str, Field(max_length=200), cut_to(200)] = ""
+    """Why the unprocessed records that a source reports are unusable, such as a negative number. Empty: they are usable, or
+    it reports none."""
+    idle_seconds: Seconds | None = None
+    """Time since a source ran out of records, in seconds; of several subtasks the shortest. 0: it has some. None: not
+    reported."""
+    behind_seconds: Seconds | None = None
+    """Age of the next record of a source by the clock of the system that it reads, in seconds; of several shards the
+    longest. 0: it has read all. None: not reported."""
+    fetch_lag_seconds: Seconds | None = None
+    """Age of the last record of a source when it was fetched, by the record's own timestamp, in seconds; of several
+    subtasks the longest. None: not reported."""
+    watermark_lag_seconds: Seconds | None = None
+    """Time by which a source's watermark is behind the clock, in seconds; of several subtasks the longest. None: not
+    reported."""
 
 
 class PartitionReading(Message):

@@ -56,8 +56,11 @@ class Operator(Message):
     slot_sharing_group: Annotated[str | None, Field(max_length=200)] = None
     """Id of the group of operators whose subtasks share slots. None: unknown."""
     source_partitions: Annotated[int | None, Field(ge=1, le=MAX_COUNT)] = None
-    """Number of indivisible shares of a source's work: partitions, or tasks of Kafka Streams; further subtasks are
-    idle. None: not a source, or unknown."""
+    """Number of indivisible shares of a source's work: partitions, shards, or tasks of Kafka Streams; further subtasks
+    are idle. None: not a source, or unknown."""
+    has_broker_offsets: bool | None = None
+    """Whether the brokers of `signals.kafka` may know the partitions; False for those of another system, such as shards of
+    Kinesis. None: unknown."""
 
 
 class Edge(Message):

@@ -1,10 +1,11 @@
 """Stories of readings that are missing, partial or contradictory: the loop acts on what is known."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.loop.world import SOURCE, WORK, World, job
+from tests.loop.world import SOURCE, WORK, Load, World, job
 from weir_contracts import Observation, PartitionReading
 from weir_replay.simulator import Application, Link, OperatorSpec, SourceSpec
 
@@ -141,3 +142,95 @@ def test_a_topic_in_two_clusters_of_which_one_is_known_does_not_make_the_job_fla
     world.edit = half
     world.live(600)
     assert world.moves() == []
+
+
+def _of_change_data(changes: dict[str, Any]) -> Callable[[Observation], Observation]:
+    """Return observations of a job whose only source no broker knows, with changes to the source's reading."""
+
+    def edit(observation: Observation) -> Observation:
+        operators = [o.model_copy(update=changes if o.operator == SOURCE else {}) for o in observation.operators]
+        topology = observation.topology
+        assert topology is not None
+        vertices = [o.model_copy(update={"source_partitions": None}) for o in topology.operators]
+        topology = topology.model_copy(update={"operators": vertices})
+        return observation.model_copy(update={"operators": operators, "partitions": [], "topology": topology})
+
+    return edit
+
+
+DAY: Load = lambda t: 700.0 if t < 100 else 1500.0 if t < 400 else 500.0  # noqa: E731 - a load is a function
+
+
+@pytest.mark.thorough
+def test_a_source_of_change_data_alone_is_followed_by_lower_bounds() -> None:
+    """Without offsets and `pendingRecords` a saturated job shows a lower bound of its load: enough to grow, to what 1,500
+    records/s take and not beyond. What it takes in after a rescale is more, as it catches up; that is no load."""
+    world = World(job(2), DAY)
+    world.edit = _of_change_data({"pending_records": None})
+    world.live(700)
+    assert world.moves() == [(2, 3), (3, 4), (4, 2)]
+    assert world.worst() < 30
+    grown = next(plan for plan in world.plans if plan.kind == "scale")
+    assert "known in part: at least" in grown.sentence
+
+
+LYING = {"busy_share_mean": 1.0, "busy_share_max": 1.0, "busy_ms": None, "idle_ms": None}
+"""Of a source that waits in its poll, busy by its counters."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{}, LYING], ids=["honest", "lying"])
+def test_waiting_records_tell_the_load_whatever_the_busy_time_of_the_source(changes: dict[str, Any]) -> None:
+    """With `pendingRecords` the job follows its load up and down, and a source that is always busy stays as it is."""
+    world = World(job(2), DAY)
+    world.edit = _of_change_data(changes)
+    world.live(700)
+    assert world.p() == 2
+    assert world.worst() < 20
+    assert {after for _, after in world.moves(SOURCE)} == {1}
+
+
+@pytest.mark.thorough
+def test_a_source_that_is_always_busy_does_not_grow_for_ever() -> None:
+    """Without `pendingRecords` a busy share of 100 % is believed once: with two subtasks it takes in as much as with one, so
+    that it has two and no more. It had sixteen."""
+    world = World(job(2), 700.0)
+    world.edit = _of_change_data({**LYING, "pending_records": None})
+    world.live(600)
+    assert world.moves(SOURCE) == [(1, 2)]
+    assert world.analysis is not None
+    lie = next(s for s in world.analysis.symptoms if s.code == "contradiction")
+    assert "with 2 subtasks as at" in lie.evidence
+
+
+@pytest.mark.thorough
+def test_refused_waiting_records_let_nothing_shrink_and_the_loop_goes_on() -> None:
+    """-3 waiting records: the load falls to a fifth, and everything stays, with the reason; a load that rises is followed."""
+    world = World(job(4), lambda t: 1500.0 if t < 100 else 300.0 if t < 400 else 2500.0)
+    world.edit = _of_change_data({"pending_records": None, "pending_refused": "are negative or not a number"})
+    world.live(400)
+    assert world.moves() == []
+    assert world.plans[-1].code == "metric-missing"
+    assert world.analysis is not None
+    assert "its pendingRecords are negative or not a number" in world.analysis.arrival_rate.basis
+    world.live(200)
+    assert world.p() > 4
+
+
+@pytest.mark.thorough
+def test_waiting_records_that_jump_about_move_nothing() -> None:
+    """Every third reading has 10⁹ waiting records more: no plan follows from them."""
+    world = World(job(2), 700.0)
+    count = 0
+
+    def edit(observation: Observation) -> Observation:
+        nonlocal count
+        count += 1
+        waiting = next((o.pending_records for o in observation.operators if o.operator == SOURCE), None)
+        wrong = {} if waiting is None or count % 3 else {"pending_records": waiting + 10**9}
+        return _of_change_data(wrong)(observation)
+
+    world.edit = edit
+    world.live(400)
+    assert world.moves() == []
+    assert {plan.code for plan in world.plans[-3:]} <= {"metric-missing", "objective-held"}

@@ -208,6 +208,14 @@ class FlinkCollector:
                 for v in running
             }
         read = {vertex_id: task.result() for vertex_id, task in vertices.items()}
+        sources = {
+            source.id: metrics.source_offsets(found, source.name)
+            for source in job.sources
+            if (found := read.get(source.id)) is not None
+        }
+        for source_id, source in sources.items():
+            if source.pending_refused:
+                ask.problems.append(Problem(where=f"vertex {source_id} pendingRecords", what=source.pending_refused))
         return (
             count((restarts.result() or {}).get("numRestarts")),
             {
@@ -215,7 +223,7 @@ class FlinkCollector:
                 for vertex_id, found in read.items()
                 if found is not None
             },
-            {i: metrics.source_offsets(found) for i, found in read.items() if i in source_ids and found is not None},
+            sources,
         )
 
     async def _vertex(
@@ -245,7 +253,7 @@ class FlinkCollector:
 
     async def _aggregates(self, path: str, names: Sequence[str], ask: "_Caller") -> metrics.Aggregates | None:
         parts = [names[i : i + NAMES_PER_CALL] for i in range(0, len(names), NAMES_PER_CALL)]
-        calls = [ask(f"{path}?get={quote(','.join(part))}&agg=avg,max,sum", metrics.aggregates) for part in parts]
+        calls = [ask(f"{path}?get={quote(','.join(part))}&agg=min,avg,max,sum", metrics.aggregates) for part in parts]
         found: metrics.Aggregates = {}
         for each in await asyncio.gather(*calls):
             if each is None:

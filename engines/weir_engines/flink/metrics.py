@@ -5,13 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir_contracts import Pod
+from weir_contracts import MAX_SECONDS, Pod, within
 from weir_engines.flink.rest import count, number, sequence
 
 _OFFSET = re.compile(r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d{1,9})\.currentOffset$")
 _ACTIVE_SPLITS = ".activeSplitCount"
 """Splits of a source that reads several clusters, without those that it has given up (FLINK-39990)."""
 _COUNTER = re.compile(r"Source__[^.]*\.(?P<what>numRecordsIn|numRecordsOut)$")
+_PENDING = ".pendingRecords"
+_BEHIND, _SHARD = ".millisBehindLatest", ".shardId."
+"""Of the source of Kinesis, one for each shard: `….stream.<name>.shardId.<id>.millisBehindLatest`."""
+_RECEIVED, _PULSAR = ".numMsgsReceived", ".PulsarConsumer."
+"""Of the source of Pulsar: `….PulsarConsumer.<topic>-partition-<number>.<consumer>.numMsgsReceived`."""
+_PULSAR_PARTITION = re.compile(r"-partition-\d{1,9}$")
+_IDLE, _FETCH_LAG, _WATERMARK_LAG = ".sourceIdleTime", ".currentFetchEventTimeLag", ".watermarkLag"
 
 
 def metric_names(document: Any) -> list[str]:
@@ -29,7 +36,7 @@ def aggregates(document: Any) -> Aggregates:
     found: Aggregates = {}
     for entry in sequence(document, "subtasks/metrics?get="):
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            found[entry["id"]] = {key: number(entry.get(key)) for key in ("min", "max", "avg", "sum")}
+            found[entry["id"]] = {key: number(entry[key]) for key in ("min", "max", "avg", "sum") if key in entry}
     return found
 
 
@@ -48,22 +55,42 @@ class SourceOffsets:
     records_in: int | None = None
     splits: int | None = None
     """Partitions that the source reads, if they are not those of `positions`: of several clusters, which may have the same
-    topic and number. None: they are."""
+    topic and number, or of another system. None: they are."""
+    has_broker_offsets: bool | None = None
+    """False for a source of shards or partitions of another system than Kafka."""
+    pending_refused: str = ""
+    """Why `pendingRecords` are unusable; empty if they are usable or not reported."""
+    idle_seconds: float | None = None
+    behind_seconds: float | None = None
+    fetch_lag_seconds: float | None = None
+    watermark_lag_seconds: float | None = None
 
 
 def wanted_source_metrics(names: Sequence[str]) -> list[str]:
     """Return the listed metrics of a source that a scrape needs."""
-    wanted = (".pendingRecords", ".currentOffset", _ACTIVE_SPLITS)
-    return [name for name in names if name.endswith(wanted) or _COUNTER.fullmatch(name)]
+    wanted = (_PENDING, ".currentOffset", _ACTIVE_SPLITS, _IDLE, _FETCH_LAG, _WATERMARK_LAG)
+    return [n for n in names if n.endswith(wanted) or _COUNTER.fullmatch(n) or _foreign_split(n) is not None]
 
 
-def source_offsets(found: Aggregates) -> SourceOffsets:
-    """Return the offsets and counters in a source's aggregated metrics."""
+def _foreign_split(name: str) -> str | None:
+    """Return the shard of Kinesis or the partition of Pulsar that a metric is of; None if it is of neither."""
+    if name.endswith(_BEHIND) and _SHARD in name:
+        return name.removesuffix(_BEHIND)
+    if name.endswith(_RECEIVED) and _PULSAR in name:
+        # a partition has a new consumer after a reconnection
+        partition = name.partition(_PULSAR)[2].removesuffix(_RECEIVED).rpartition(".")[0]
+        return partition if _PULSAR_PARTITION.search(partition) else None
+    return None
+
+
+def source_offsets(found: Aggregates, vertex_name: str | None = None) -> SourceOffsets:
+    """Return the offsets and counters in the aggregated metrics of a source, the vertex `vertex_name`; None: any."""
     positions: dict[tuple[str, int], int | None] = {}
-    pending: list[float] = []
     active: list[float] = []
     splits = 0
     counted: dict[str, float] = {}
+    pending, refused = _pending(found, vertex_name)
+    foreign = {split for name in found if (split := _foreign_split(name)) is not None}
     for name, values in found.items():
         if offset := _OFFSET.search(name):
             place = (offset["topic"], int(offset["partition"]))
@@ -78,17 +105,53 @@ def source_offsets(found: Aggregates) -> SourceOffsets:
             continue
         if counter := _COUNTER.fullmatch(name):
             counted[counter["what"]] = total
-        elif name.endswith(".pendingRecords"):
-            pending.append(total)
         elif name.endswith(_ACTIVE_SPLITS):
             active.append(total)
     records = counted.get("numRecordsIn", counted.get("numRecordsOut"))
+    behind = [values.get("max") for name, values in found.items() if name.endswith(_BEHIND) and _SHARD in name]
     return SourceOffsets(
         positions,
-        count(sum(pending)) if pending else None,
+        pending,
         None if records is None else int(records),
-        count(sum(active)) if active else splits,
+        count(sum(active)) if active else splits + len(foreign),
+        has_broker_offsets=False if foreign and not splits else None,
+        pending_refused=refused,
+        idle_seconds=_seconds(found, _IDLE, "min"),
+        # a shard that was not read yet may be far behind
+        behind_seconds=None if not behind or None in behind else max(each or 0.0 for each in behind) / 1000,
+        fetch_lag_seconds=_seconds(found, _FETCH_LAG, "max"),
+        watermark_lag_seconds=_seconds(found, _WATERMARK_LAG, "max"),
     )
+
+
+def _pending(found: Aggregates, vertex_name: str | None) -> tuple[int | None, str]:
+    """Return the waiting records that a source reports, and why they are unusable: empty if they are usable or absent."""
+    named = None if vertex_name is None else _metric_name(vertex_name)
+    waiting, refused = [], ""
+    for name, values in found.items():
+        if not name.endswith(_PENDING):
+            continue
+        operator = name.partition(".")[0]
+        if named is not None and operator not in named:
+            refused = refused or f"are those of another source, {operator[:80]}"
+            continue
+        total = values.get("sum")
+        if total is None or ("min" in values and values["min"] is None):
+            return None, "are negative or not a number"
+        waiting.append(total)
+    return (count(sum(waiting)), "") if waiting else (None, refused)
+
+
+def _metric_name(vertex_name: str) -> str:
+    """Return a name as it is in the names of metrics. Those of a chain's operators are parts of the vertex's name; metrics
+    have the first 80 characters of them."""
+    return re.sub(r"[ :.,]", "_", vertex_name)
+
+
+def _seconds(found: Aggregates, suffix: str, of: str) -> float | None:
+    """Return the `min` or `max` over all subtasks and operators of a metric in ms, in seconds; None without any value."""
+    values = [each for name, found_ in found.items() if name.endswith(suffix) and (each := found_.get(of)) is not None]
+    return within((min if of == "min" else max)(values) / 1000, MAX_SECONDS) if values else None
 
 
 CPU_LOAD = "Status.JVM.CPU.Load"

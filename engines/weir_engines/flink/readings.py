@@ -66,7 +66,10 @@ def scrape_of(flink: FlinkReadings) -> Scrape:
         return Scrape(status, message, source_time=job.now if job else None, problems=flink.problems)
     names = job.names()
     sources = {vertex.id for vertex in job.sources}
-    topology = job.topology({v.id: _reported_partitions(flink.sources.get(v.id)) for v in job.sources})
+    topology = job.topology(
+        {v.id: _reported_partitions(flink.sources.get(v.id)) for v in job.sources},
+        {vertex_id for vertex_id, source in flink.sources.items() if source.has_broker_offsets is False},
+    )
     return Scrape(
         status,
         message,
@@ -116,7 +119,7 @@ def _commits_expected(flink: FlinkReadings) -> str:
 
 def _operator(vertex: VertexReading, name: str, flink: FlinkReadings, *, is_source: bool) -> OperatorReading:
     shares = flink.shares.get(vertex.id, Shares())
-    source = flink.sources.get(vertex.id)
+    source = flink.sources.get(vertex.id) if is_source else None
     records_in = vertex.read_records
     if is_source and not records_in:
         # The vertex of a source counts no records as read: take the source's counter, else the records that it sent.
@@ -139,6 +142,11 @@ def _operator(vertex: VertexReading, name: str, flink: FlinkReadings, *, is_sour
         backpressure_share_mean=shares.backpressure_mean,
         backpressure_share_max=shares.backpressure_max,
         pending_records=source.pending_records if source else None,
+        pending_refused=source.pending_refused if source else "",
+        idle_seconds=source.idle_seconds if source else None,
+        behind_seconds=source.behind_seconds if source else None,
+        fetch_lag_seconds=source.fetch_lag_seconds if source else None,
+        watermark_lag_seconds=source.watermark_lag_seconds if source else None,
     )
 
 

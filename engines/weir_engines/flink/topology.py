@@ -1,6 +1,6 @@
 """Graph, counters and health of a job, from `GET /jobs/overview` and `GET /jobs/:id`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -170,8 +170,11 @@ class Job:
             names[vertex.id] = name
         return names
 
-    def topology(self, source_partitions: Mapping[str, int | None] | None = None) -> Topology:
-        """Return the graph in contract values; `source_partitions` is by vertex id. `Unreadable` without vertices."""
+    def topology(
+        self, source_partitions: Mapping[str, int | None] | None = None, without_broker: Collection[str] = ()
+    ) -> Topology:
+        """Return the graph in contract values; `source_partitions` is by vertex id, and those of `without_broker` are not
+        Kafka's. `Unreadable` without vertices."""
         if not self.vertices:
             raise Unreadable("/jobs/:id vertices", "expected at least one")
         names, partitions = self.names(), source_partitions or {}
@@ -183,6 +186,7 @@ class Job:
                     max_parallelism=v.max_parallelism,
                     slot_sharing_group=v.slot_sharing_group,
                     source_partitions=partitions.get(v.id),
+                    has_broker_offsets=False if v.id in without_broker else None,
                 )
                 for v in self.vertices
             ],

@@ -372,7 +372,8 @@ def test_without_brokers_pending_records_and_throughput_give_demand() -> None:
     assert analysis.arrival_rate.value == pytest.approx(900, rel=0.05)
     assert "throughput" in analysis.arrival_rate.basis
     assert analysis.arrival_rate.confidence <= 0.6
-    assert analysis.lag_seconds.value is None
+    assert analysis.lag_seconds.value == pytest.approx(60 * 300 / 600, rel=0.1)
+    assert analysis.lag_seconds.confidence <= 0.5
 
 
 def test_retention_may_delete_what_was_waiting() -> None:

@@ -13,6 +13,7 @@ from weir_contracts.analysis import Analysis
 
 from . import capacity, demand, lag, offsets, restarts, run
 from .analysis import Findings, OperatorFindings, OperatorWindow, SourceFindings, analysis_of
+from .brokerless import carried_over, own_demand
 from .forecast import application as forecast
 from .graph import Graph, bottleneck, edges_with, graph_of, selectivities, target_rates
 from .group_symptoms import moves
@@ -146,6 +147,12 @@ def _followed(
         # the engine's clock gives the run's start, the monitor's everything else here
         ahead = 0.0 if observation.source_time is None else at - observation.source_time.timestamp()
         ring = run.start(observation.run, operators, min(at, observation.run.running_since.timestamp() + ahead))
+        if before is not None:
+            parallelism = dict(zip(before.names, before.parallelism, strict=True))
+            sources = {
+                n: carried_over(source, parallelism[n]) for n, source in before.sources.items() if n in parallelism
+            }
+            ring = replace(ring, sources=sources)
     else:
         ring = before
     if before is None or not is_fresh_run:
@@ -192,6 +199,8 @@ def _derived(
         findings.sources[name], source_state = _source(name, windows[name], state, findings, settings)
         if source_state is not None:
             source_states[name] = source_state
+        if findings.sources[name].doubt:
+            windows[name] = windows[name]._replace(spent=Shares(None, windows[name].spent.backpressured))
     topology, deployment = observation.topology, observation.deployment
     is_group = deployment is not None and deployment.group is not None
     tasks = topology.operators[0].source_partitions if is_group and topology is not None else None
@@ -276,13 +285,28 @@ def _source(
         nothing = lag.SourceLag(_FINISHED, _FINISHED, _FINISHED)
         return SourceFindings(name, _FINISHED, _FINISHED, nothing, backlogged=False), None
     partitions = [p for p in observation.partitions if p.operator == name]
+    taken, running = window.input_rate, findings.run
+    missing = demand.missing_signals(observation, partitions)
+    if running is not None and not missing and not _has_offsets(observation, name, partitions, state.history):
+        before = running.sources.get(name, SourceState())
+        own = own_demand(
+            window,
+            before,
+            at,
+            started_at=running.started_at,
+            stale_seconds=findings.stale_seconds,
+            settings=settings,
+        )
+        trend = unknown("without the brokers' offsets no trend is measured")
+        backlogged = lag.is_backlogged(own.state, taken, settings)
+        return SourceFindings(name, own.arrives, trend, own.lag, backlogged, doubt=own.doubt), own.state
     hidden = offsets.hidden_partitions(observation, name, len(partitions))
     waiting, source_state = lag.source_lag(
         name,
         partitions,
         reading,
         state.history,
-        findings.run,
+        running,
         hidden=hidden,
         interval_seconds=observation.policy.spec.interval.total_seconds(),
         resume=state.checkpoints.offsets,
@@ -291,7 +315,6 @@ def _source(
         settings=settings,
     )
     arrives, trend = demand.arrival_rate(state.history, name, at, settings)
-    taken = window.input_rate
     if arrives.value is not None and hidden:
         arrives = demand.of_known_partitions(arrives, hidden)
     counted = demand.contradiction(arrives, state.history, name, window.view, source_state)
@@ -299,18 +322,10 @@ def _source(
         arrives = demand.corrected(arrives, counted)
     elif arrives.value is None:
         arrives = demand.from_lag(arrives, taken, waiting.growth)
-    if arrives.proven is None and (missing := demand.missing_signals(observation, partitions)):
+    if arrives.proven is None and missing:
         arrives = unknown(missing)
-    elif (
-        arrives.proven is None
-        and waiting.records.proven is None
-        and not _has_offsets(observation, name, partitions, state.history)
-    ):
-        arrives = demand.from_throughput(taken, window.spent)
-        waiting = lag.without_positions(arrives)
-    is_running = findings.run is not None
-    backlogged = is_running and lag.is_backlogged(source_state, taken, settings)
-    waiting_since = lag.waiting_since(source_state, taken, settings) if is_running else None
+    backlogged = running is not None and lag.is_backlogged(source_state, taken, settings)
+    waiting_since = lag.waiting_since(source_state, taken, settings) if running is not None else None
     return SourceFindings(name, arrives, trend, waiting, backlogged, waiting_since, counted), source_state
 
 
@@ -322,7 +337,10 @@ def _has_offsets(
     if partitions or (observation.deployment is not None and observation.deployment.group is not None):
         return True
     topology, kafka = observation.topology, observation.policy.spec.signals.kafka
-    reported = None if topology is None else topology.operator(source).source_partitions
+    operator = None if topology is None else topology.operator(source)
+    if operator is not None and operator.has_broker_offsets is False:
+        return False
+    reported = None if operator is None else operator.source_partitions
     return bool(offsets.columns_of(logs.keys, source)) or (kafka is not None and reported is not None)
 
 

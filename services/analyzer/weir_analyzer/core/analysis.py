@@ -78,6 +78,8 @@ class SourceFindings(NamedTuple):
     """Time since which records wait for a group whose throughput is known from commits."""
     counted: Counted | None = None
     """What it took in by its counter and by its offsets, if they contradict each other."""
+    doubt: str = ""
+    """Why the busy time of a source without offsets is not believed; empty: it is."""
 
 
 @dataclass(slots=True)

@@ -13,12 +13,9 @@ from weir_contracts import Estimate, Observation, PartitionReading, off_level, u
 
 from . import offsets as log
 from .offsets import Interval, LogHistory
-from .run import Shares, SourceState, View
+from .run import SourceState, View
 from .window import AnalysisSettings, at_least, estimate, slope
 
-_SATURATED_SHARE = 0.9
-_HELD_BACK_SHARE = 0.1
-"""Backpressured share from which a source does not take in what there is."""
 _CONTRADICTION_SHARE = 0.3
 """Share by which counter and offsets may differ: positions are read up to 10 s late, in a window of 30 s and more."""
 _STEP_SHARE = 0.3
@@ -135,22 +132,6 @@ def from_lag(reason: Estimate, taken: Estimate, growth: Estimate) -> Estimate:
     basis = f"source throughput + growth of lag ({reason.basis})"
     confidence = 0.6 * min(taken.confidence, growth.confidence)
     return estimate(max(0.0, rate), basis, confidence, taken.samples, taken.window_seconds)
-
-
-def from_throughput(taken: Estimate, spent: Shares) -> Estimate:
-    """Return the arrival rate of a source that reports neither offsets nor waiting records, such as one of files or change
-    data: what it takes in, which is a lower bound while it may be too slow."""
-    if taken.value is None:
-        return taken
-    confidence, window = 0.6 * taken.confidence, taken.window_seconds
-    busy, held_back = spent.busy, spent.backpressured
-    if busy is None or held_back is None:
-        reason = "it reports neither offsets nor waiting records, and its busy share is unknown"
-    elif busy >= _SATURATED_SHARE or held_back >= _HELD_BACK_SHARE:
-        reason = f"it reports neither offsets nor waiting records, is {busy:.0%} busy and {held_back:.0%} backpressured"
-    else:
-        return estimate(taken.value, f"throughput of a source that is {busy:.0%} busy", confidence, 1, window)
-    return at_least(taken.value, reason, confidence, taken.samples, window)
 
 
 def _bound_if(reason: str, rate: Estimate) -> Estimate:

@@ -67,14 +67,14 @@ class SourceLag:
     growth: Estimate
 
 
-def without_positions(arrives: Estimate) -> SourceLag:
-    """Return the lag of a source that reports neither offsets nor waiting records: nothing waits while its arrivals are
-    what it takes in, else that is unknown."""
-    if arrives.value is not None:
-        nothing = estimate(0.0, f"nothing waits: {arrives.basis}", arrives.confidence, arrives.samples)
-        return SourceLag(nothing, nothing, nothing)
-    bound = at_least(None if arrives.proven is None else 0.0, arrives.basis, arrives.confidence, arrives.samples)
-    return SourceLag(bound, bound, unknown(arrives.basis))
+def as_of_snapshot(state: SourceState, stale_seconds: float, settings: AnalysisSettings) -> SourceLag | None:
+    """Return the lag as of the engine's last snapshot, if it has not changed for `stale_seconds`; None: it has."""
+    if not state.points or not 0 < stale_seconds <= _CARRY_SECONDS:
+        return None
+    note = f"as of {stale_seconds:.0f} s ago: the engine's snapshot has not changed"
+    made = at_least if state.missing else estimate
+    records, seconds = (made(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
+    return SourceLag(records, seconds, growth_of(state, settings))
 
 
 def source_lag(
@@ -98,12 +98,8 @@ def source_lag(
     snapshot, positions included, has not changed.
     """
     state = SourceState() if run is None else run.sources.get(operator, SourceState())
-    if run is not None and state.points and 0 < stale_seconds <= _CARRY_SECONDS:
-        # nothing new from the engine: lag as of its snapshot
-        note = f"as of {stale_seconds:.0f} s ago: the engine's snapshot has not changed"
-        made = at_least if state.missing else estimate
-        records, seconds = (made(value, note, 0.6, 1) for value in (state.points[-1][1], state.seconds))
-        return SourceLag(records, seconds, _growth(state, settings)), state
+    if run is not None and (carried := as_of_snapshot(state, stale_seconds, settings)) is not None:
+        return carried, state
     missing, guessed_at = 0, state.guessed_at
     if partitions:
         commits, commit_seconds = Commits(), settings.commit_seconds
@@ -133,7 +129,7 @@ def source_lag(
         state = SourceState(tuple(points), seconds.proven, seconds.basis, missing, guessed_at)
     elif state.points and at - state.points[-1][0] > _CARRY_SECONDS:
         return SourceLag(records, seconds, unknown(records.basis)), state
-    return SourceLag(records, seconds, _growth(state, settings)), state
+    return SourceLag(records, seconds, growth_of(state, settings)), state
 
 
 def _with_hidden(
@@ -380,7 +376,7 @@ def waiting_since(state: SourceState, taken: Estimate, settings: AnalysisSetting
     return waits[-1][0] if growth is not None and abs(growth) >= 0.05 * taken.value else None
 
 
-def _growth(state: SourceState, settings: AnalysisSettings) -> Estimate:
+def growth_of(state: SourceState, settings: AnalysisSettings) -> Estimate:
     """Return the change of lag in records/s, over the window of capacity or the last four readings; of a lower bound it is
     one, too, since nothing is read from partitions of unknown position."""
     start = state.points[-1][0] - settings.lag_window_seconds if state.points else 0.0

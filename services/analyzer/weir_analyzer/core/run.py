@@ -61,6 +61,21 @@ class SourceState:
     """Checksum of the partitions whose lag is unknown; 0: all are known."""
     guessed_at: float | None = None
     """When the lag of some partition was last as of a commit, for want of a position; None: not in this run."""
+    jumped: tuple[float, float] | None = None
+    """Time and number of waiting records that the source reported once, after far fewer or more; None: there is none to
+    confirm."""
+    ages: tuple[tuple[float, float], ...] = ()
+    """Points of (time, seconds) of a source that reports how far it is behind, instead of `points`."""
+    full: tuple[float, float] | None = None
+    """Lowest and highest throughput in records/s at which the source was fully busy; None: it never was, or its busy time
+    follows its records."""
+    full_before: tuple[float, float] | None = None
+    """Parallelism and lowest such throughput of an earlier run."""
+    demand: tuple[float, float, float] | None = None
+    """Time and records/s of the last demand that was known from throughput alone, and the time since which it was a lower
+    bound. Outlives the run."""
+    doubt: str = ""
+    """Why the busy time is not believed, until it follows the records again. Outlives the run. Empty: it is."""
 
 
 @dataclass(frozen=True, slots=True)

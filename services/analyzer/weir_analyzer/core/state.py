@@ -20,7 +20,7 @@ from .restarts import CheckpointState, RestartState
 from .run import EdgeState, Mark, RunState, SourceState
 from .window import MAX_LEARNED
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """Raised whenever an older state cannot be read any more. Part of the checkpoint directory's name."""
 _LEARNED_VERSION = 1
 MAX_NAME = 1_000
@@ -131,11 +131,13 @@ def _run_in(stored: list[Any]) -> RunState:
             edge: EdgeState(Mark(*first), Mark(*last), growing, tuple([Mark(*mark) for mark in marks]))
             for edge, (first, last, growing, marks) in edges.items()
         },
-        sources={
-            name: SourceState(tuple([(at, lag) for at, lag in points]), seconds, basis, missing, guessed_at)
-            for name, (points, seconds, basis, missing, guessed_at) in sources.items()
-        },
+        sources={name: SourceState(*map(_stored, parts)) for name, parts in sources.items()},
     )
+
+
+def _stored(value: Any) -> Any:
+    """Return a part of a state as it was written: JSON has lists for tuples."""
+    return tuple([_stored(each) for each in value]) if isinstance(value, list) else value
 
 
 def learned_of(state: AnalyzerState) -> dict[str, Any]:

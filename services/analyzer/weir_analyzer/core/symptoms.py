@@ -119,6 +119,8 @@ def _source(findings: Findings, source: SourceFindings) -> Iterator[Symptom]:
         taken_in = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
         sentence = f"{short_name(name)} takes in {taken_in}: perhaps {why}."
         yield symptom("contradiction", sentence, name, counter_rate=counter, offsets_rate=offsets)
+    if source.doubt:
+        yield symptom("contradiction", f"{short_name(name)}: {source.doubt}: its busy time is not used.", name)
     partitions = [p for p in findings.observation.partitions if p.operator == name]
     if findings.run.positions_at == findings.at and is_of_another_job(partitions):
         positions = sum(p.current_offset or 0 for p in partitions)
