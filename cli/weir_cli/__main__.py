@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -19,6 +20,7 @@ from .client import (
     Application,
     Client,
     CommandError,
+    InvalidInput,
     Server,
     TokenFile,
     Unreachable,
@@ -188,12 +190,35 @@ def explain(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Add the evidence, how readings were measured, and ids.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for an incident instead: the page of the application with its data, which needs no network."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="With --html: the moment, such as 2026-06-14T18:30:00Z, or 30m for so long ago; default: now."
+        ),
+    ] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Explain the last decisions, from reading to outcome, newest last."""
-    cycles, spend = connect(server, token_file).explain(application_id(application), last)
+    if at is not None and html is None:
+        raise InvalidInput("--at: is the moment of a page: add --html FILE")
+    client, name = connect(server, token_file), application_id(application)
+    if html is not None:
+        # Draws curves as well, which no other command that speaks HTTP needs.
+        from .chart import check_place, save_page
+
+        check_place(html, "--html", None)
+        save_page(html, client.report(name, at))
+        say(f"{name} on the page {html}", error=True)
+        return
+    cycles, spend = client.explain(name, last)
     if output is not Format.TABLE:
         sys.stdout.write(text_of(cycles, output))
         return

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from weir_contracts import Analysis, Plan, changes, counted
-from weir_knowledge.applications_api import summary_by_name
 from weir_knowledge.core import Summary
+from weir_knowledge.summaries import summaries
 from weir_knowledge.view import View
 from weir_runtime.clock import Clock
 
@@ -116,10 +116,11 @@ _WAITING = frozenset({"metric-missing", "warming-up", "stale", "unreachable", "n
 
 async def read_advice(view: View, clock: Clock) -> list[Advice]:
     """Return all applications, by name."""
+    names = await view.applications()
+    known = await view.known(names, ["analysis", "plan"])
     found = []
-    for application in await view.applications():
-        newest = await view.newest(application, ["analysis", "plan"])
-        summary = await summary_by_name(view, clock, application)
+    for summary in await summaries(view, clock, names):
+        newest = known[summary.application].newest
         if newest is None:
             found.append(Advice(summary, None, None))
             continue

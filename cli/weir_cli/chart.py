@@ -106,6 +106,15 @@ def save(path: Path, title: str, panels: Sequence[figure.Panel]) -> None:
         raise InvalidInput(f"--plot: {path}: cannot be written: {error.strerror}") from None
 
 
+def save_page(path: Path, content: str) -> None:
+    """Write a page of HTML for `--html`. Raises `InvalidInput` if the file cannot be written."""
+    check_place(path, "--html", None)
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"--html: {path}: cannot be written: {error.strerror}; name another place") from None
+
+
 def _draw(cells: list[list[tuple[int, str]]], values: Sequence[float], top: float, colour: str) -> None:
     dots = len(cells) * 4
     last: int | None = None

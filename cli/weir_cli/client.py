@@ -237,6 +237,13 @@ class Client:
         found = self._json("GET", f"/v1/applications/{quote(application)}/explain?limit={last}")
         return list(found["items"]), found.get("spend_sentence")
 
+    def report(self, application: str, at: str | None) -> str:
+        """Return an incident as one file of HTML: the page of the application at a moment, None for now."""
+        given = {} if at is None else {"at": at}
+        return self._call(
+            "GET", f"/v1/applications/{quote(application)}/report", params=given, timeout=WRITE_SECONDS
+        ).text
+
     def history(self, application: str, limit: int) -> list[dict[str, Any]]:
         """Return past cycles in one line each, newest first."""
         return list(self._json("GET", f"/v1/applications/{quote(application)}/history?limit={limit}")["items"])

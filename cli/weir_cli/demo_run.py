@@ -22,9 +22,8 @@ from weir_runtime.service import run_service
 from .advice import Advice
 from .chart import check_place
 from .client import CommandError, InvalidInput
-from .report import Record, write_page
 from .single import LocalApi, SingleSettings, compose_knowledge, of_environment
-from .single_run import Display, address_of, log_and_store
+from .single_run import Display, address_of, log_and_store, write_page
 from .terminal import say
 from .trial import sparkline
 
@@ -78,14 +77,13 @@ async def _run(prepared: Replay, listen: str, html: Path | None) -> int:
         one = compose_knowledge(settings, bus, store, loop.clock)
         view = View(store, settings.partitions)
         day = Day(prepared, loop, one.api, view, bus, messages, f"http://{listen}")
-        record = None if html is None else Record(loop.clock.now(), DAY_NOTE)
-        display = Display(view, loop.clock, day.notes, settings.log_level, record=record)
+        display = Display(view, loop.clock, day.notes, settings.log_level)
 
         async def show(stop: Stop) -> None:
             await display.follow(stop, day.is_seen)
-            if html is not None and record is not None:
+            if html is not None:
                 try:
-                    say(await write_page(html, record, view, loop.clock.now()), error=True)
+                    say(await write_page(html, view, loop.clock, DAY_NOTE), error=True)
                 except CommandError as error:
                     day.error = error
 

@@ -14,6 +14,8 @@ from rich.live import Live
 
 from weir_contracts import ScalingPolicy, counted, listed
 from weir_knowledge.adapters.sqlite import SqliteStore
+from weir_knowledge.core import MAX_HISTORY_COUNT, HistoryLimits
+from weir_knowledge.report import report
 from weir_knowledge.settings import KnowledgeSettings
 from weir_knowledge.store import Store, StoreUnavailable
 from weir_knowledge.view import View
@@ -27,14 +29,13 @@ from weir_runtime.sqlite_file import FileUnusable, SqliteFile
 
 from .advice import Advice, line, read_advice, screen
 from .apply import Document, checked
-from .chart import check_place
+from .chart import check_place, save_page
 from .client import CommandError, InvalidInput
 from .discovery import LABEL, LOOK_SECONDS, Discovery, Source
 from .discovery_flink import FlinkJobs
 from .discovery_kafka import Brokers, ConsumerGroups
 from .discovery_kubernetes import Workloads
 from .output import Format, text_of
-from .report import Record, write_page
 from .single import LocalApi, SingleSettings, compose, detail_of, of_environment
 from .terminal import Keyboard, keyboard, say, terminal
 
@@ -108,8 +109,6 @@ class Display:
     quiet: bool = False
     keys: Mapping[str, Key] = field(default_factory=dict)
     """Of the screen, where the terminal has keys."""
-    record: Record | None = None
-    """Gets what is read."""
     _advice: Sequence[Advice] = field(default=(), init=False)
     _result: str = field(default="", init=False)
     """Of the last key."""
@@ -132,8 +131,6 @@ class Display:
                     advice = self._advice = await read_advice(self.view, self.clock)
                 except StoreUnavailable:
                     continue  # the log is being read
-                if self.record is not None:
-                    self.record.add(advice)
                 if live is not None:
                     named = [f"{name} {key.what}" for name, key in self.keys.items()] if keys is not None else []
                     notes = [*self.notes(advice), *named, *filter(None, [self._result])]
@@ -183,12 +180,10 @@ class Session:
     error: CommandError | None = field(default=None, init=False)
     """Why the process ends early, or with a failure."""
     _folder: "PolicyFolder" = field(init=False)
-    _record: Record | None = field(init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         self._folder = PolicyFolder(self.options.write or POLICIES)
-        self._record = None if self.options.html is None else Record(self.clock.now())
 
     async def prepare(self, stop: Stop) -> None:
         """Store the policies of the files, then look for jobs."""
@@ -204,7 +199,7 @@ class Session:
     async def show(self, stop: Stop) -> None:
         """Show what is known until stopped, or until the time of `--for` is over; then print and write it."""
         quiet = self.options.once or self.options.form is not Format.TABLE
-        display = Display(self.view, self.clock, self._notes, self.log_level, quiet, record=self._record)
+        display = Display(self.view, self.clock, self._notes, self.log_level, quiet)
         if self.discovery is not None:
             display.keys = {"w": Key(f"writes the policies to {self._folder.path}", self._write)}
         await display.follow(stop, self._is_over)
@@ -247,9 +242,8 @@ class Session:
                 say(line(each))
         if self.options.once and not advice:
             self.error = CommandError(self._why_nothing())
-        if self.options.html is not None and self._record is not None:
-            self._record.add(advice)
-            say(await write_page(self.options.html, self._record, self.view, self.clock.now()), error=True)
+        if self.options.html is not None:
+            say(await write_page(self.options.html, self.view, self.clock), error=True)
         if self.options.write is not None:
             say(self._folder.write(advice, await self.view.policies()), error=True)
 
@@ -267,6 +261,18 @@ class Session:
         if sentence and not self.discovery.has_found:
             return sentence if sentence.startswith("--") else f"{option}: {sentence}"
         return f"{option}: nothing was read at {self.discovery.source.place} in this time: give it longer (--for 2m)"
+
+
+async def write_page(path: Path, view: View, clock: Clock, note: str = "") -> str:
+    """Write what is known of all applications as one file (`--html`); return what was done as a sentence. `CommandError` if it
+    cannot be read or written."""
+    try:
+        content = await report(view, clock, HistoryLimits(history_count=MAX_HISTORY_COUNT), note=note)
+        count = len(await view.applications())
+    except StoreUnavailable as error:
+        raise CommandError(f"--html: {error}") from None
+    await asyncio.to_thread(save_page, path, content)
+    return f"{counted(count, 'application')} on the page {path}"
 
 
 _LOOKS_AGAIN = f"; Weir looks again every {LOOK_SECONDS:g} s"

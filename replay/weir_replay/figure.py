@@ -6,7 +6,6 @@ An SVG is complete in itself: no font, script or style sheet is fetched. Colours
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -58,64 +57,33 @@ def write_svg(path: Path, title: str, panels: Sequence[Panel]) -> None:
 
 @dataclass(frozen=True)
 class _TimeAxis:
-    """The common axis. `began` is the time of day at 0 s; None: the axis counts from 0."""
+    """The common axis."""
 
     seconds: float
-    width: int
-    began: datetime | None = None
 
     def x(self, at: float) -> float:
-        return LEFT + (self.width - LEFT - RIGHT) * at / self.seconds
+        return LEFT + (WIDTH - LEFT - RIGHT) * at / self.seconds
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return where the axis has a text, in seconds, and the text."""
-        if self.began is None:
-            step, _, divisor = _time_step(self.seconds)
-            return [(i * step, f"{i * step / divisor:g}") for i in range(int(self.seconds / step + 1e-9) + 1)]
-        many = max(2, self.width // 90)
-        step = next((each for each in _CLOCK_STEPS if self.seconds / each <= many), math.ceil(self.seconds / many))
-        midnight = self.began.replace(hour=0, minute=0, second=0, microsecond=0)
-        first = math.ceil((self.began - midnight).total_seconds() / step) * step
-        form = "%d %b" if step >= 86_400 else "%H:%M:%S" if step < 60 else "%H:%M"
-        if step < 86_400 < self.seconds:
-            form = "%d %b %H:%M"
-        found = []
-        while (at := (midnight + timedelta(seconds=first) - self.began).total_seconds()) <= self.seconds:
-            found.append((at, (midnight + timedelta(seconds=first)).strftime(form)))
-            first += step
-        return found
+        step, _, divisor = _time_step(self.seconds)
+        return [(i * step, f"{i * step / divisor:g}") for i in range(int(self.seconds / step + 1e-9) + 1)]
 
     @property
     def title(self) -> str:
-        return f"time, {_time_step(self.seconds)[1]}" if self.began is None else f"time of day, {zone(self.began)}"
+        return f"time, {_time_step(self.seconds)[1]}"
 
 
-_CLOCK_STEPS = (
-    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0),
-    *(43_200.0, 86_400.0, 172_800.0, 604_800.0),
-)
-
-
-def zone(at: datetime) -> str:
-    """Return the name of a time's zone, with its distance from UTC."""
-    name, distance = at.tzname() or "", at.strftime("%z")
-    distance = f"UTC{distance[:3]}:{distance[3:5]}"
-    return "UTC" if name == "UTC" else distance if name.startswith("UTC") else f"{name} ({distance})"
-
-
-def svg(
-    title: str, panels: Sequence[Panel], *, width: int = WIDTH, began: datetime | None = None, inline: bool = False
-) -> str:
-    """Return the figure as an SVG document; with `began` its axis has times of day. `inline`: without its style, which the
-    page has once (`style`)."""
+def svg(title: str, panels: Sequence[Panel]) -> str:
+    """Return the figure as an SVG document."""
     seconds = max((at for p in panels for c in p.curves for at, _ in c.points), default=0.0) or 1.0
-    axis = _TimeAxis(seconds, width, began)
+    axis = _TimeAxis(seconds)
     height = TOP + sum(p.height + GAP for p in panels) + BOTTOM
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title, quote=True)}">',
-        "" if inline else f"<style>{style()}</style>",
-        f'<rect class="page" width="{width}" height="{height}"/>',
+        f"<style>{_style()}</style>",
+        f'<rect class="page" width="{WIDTH}" height="{height}"/>',
         f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
     ]
     y = TOP
@@ -124,12 +92,12 @@ def svg(
         y += panel.height + GAP
     for at, text in axis.ticks():
         parts.append(f'<text class="tick middle" x="{axis.x(at):.1f}" y="{y + 14}">{text}</text>')
-    middle = (LEFT + width - RIGHT) / 2
+    middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text class="tick middle" x="{middle:.0f}" y="{y + 30}">{escape(axis.title)}</text>')
-    return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def style() -> str:
+def _style() -> str:
     """Return the style sheet of figures."""
 
     def colours(index: int) -> str:
@@ -155,7 +123,7 @@ def _panel(panel: Panel, y: int, axis: _TimeAxis) -> list[str]:
     parts = [_heading(panel, y)]
     for share in (0.0, 0.5, 1.0):
         line = y + inner * (1 - share)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{axis.width - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
         parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{line + 4:.1f}">{short(top * share)}</text>')
     for at, _ in axis.ticks():
         x = axis.x(at)

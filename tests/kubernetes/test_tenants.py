@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
@@ -32,7 +31,6 @@ from weir_engines.registry import Engines, Resources
 from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
-from weir_knowledge.applications_api import summary_of
 from weir_knowledge.resource_policies import KubernetesResources, ResourcePolicies
 from weir_monitor.applications import Collectors
 from weir_monitor.core import Readings, observe
@@ -160,8 +158,7 @@ class Weir:
         namespaces = [tenants.a, tenants.b]
         self.reach = Reach.of(allowed, OWN_GROUPS, pairs).with_credentials("application.flink", credentials)
         changes = changes_of(self.store, clock, Catalogue(), reach=self.reach, resource_namespaces=namespaces)
-        summary = partial(summary_of, changes.view, clock)
-        self.policies = ResourcePolicies(self.resources, changes, lambda: True, summary)
+        self.policies = ResourcePolicies(self.resources, changes, lambda: True)
         self.executor_access = tenants.account("executor", "target")
         self.clock, self.bus, self.knowledge, self.stop = clock, MemoryBus(), MemoryKnowledge(), Stop()
         shared: dict[str, Any] = {"namespaces": frozenset(namespaces), "flink_credentials": credentials}

@@ -1,18 +1,28 @@
 // The part of the address behind `#` names what is shown: a place in the page and its choices. Pure.
 
+import { REPORT } from "./report.js";
+
 const KNOWN = { fleet: ["text", "namespace", "engine", "state"], application: ["at", "plan", "zoom"], "what-if": ["load"] };
 
-/** Read `#/shop/orders?at=…`. An address that names nothing is the fleet's. */
-export function parse(hash) {
+/** Read `#/shop/orders?at=…`. An address that names nothing is the fleet's, in a report of one application that one's. */
+export function parse(hash, report = REPORT) {
   const [path, query = ""] = hash.replace(/^#/, "").split(/\?(.*)/s);
   const parts = path.split("/").filter(Boolean).map(decoded);
   const given = new URLSearchParams(query);
-  const application = parts.length >= 2 ? `${parts[0]}/${parts[1]}` : null;
+  const named = parts.length >= 2 ? `${parts[0]}/${parts[1]}` : null;
+  const application = named ?? report?.application ?? null;
   const view = application === null ? "fleet" : parts[2] === "what-if" ? "what-if" : "application";
   const choices = {};
   for (const name of KNOWN[view]) if (given.get(name)) choices[name] = given.get(name);
+  if (named === null && application !== null && report.at) Object.assign(choices, around(report.at));
   if (view === "what-if") choices.parallelism = parallelism(given.getAll("p"));
   return { view, application, choices };
+}
+
+/** The choices that show a moment with half an hour before and after it. */
+function around(at) {
+  const middle = Date.parse(at) / 1000;
+  return { at, zoom: [middle - 1800, middle + 1800].map((each) => each.toFixed(0)).join("~") };
 }
 
 export function format({ view, application, choices = {} }) {

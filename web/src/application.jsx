@@ -9,8 +9,9 @@ import { published } from "./forecast.js";
 import { Graph } from "./graph.jsx";
 import { EMPTY, analysisAt, cycleTime, pace, withAnalysis, withEvent, withPast } from "./journal.js";
 import { useFeed, usePolled, useTick } from "./live.js";
-import { Level, Problem, Text } from "./parts.jsx";
+import { Level, Problem, Save, Text } from "./parts.jsx";
 import { Pause } from "./pause.jsx";
+import { REPORT } from "./report.js";
 import { fold } from "./timeline.js";
 import { Timeline } from "./timeline.jsx";
 import { engine, engineName, trouble } from "./trouble.js";
@@ -49,6 +50,7 @@ export function Application({ application, choices, choose }) {
       <div class="columns">
         <div class="wide">
           <Course
+            application={application}
             journal={journal}
             summary={summary.data}
             analysis={analysis.found}
@@ -130,6 +132,7 @@ function useServerTime(summary) {
   if (data === null) return null;
   const decided = seconds(data.decided_at);
   const age = data.ages_seconds?.planner;
+  if (REPORT) return seconds(REPORT.made_at);
   return decided == null || age == null ? null : decided + age + Math.max(0, tick - at) / 1000;
 }
 
@@ -204,7 +207,7 @@ function Heading({ application, summary, policy, now, changed }) {
           </ul>
         )}
       </div>
-      <Pause application={application} summary={summary} policy={policy} now={now} changed={changed} />
+      {!REPORT && <Pause application={application} summary={summary} policy={policy} now={now} changed={changed} />}
     </section>
   );
 }
@@ -221,7 +224,7 @@ function shownSpan(zoom, lines, now, ahead) {
   return [newest - length, newest + Math.min(ahead, length * 0.25)];
 }
 
-function Course({ journal, summary, analysis, now, at, moment, choices, choose, hover }) {
+function Course({ application, journal, summary, analysis, now, at, moment, choices, choose, hover }) {
   const objective = summary.objective_seconds;
   const oldestFirst = useMemo(() => [...journal.lines].reverse(), [journal.lines]);
   const forecast = useMemo(() => published(analysis), [analysis]);
@@ -269,6 +272,14 @@ function Course({ journal, summary, analysis, now, at, moment, choices, choose, 
               {SPAN_NAMES[each]}
             </button>
           ))}
+          {!REPORT && (
+            <Save
+              path={resource("applications", application, `/report${at === null ? "" : `?${new URLSearchParams({ at: instant(at) })}`}`)}
+              name={`weir-${application.replace("/", "-")}.html`}
+            >
+              Save as a file
+            </Save>
+          )}
         </div>
       </div>
       <div

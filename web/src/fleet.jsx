@@ -294,7 +294,10 @@ function useLines(rows) {
         const { items } = await ask(resource("applications", summary.application, `/history?limit=${POINTS}`), {
           signal: ended.signal,
         });
-        const values = items.map((each) => each.lag_seconds).reverse();
+        const values = items
+          .slice(0, POINTS)
+          .map((each) => each.lag_seconds)
+          .reverse();
         lines.current.set(summary.application, { decidedAt: summary.decided_at, values });
         if (lines.current.size > 400) lines.current.delete(lines.current.keys().next().value);
         draw((n) => n + 1);

@@ -3,6 +3,7 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ask, feed, onToken } from "./api.js";
+import { REPORT } from "./report.js";
 
 const FIRST_PAUSE = 1_000;
 const LONGEST_PAUSE = 15_000;
@@ -38,6 +39,7 @@ export function useLost() {
 export function useTick(milliseconds = 1000) {
   const [now, draw] = useState(performance.now());
   useEffect(() => {
+    if (REPORT) return undefined; // its time stands still
     const timer = setInterval(() => draw(performance.now()), milliseconds);
     return () => clearInterval(timer);
   }, [milliseconds]);
@@ -104,6 +106,7 @@ export function usePolled(key, read, milliseconds) {
           if (ended.signal.aborted) return 0;
           set({ key, data, error: null, at: performance.now() });
           alive();
+          if (REPORT) ended.abort();
         } catch (error) {
           if (!ended.signal.aborted) set((before) => ({ ...before, error }));
           throw error;
@@ -127,6 +130,7 @@ export function useFeed(path, take) {
   const taking = useRef(take);
   taking.current = take;
   useEffect(() => {
+    if (REPORT) return undefined;
     const ended = new AbortController();
     let after = null;
     repeat(

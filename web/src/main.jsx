@@ -8,8 +8,9 @@ import { Application } from "./application.jsx";
 import { Fleet } from "./fleet.jsx";
 import { useLost, useTick } from "./live.js";
 import { Text } from "./parts.jsx";
+import { REPORT } from "./report.js";
 import { WhatIf } from "./what_if.jsx";
-import { duration } from "./words.js";
+import { clock, duration, seconds } from "./words.js";
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
 
@@ -24,7 +25,11 @@ function useAddress() {
   const choose = useCallback((choices, isStep = false) => {
     const now = parse(location.hash);
     const next = { ...now, choices: { ...now.choices, ...choices } };
-    history[isStep ? "pushState" : "replaceState"](null, "", format(next));
+    try {
+      history[isStep ? "pushState" : "replaceState"](null, "", format(next));
+    } catch {
+      // A report in a viewer that has no address: the choice holds, and only the way back is not there.
+    }
     set(next);
   }, []);
   return [place, choose];
@@ -44,12 +49,12 @@ function Page() {
     <>
       <header class="top">
         <a class="brand" href="#/">
-          <img src="page/icon.svg" alt="" width="22" height="22" /> Weir
+          {!REPORT && <img src="page/icon.svg" alt="" width="22" height="22" />} Weir
         </a>
         <nav aria-label="Place">
           {application && (
             <>
-              <a href="#/">All applications</a>
+              {!REPORT?.application && <a href="#/">All applications</a>}
               <a
                 href={format({ view: "application", application })}
                 aria-current={view === "application" ? "page" : undefined}
@@ -57,18 +62,25 @@ function Page() {
               >
                 <Text>{application}</Text>
               </a>
-              <a
-                href={format({ view: "what-if", application })}
-                aria-current={view === "what-if" ? "page" : undefined}
-              >
-                What if
-              </a>
+              {!REPORT && (
+                <a
+                  href={format({ view: "what-if", application })}
+                  aria-current={view === "what-if" ? "page" : undefined}
+                >
+                  What if
+                </a>
+              )}
             </>
           )}
         </nav>
-        <Connection lost={lost} />
+        {REPORT ? <Made /> : <Connection lost={lost} />}
       </header>
       <main id="main" tabindex={-1} class={lost ? "stale" : undefined}>
+        {REPORT?.note && (
+          <p class="under">
+            <Text>{REPORT.note}</Text>
+          </p>
+        )}
         {wantsToken && <Token />}
         {view === "fleet" && <Fleet choices={place.choices} choose={choose} />}
         {view === "application" && (
@@ -80,7 +92,7 @@ function Page() {
       </main>
       <footer>
         {/* Where a token is needed, a link could not send it. */}
-        {!hasToken() && !wantsToken && <a href="docs">API documentation</a>}
+        {!REPORT && !hasToken() && !wantsToken && <a href="docs">API documentation</a>}
         <span>Times are in your zone, {Intl.DateTimeFormat().resolvedOptions().timeZone}.</span>
       </footer>
     </>
@@ -105,6 +117,16 @@ function Connection({ lost }) {
       </strong>{" "}
       for {duration(Math.round(Math.max(0, now - lost.since) / 1000))}. {lost.error.message} What is shown is from before; next
       try {again > 0 ? `in ${again} s` : "now"}.
+    </p>
+  );
+}
+
+/** What a report is, and of when. */
+function Made() {
+  const { at, made_at } = REPORT;
+  return (
+    <p class="connection report">
+      Report{at && ` of ${clock(seconds(at))}`}, written {clock(seconds(made_at))}: nothing here is live.
     </p>
   );
 }

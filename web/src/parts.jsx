@@ -1,6 +1,7 @@
 // Small parts that several views use.
 
 import { useState } from "preact/hooks";
+import { file } from "./api.js";
 import { LEVELS } from "./trouble.js";
 import { plain } from "./words.js";
 
@@ -30,6 +31,33 @@ export function Copy({ text, children, label }) {
   };
   return (
     <button type="button" class="quiet" onClick={copy} aria-label={label}>
+      {said ?? children}
+      <span class="only-read" role="status">
+        {said}
+      </span>
+    </button>
+  );
+}
+
+/** A button that reads a file from the API and gives it to the viewer. */
+export function Save({ path, name, children }) {
+  const [said, say] = useState(null);
+  const save = async () => {
+    say("Reading …");
+    try {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([await file(path)], { type: "text/html" }));
+      link.download = name;
+      link.click();
+      URL.revokeObjectURL(link.href);
+      say("Saved");
+      setTimeout(() => say(null), 2000);
+    } catch (error) {
+      say(`Not saved: ${error.message}`);
+    }
+  };
+  return (
+    <button type="button" class="quiet" onClick={save}>
       {said ?? children}
       <span class="only-read" role="status">
         {said}

@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { format } from "./address.js";
 import { Copy, Text } from "./parts.jsx";
+import { REPORT } from "./report.js";
 import { ago, changes, clock, code, counted, duration, number, rate, seconds, share, vector } from "./words.js";
 
 const FIRST = 60;
@@ -81,7 +82,7 @@ function Decision({ entry, now, application }) {
           Its explanation is not kept any more. {rate(line.arrival_rate)} arrived, lag was {duration(line.lag_seconds)}, running{" "}
           {vector(line.current)}.
         </p>
-        <Copy text={link.href}>Copy link</Copy>
+        {!REPORT && <Copy text={link.href}>Copy link</Copy>}
       </div>
     );
   }
@@ -89,7 +90,7 @@ function Decision({ entry, now, application }) {
   return (
     <div class="decision-detail">
       <div class="tools">
-        <Copy text={link.href}>Copy link</Copy>
+        {!REPORT && <Copy text={link.href}>Copy link</Copy>}
         <Copy text={JSON.stringify(cycle, null, 2)}>Copy as JSON</Copy>
       </div>
       <Part title="Reading">

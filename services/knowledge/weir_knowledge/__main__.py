@@ -24,7 +24,7 @@ from weir_runtime.reading import DeadLetters
 from weir_runtime.service import Health, Service, run_alone, wait_for_topics
 from weir_runtime.settings import load
 
-from .applications_api import applications_router, summary_of
+from .applications_api import applications_router
 from .change_log import ChangeLog
 from .core import HistoryLimits
 from .decider import Decider
@@ -126,8 +126,7 @@ def service(
         if resources is None:
             return
 
-        summary = partial(summary_of, view, clock)
-        await ResourcePolicies(resources, changes, lambda: decider.decides, summary).run(stop)
+        await ResourcePolicies(resources, changes, lambda: decider.decides).run(stop)
 
     async def close() -> None:
         REGISTRY.unregister(gauges)

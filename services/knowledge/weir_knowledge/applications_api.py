@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from weir_contracts import (
@@ -15,7 +15,6 @@ from weir_contracts import (
     Observation,
     Outcome,
     Plan,
-    PolicySpec,
     WhatIf,
     example,
     parse_duration,
@@ -26,14 +25,12 @@ from weir_runtime.clock import Clock
 
 from .core import (
     MAX_HISTORY_COUNT,
-    SUMMARISED,
     HistoryLimits,
     Kind,
     Newest,
     State,
     Summary,
     history_at,
-    summarise,
 )
 from .documents import (
     CHANGED,
@@ -43,9 +40,11 @@ from .documents import (
     Executor,
     Explanation,
     History,
+    Moment,
     Reader,
     SinceInstant,
     UntilInstant,
+    instant,
     refuses,
     responds,
     time_range,
@@ -53,16 +52,17 @@ from .documents import (
     wrong_address,
 )
 from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
+from .page import HEADERS
 from .policies_api import parse_version
 from .policy_changes import PolicyChanges
+from .report import report
 from .spend import advice_view, spend_sentence, spend_view
+from .summaries import summaries, summary_by_name
 from .view import View
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 HistoryLimit = Annotated[int, Query(ge=1, le=MAX_HISTORY_COUNT)]
 After = Annotated[str, Query(max_length=200, examples=["shop/orders"])]
-DEFAULT_INTERVAL_SECONDS: float = PolicySpec.model_fields["interval"].default.total_seconds()
-"""Of an application without a policy."""
 
 _HORIZON = ("10s", "1d")
 Wanted = Annotated[
@@ -106,25 +106,6 @@ _NO_PREDICTION = refuses(
 ) | refuses(422, "A parameter is invalid", _NO_OPERATOR, ("query.parallelism", _NO_OPERATOR))
 
 
-async def summary_of(view: View, clock: Clock, newest: Newest) -> Summary:
-    """Return an application's summary from its newest messages."""
-    policy = await view.policy(newest.application)
-    return summarise(
-        newest,
-        await view.action(newest.application),
-        clock.now(),
-        mode=policy.spec.mode if policy else None,
-        objective_seconds=policy.spec.objective.bound_seconds if policy else None,
-        interval_seconds=policy.spec.interval.total_seconds() if policy else DEFAULT_INTERVAL_SECONDS,
-    )
-
-
-async def summary_by_name(view: View, clock: Clock, application: str) -> Summary:
-    """Return an application's summary, also of one without messages."""
-    newest = await view.newest(application, SUMMARISED) or Newest(application=application)
-    return await summary_of(view, clock, newest)
-
-
 def applications_router(
     changes: PolicyChanges, limits: HistoryLimits | None = None, streams: EventStreams | None = None
 ) -> APIRouter:
@@ -137,12 +118,15 @@ def applications_router(
     async def applications(caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
         names = [name for name in await view.applications() if name > after and caller.may_see(name)]
         page = names[:limit]
-        items = [await summary_by_name(view, clock, name) for name in page]
+        items = await summaries(view, clock, page)
         return Applications(items=items, next=page[-1] if len(names) > limit else None)
 
     @routes.get("/{namespace}/{name}", summary="Summary of one application", **responds(Summary))
     async def summary(application: Application, _caller: Reader) -> Summary:
-        return await summary_of(view, clock, await _newest(view, application, SUMMARISED))
+        found = await summary_by_name(view, clock, application)
+        if found.mode is None and found.status is None:
+            await _state(view, application)  # which may be unknown
+        return found
 
     def latest(kind: Kind, model: type[BaseModel]) -> None:
         @routes.get(f"/{{namespace}}/{{name}}/{kind}", summary=f"The latest {kind}", name=kind, **responds(model))
@@ -199,6 +183,23 @@ def applications_router(
         application: Application, request: Request, _caller: Reader, chosen: Chosen
     ) -> StreamingResponse:
         return Feed(streams, chosen.lines(view.store, request, lambda other: other == application, clock.now()))
+
+    @routes.get(
+        "/{namespace}/{name}/report",
+        summary="An incident as one file of HTML",
+        description="The page of one application at a moment, from six hours before to an hour after, with its data in it: it needs no "
+        "network, and nothing but a browser. As long ago as history and feed are kept.",
+        response_class=HTMLResponse,
+        responses={200: {"description": "The file", "content": {"text/html": {"example": "<!doctype html>…"}}}},
+    )
+    async def get_report(application: Application, _caller: Reader, at: Moment = None) -> HTMLResponse:
+        moment = instant("at", at, clock.now())
+        await _state(view, application)
+        content = await report(view, clock, limits, application, at=moment)
+        name = f"weir-{application.replace('/', '-')}.html"
+        # A file to keep: at the API's own address nothing of it runs.
+        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+        return HTMLResponse(content, headers=headers)
 
     routes.include_router(_action_router(changes))
     routes.include_router(_evaluations_router(view, clock))

@@ -61,17 +61,19 @@ SinceInstant = Annotated[
 UntilInstant = Annotated[
     str | None, Query(max_length=40, description=f"until when: {_INSTANT}; without it to the newest", examples=["30m"])
 ]
+Moment = Annotated[str | None, Query(max_length=40, description=f"{_INSTANT}; without it now", examples=["30m"])]
 
 
 def time_range(since: str | None, until: str | None, now: datetime) -> tuple[datetime | None, datetime | None]:
     """Return both ends of a time range of the query; 422 if one cannot be read, or the first is after the second."""
-    begin, end = _instant("since", since, now), _instant("until", until, now)
+    begin, end = instant("since", since, now), instant("until", until, now)
     if begin is not None and end is not None and begin > end:
         raise Problem(422, "since: is after until", errors=[("query.since", "is after until")])
     return begin, end
 
 
-def _instant(field: str, text: str | None, now: datetime) -> datetime | None:
+def instant(field: str, text: str | None, now: datetime) -> datetime | None:
+    """Return a time of the query; 422 if it cannot be read."""
     if text is None:
         return None
     with suppress(ValueError, OverflowError):

@@ -6,7 +6,7 @@ read (an interrupted watch, a missing right or definition) delete nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -23,11 +23,12 @@ from weir_engines.kubernetes.watches import Pauses, Watch
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.loop import Stop, run_forever
 
-from .core import SUMMARISED, Newest, Summary
+from .core import SUMMARISED, Newest
 from .policy_changes import PolicyChanges
 from .resource_conditions import InForce, Refusal
 from .resource_events import MAX_NOTE_BYTES, Due, RecordedEvents
 from .resource_status import Resource, differs, merge_patch, status_of
+from .summaries import summary_of
 
 CHECK_SECONDS = 1.0
 COMPARE_SECONDS = 60.0
@@ -183,7 +184,6 @@ class ResourcePolicies:
     resources: Resources
     changes: PolicyChanges
     decides: Callable[[], bool]
-    summary_of: Callable[[Newest], Awaitable[Summary]]
     _attempts: dict[str, dict[str, _Attempt]] = field(default_factory=dict, init=False)
     """By namespace and application."""
     _compared_at: dict[str, float] = field(default_factory=dict, init=False)
@@ -309,12 +309,13 @@ class ResourcePolicies:
     async def _show(self, attempt: _Attempt, now: float) -> None:
         """Write the status of a resource if it differs from the present one, and its events."""
         resource, view = attempt.resource, self.changes.view
-        stored = await view.policy(resource.application)
+        application, at = resource.application, self.changes.clock.now()
+        known = (await view.known([application], SUMMARISED))[application]
         found = None
-        if stored is not None and stored.metadata.owner == "resource":
-            newest = await view.newest(resource.application, SUMMARISED) or Newest(application=resource.application)
-            found = InForce(stored, newest, await self.summary_of(newest))
-        status = status_of(resource, attempt.refusal, found, self.changes.clock.now())
+        if known.policy is not None and known.policy.metadata.owner == "resource":
+            newest = known.newest or Newest(application=application)
+            found = InForce(known.policy, newest, summary_of(application, known, at))
+        status = status_of(resource, attempt.refusal, found, at)
         if differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
             namespace, _, name = resource.application.partition("/")
             await self.resources.write_status(namespace, name, merge_patch(status, resource.status))

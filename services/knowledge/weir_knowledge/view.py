@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cachetools import RRCache
 
@@ -29,6 +30,14 @@ SUMS = ("spend", "advice", "lateness")
 _SEPARATOR = "/"
 MAX_STATES_READ = 50
 """In one round trip: some megabytes."""
+
+
+class Known(NamedTuple):
+    """What is stored of one application; None where there is nothing."""
+
+    newest: Newest | None
+    policy: ScalingPolicy | None
+    action: ActionState | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +84,21 @@ class View:
         key, names = ("state", application), (*kinds, *SUMS)
         found = await self.store.get([key], names)
         return Newest.read(application, found[key]) if key in found else None
+
+    async def known(self, applications: Collection[str], kinds: Collection[Kind] = KINDS) -> "dict[str, Known]":
+        """Return what is stored of each application, in one reading of the store."""
+        keys = [(kind, name) for name in applications for kind in ("state", "policy", "action")]
+        partitions = {self.partition(name) for name in applications}
+        stored = await self.store.get(keys, (*kinds, *SUMS, TEXT), complete=partitions)
+        found = {}
+        for name in applications:
+            messages, policy, action = (stored.get((kind, name)) for kind in ("state", "policy", "action"))
+            found[name] = Known(
+                None if messages is None else Newest.read(name, messages),
+                None if policy is None else ScalingPolicy.model_validate_json(policy[TEXT]),
+                None if action is None else ActionState.model_validate_json(action[TEXT]),
+            )
+        return found
 
     async def state(self, application: str) -> State | None:
         stored = (await self.states([application]))[application]

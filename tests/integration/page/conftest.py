@@ -92,7 +92,7 @@ class Visits:
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
 
         def asked(request: Request) -> None:
-            if not request.url.startswith(f"{origin}/"):
+            if request.url != origin and not request.url.startswith(f"{origin}/"):
                 self.faults.append(f"another host: {request.url}")
 
         page.on("request", asked)

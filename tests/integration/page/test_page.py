@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -241,6 +242,43 @@ def test_a_thousand_applications_stay_fluid(visits: Visits, tmp_path: Path) -> N
         expect(other.get_by_role("table", name="Applications")).to_have_attribute("aria-rowcount", "101")
         other.close()
         page.close()
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_an_incident_is_one_file_that_needs_no_network(world: str, visits: Visits, tmp_path: Path, width: int) -> None:
+    """Saved from the page at a moment, it opens elsewhere without the service: that moment, its graph and its decisions, and
+    nothing in it asks anything or claims to be live."""
+    page = visits.open(world + ORDERS)
+    page.locator("li.scale > .entry").first.click()
+    expect(page.locator(".decision-detail")).to_be_visible()
+    sentence = page.locator("li.scale > .entry[aria-expanded=true] .what").inner_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as a file").click()
+    place = tmp_path / download.value.suggested_filename
+    assert place.name == "weir-shop-orders.html"
+    download.value.save_as(place)
+    page.context.set_offline(True)
+    report = visits.open(f"file://{place}", width=width)
+    expect(report.locator(".connection")).to_contain_text("nothing here is live")
+    expect(report.locator(".chart canvas")).to_have_count(3)
+    expect(report.locator(".operator")).to_have_count(5)
+    for absent in ("Pause …", "Save as a file"):
+        expect(report.get_by_role("button", name=absent)).to_have_count(0)
+    expect(report.get_by_role("link", name="What if")).to_have_count(0)
+    report.locator(".entry").filter(has_text=sentence.partition(": ")[2]).first.click()
+    expect(report.locator(".decision-detail")).to_contain_text("Guards")
+    assert report.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_report_of_hostile_texts_stays_text(world: str, visits: Visits, tmp_path: Path) -> None:
+    """Names and sentences that end scripts, and letters of other scripts, in a file that a mail carried."""
+    place = tmp_path / "hostile.html"
+    place.write_bytes(httpx.get(f"{world}v1/applications/shop/hostile/report").content)
+    report = visits.open(f"file://{place}")
+    expect(report.locator(".operator")).to_have_count(3)
+    assert report.title() == "shop/hostile · Weir"
+    assert MARKUP in report.locator("main").inner_text()
+    assert report.locator("main img, main script, main iframe").count() == 0
 
 
 def test_scrubbing_moves_the_moment_and_nothing_else(world: str, visits: Visits) -> None:

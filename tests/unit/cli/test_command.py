@@ -21,6 +21,7 @@ import yaml
 from rich.console import Console
 
 from weir_cli.__main__ import main
+from weir_cli.chart import check_place
 from weir_cli.client import Client, InvalidInput, Refused, application_id
 from weir_cli.client import seconds as parse_seconds
 from weir_cli.output import applications_table
@@ -81,9 +82,9 @@ class _Server:
                 outer.queries.append(query)
                 outer.requests.append((self.command, path, self.headers.get("authorization", ""), body))
                 status, document = outer.answers.get((self.command, path), (404, {"detail": f"no {path}"}))
-                text = json.dumps(document).encode()
+                text = (document if isinstance(document, str) else json.dumps(document)).encode()
                 self.send_response(status)
-                self.send_header("content-type", "application/json")
+                self.send_header("content-type", "text/html" if isinstance(document, str) else "application/json")
                 self.send_header("content-length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -160,6 +161,39 @@ def test_each_kind_of_failure_has_its_code(server: _Server, status: int, code: i
     assert done.returncode == code
     assert "because of that" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_incident_is_written_into_a_file(server: _Server, tmp_path: Path) -> None:
+    """The page of a moment, as the server makes it. `--at` alone, and a place that cannot be written, are refused before."""
+    place = tmp_path / "incident.html"
+    server.answers["GET", "/v1/applications/shop/orders/report"] = 200, "<!doctype html>"
+    done = weir(
+        "explain", "shop/orders", "--html", str(place), "--at", "2026-06-14T18:30:00+02:00", "--server", server.url
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"shop/orders on the page {place}\n")
+    assert place.read_text() == "<!doctype html>"
+    assert server.queries == ["at=2026-06-14T18%3A30%3A00%2B02%3A00"]
+    done = weir("explain", "shop/orders", "--at", "30m", "--server", server.url)
+    assert (done.returncode, done.stderr) == (2, "weir: --at: is the moment of a page: add --html FILE\n")
+    done = weir("explain", "shop/orders", "--html", str(tmp_path), "--server", server.url)
+    assert (done.returncode, done.stderr) == (2, f"weir: --html: {tmp_path}: is a folder\n")
+    assert len(server.requests) == 1
+
+
+def test_a_place_for_a_page_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Before minutes are spent: a folder, a folder that does not exist, and one that refuses files."""
+    for place, reason in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "no" / "report.html", f"there is no folder {tmp_path / 'no'}"),
+        (Path("/proc/report.html"), "cannot be written: "),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(f"--html: {place}: {reason}")):
+            check_place(place, "--html", None)
+    check_place(tmp_path / "report.html", "--html", None)
+    assert list(tmp_path.iterdir()) == []
+    for command in ("run", "demo"):
+        done = weir(command, "--html", str(tmp_path))
+        assert (done.returncode, done.stderr) == (2, f"weir: --html: {tmp_path}: is a folder\n")
 
 
 def test_an_unreachable_server_is_reported_with_a_remedy() -> None:

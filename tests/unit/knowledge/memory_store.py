@@ -40,6 +40,8 @@ class MemoryStore:
         self._ends: dict[str, dict[UUID, str]] = {}
         self._events: list[FeedEvent] = []
         self._count = 0
+        self.now_ms = 0
+        """Of the ids of events; they count from 1 while it is 0."""
 
     async def ping(self) -> None:
         return
@@ -93,7 +95,8 @@ class MemoryStore:
         self._add_history(batch)
         for kind, application, data in batch.events:
             self._count += 1
-            self._events.append(FeedEvent(f"{self._count}-0", kind, application, data))
+            place = f"{self.now_ms}-{self._count}" if self.now_ms else f"{self._count}-0"
+            self._events.append(FeedEvent(place, kind, application, data))
         self._events = self._newest_events()
         self.positions.update(batch.positions)
         async with self._arrived:

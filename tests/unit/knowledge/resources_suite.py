@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +14,6 @@ from tests.unit.knowledge.memory_store import MemoryStore
 from tests.unit.knowledge.test_api import Catalogue
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.resource import PAUSED, RELEASE
-from weir_knowledge.applications_api import summary_of
 from weir_knowledge.resource_policies import (
     COMPARE_SECONDS,
     STATUS_SECONDS,
@@ -65,8 +63,7 @@ class House:
 
     def new_process(self) -> ResourcePolicies:
         """Return what a process has that was just started."""
-        summary = partial(summary_of, self.changes.view, self.clock)
-        return ResourcePolicies(self.world.resources, self.changes, lambda: self.decides, summary)
+        return ResourcePolicies(self.world.resources, self.changes, lambda: self.decides)
 
     async def restart_on_an_emptied_store(self) -> None:
         """Start a process whose store has what the log of policies has, and nothing else."""
