@@ -138,6 +138,7 @@ from .plugins import PlannerDescription as PlannerDescription
 from .plugins import PlannerRegistration as PlannerRegistration
 from .policy import CandidateChoice as CandidateChoice
 from .policy import InvalidPolicy as InvalidPolicy
+from .policy import LagMetric as LagMetric
 from .policy import Objective as Objective
 from .policy import PlannerChoice as PlannerChoice
 from .policy import PlannerFallback as PlannerFallback

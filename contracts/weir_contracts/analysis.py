@@ -110,6 +110,7 @@ SymptomCode = Literal[
     "brokers-bound",
     "instance-stuck",
     "contradiction",
+    "late-at-source",
     "ended",
 ]
 """Codes that the analyzer of this version publishes."""

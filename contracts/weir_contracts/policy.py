@@ -17,15 +17,22 @@ from .document import Document, InvalidDocument, Metadata, read_document, withou
 from .policy_behavior import Behavior, Bounds, Budget
 from .target import ONE_DRIVER, FlinkTarget, Target
 
+LagMetric = Literal["currentFetchEventTimeLag", "watermarkLag"]
+"""Metrics of Flink's sources (FLIP-33) that an objective may name."""
+
 
 class Objective(Document):
-    """Goal of the policy: exactly one of the three fields."""
+    """Goal of the policy: exactly one of `maxLag`, `maxLatency` and `utilization`."""
 
     max_lag: Duration | None = None
     """Upper bound on the age of the oldest unprocessed record, at least 1s."""
     max_latency: Duration | None = None
     """Upper bound on the time until a record appended now is processed (lag in records ÷ processing rate), at least
     1s."""
+    lag_metric: LagMetric | None = None
+    """Metric of the sources of a Flink job that `maxLag` bounds: `currentFetchEventTimeLag`, the age of a record by its own
+    timestamp when it is fetched, or `watermarkLag`. Both include what happened before the source. Default: none; lag is the
+    time since a record was appended, or `pendingRecords` ÷ throughput."""
     utilization: Annotated[float | None, Field(default=None, ge=0.01, le=1)] = None
     """Target utilization (busy share of time, 0.01 to 1) of the busiest operator."""
 
@@ -37,6 +44,8 @@ class Objective(Document):
         for bound in (self.max_lag, self.max_latency):
             if bound is not None and bound < timedelta(seconds=1):
                 raise ValueError("maxLag and maxLatency must be at least 1s")
+        if self.lag_metric is not None and self.max_lag is None:
+            raise ValueError("lagMetric needs maxLag, which bounds it")
         return self
 
     @property
@@ -126,6 +135,8 @@ class PolicySpec(Document):
     @model_validator(mode="after")
     def _one_application(self) -> Self:
         target, application = self.target, self.application
+        if self.objective.lag_metric is not None and (application is None or application.flink is None):
+            raise ValueError("objective.lagMetric: only the sources of a Flink job report it")
         if application is not None and application.group_id is not None:
             return self._one_group(application)
         if target.driver is None:

@@ -40,6 +40,23 @@ def _with(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
+def test_an_objective_may_name_the_metric_of_its_lag() -> None:
+    """Only with `maxLag`, and only of a Flink job, whose sources report it."""
+    named = {"maxLag": "30s", "lagMetric": "watermarkLag"}
+    assert parse_policy(_with("spec.objective", named)).spec.objective.lag_metric == "watermarkLag"
+    with pytest.raises(InvalidPolicy, match=r"spec\.objective: lagMetric needs maxLag"):
+        parse_policy(_with("spec.objective", {"maxLatency": "30s", "lagMetric": "watermarkLag"}))
+    with pytest.raises(InvalidPolicy, match=r"spec\.objective\.lagMetric"):
+        parse_policy(_with("spec.objective", {"maxLag": "30s", "lagMetric": "currentEmitEventTimeLag"}))
+    group = _with("spec.objective", named)
+    group["spec"] |= {
+        "application": {"consumerGroup": {"groupId": "orders"}},
+        "signals": {"kafka": {"bootstrapServers": "kafka:9092"}},
+    }
+    with pytest.raises(InvalidPolicy, match=r"objective\.lagMetric: only the sources of a Flink job report it"):
+        parse_policy(group)
+
+
 def test_contradictory_limits_are_refused_where_they_are_written() -> None:
     """A budget of two slots contradicts three subtasks of each operator. A stored policy stays readable."""
     document = _with("spec.bounds", {"min": 3})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.analyzer.story import Job, Loop
-from weir_contracts import Analysis, Edge, Observation, Operator, OperatorReading, Topology
+from weir_contracts import Analysis, Edge, Observation, Operator, OperatorReading, Topology, policy_of
 
 ORDERS, RULES = "Source: orders", "Source: rules"
 
@@ -368,3 +368,68 @@ def test_a_saturated_source_that_becomes_slower_is_believed() -> None:
     assert source is not None
     assert source.true_processing_rate.value == pytest.approx(250, rel=0.1)
     assert analysis.arrival_rate.lower_bound == pytest.approx(250, rel=0.1)
+
+
+# --- a metric that the objective names
+
+
+def _named(metric: str, loop: Loop, edit: Callable[[Observation], Observation]) -> Callable[[Observation], Observation]:
+    """Return observations of a policy whose `maxLag` bounds a metric."""
+    named = policy_of(
+        "shop/orders",
+        application={"flink": {"url": "http://flink:8081", "job": "orders"}},
+        objective={"maxLag": "30s", "lagMetric": metric},
+        interval=f"{loop.job.interval:g}s",
+    )
+    return lambda observation: edit(observation).model_copy(update={"policy": named})
+
+
+@pytest.mark.parametrize(
+    ("metric", "field"), [("currentFetchEventTimeLag", "fetch_lag_seconds"), ("watermarkLag", "watermark_lag_seconds")]
+)
+@pytest.mark.parametrize("offsets", [True, False], ids=["offsets", "none"])
+def test_the_lag_is_the_metric_that_the_objective_names(metric: str, field: str, offsets: bool) -> None:
+    """Records are 12 s old when they come, whether brokers are read or not; how many wait stays as it was."""
+    loop = Loop()
+
+    def edit(observation: Observation) -> Observation:
+        if not offsets:
+            return _without_offsets(**{field: 12.0}, pending_records=0)(observation)
+        source = observation.operators[0].model_copy(update={field: 12.0})
+        return observation.model_copy(update={"operators": [source, *observation.operators[1:]]})
+
+    analysis = _seen(loop, 60, _named(metric, loop, edit))
+    assert analysis.lag_seconds.value == 12.0
+    assert analysis.lag_seconds.basis == f"{metric}, which the objective names"
+    assert analysis.lag_seconds.confidence <= 0.6
+    assert analysis.lag_records.value == pytest.approx(0, abs=1)
+
+
+def test_a_metric_that_is_not_reported_leaves_the_other_lag_and_says_so() -> None:
+    """A generator reports no event time."""
+    loop = Loop()
+    analysis = _seen(loop, 60, _named("watermarkLag", loop, _without_offsets()))
+    assert analysis.lag_seconds.value == 0
+    assert analysis.lag_seconds.basis.endswith("; the source reports no watermarkLag")
+    missing = [s.evidence for s in analysis.symptoms if s.code == "metric-missing"]
+    assert missing == ["Source: orders: it reports no watermarkLag, which the objective names: another lag is used."]
+
+
+def test_the_lag_of_the_last_record_is_no_lag_of_an_idle_source() -> None:
+    """Both metrics stand still when no record comes any more."""
+    loop = Loop(Job(rate=0))
+    edit = _without_offsets(fetch_lag_seconds=400.0, idle_seconds=90.0)
+    analysis = _seen(loop, 60, _named("currentFetchEventTimeLag", loop, edit))
+    assert analysis.lag_seconds.value == 0
+
+
+def test_records_that_come_later_than_the_objective_allows_are_named() -> None:
+    """The pipeline before the source takes 45 s of 30 s: nothing waits, and no parallelism helps."""
+    loop = Loop()
+    edit = _without_offsets(fetch_lag_seconds=45.0, pending_records=0)
+    analysis = _seen(loop, 60, _named("currentFetchEventTimeLag", loop, edit))
+    late = next(s for s in analysis.symptoms if s.code == "late-at-source")
+    assert late.evidence == (
+        "Source: orders: currentFetchEventTimeLag is 45 s while nothing waits, above the 30 s of maxLag: "
+        "no parallelism makes it shorter."
+    )

@@ -196,7 +196,8 @@ def _derived(
     }
     source_states = {}
     for name in graph.sources:
-        findings.sources[name], source_state = _source(name, windows[name], state, findings, settings)
+        source, source_state = _source(name, windows[name], state, findings, settings)
+        findings.sources[name] = _as_the_objective_names(source, windows[name], findings)
         if source_state is not None:
             source_states[name] = source_state
         if findings.sources[name].doubt:
@@ -327,6 +328,14 @@ def _source(
     backlogged = running is not None and lag.is_backlogged(source_state, taken, settings)
     waiting_since = lag.waiting_since(source_state, taken, settings) if running is not None else None
     return SourceFindings(name, arrives, trend, waiting, backlogged, waiting_since, counted), source_state
+
+
+def _as_the_objective_names(source: SourceFindings, window: OperatorWindow, findings: Findings) -> SourceFindings:
+    """Return the source with its lag in seconds by the metric that the objective names, if it names one."""
+    metric = findings.observation.policy.spec.objective.lag_metric
+    if metric is None or findings.run is None:
+        return source
+    return source._replace(lag=lag.by_metric(metric, source.lag, window.reading, window.input_rate))
 
 
 def _has_offsets(

@@ -8,18 +8,20 @@ Partitions of unknown position leave the lag a lower bound: the others' sum of r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 from zlib import crc32
 
-from weir_contracts import Estimate, OperatorReading, PartitionReading, counted, unknown
+from weir_contracts import Estimate, LagMetric, OperatorReading, PartitionReading, counted, unknown
 
 from . import offsets as log
 from .offsets import LogHistory, append_time, first_waiting, is_beyond, is_of_another_job, own_position
 from .run import RunState, SourceState
 from .window import AnalysisSettings, at_least, estimate, since, slope, thinned
 
+NO_METRIC = "; the source reports no "
+"""Follows the basis of a lag in place of the metric that the objective names."""
 BACKLOG_SECONDS = 5.0
 """A source lagging by less is not backlogged: positions are read up to a few seconds late."""
 MIN_WAITING_SECONDS = 10.0
@@ -65,6 +67,26 @@ class SourceLag:
     records: Estimate
     seconds: Estimate
     growth: Estimate
+
+
+def by_metric(metric: LagMetric, lag: SourceLag, reading: OperatorReading | None, taken: Estimate) -> SourceLag:
+    """Return the lag of a source with the seconds of the metric that the objective names; its own if it does not report that.
+
+    Both metrics stand still once no record comes any more: then they are no lag, unless records wait.
+    """
+    found, confidence = None, 0.0
+    if reading is not None and metric == "currentFetchEventTimeLag":
+        found, confidence = reading.fetch_lag_seconds, 0.6
+    elif reading is not None:
+        found, confidence = reading.watermark_lag_seconds, 0.5
+    if found is None:
+        basis = f"{lag.seconds.basis[:250]}{NO_METRIC}{metric}"
+        return replace(lag, seconds=lag.seconds.model_copy(update={"basis": basis}))
+    if taken.value == 0 and not lag.records.proven:
+        return replace(
+            lag, seconds=estimate(0.0, f"nothing is taken in and nothing waits: {metric} stands still", 0.6, 1)
+        )
+    return replace(lag, seconds=estimate(found, f"{metric}, which the objective names", confidence, 1))
 
 
 def as_of_snapshot(state: SourceState, stale_seconds: float, settings: AnalysisSettings) -> SourceLag | None:

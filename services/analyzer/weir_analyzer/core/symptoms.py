@@ -20,7 +20,7 @@ from weir_contracts import (
 from .analysis import Findings, OperatorFindings, SourceFindings, symptom
 from .capacity import Point
 from .group_symptoms import group_symptoms, offset_symptoms
-from .lag import BACKLOG_SECONDS
+from .lag import BACKLOG_SECONDS, NO_METRIC
 from .offsets import LogHistory, is_of_another_job
 from .window import AnalysisSettings
 
@@ -119,6 +119,7 @@ def _source(findings: Findings, source: SourceFindings) -> Iterator[Symptom]:
         taken_in = f"{formatted(counter)} records/s by its counter and {formatted(offsets)} by its offsets"
         sentence = f"{short_name(name)} takes in {taken_in}: perhaps {why}."
         yield symptom("contradiction", sentence, name, counter_rate=counter, offsets_rate=offsets)
+    yield from _late_at_source(findings, source)
     if source.doubt:
         yield symptom("contradiction", f"{short_name(name)}: {source.doubt}: its busy time is not used.", name)
     partitions = [p for p in findings.observation.partitions if p.operator == name]
@@ -154,6 +155,19 @@ def _source(findings: Findings, source: SourceFindings) -> Iterator[Symptom]:
         )
         shares = {"busy_share": spent.busy, "backpressured_share": spent.backpressured}
         yield symptom("source-bound", sentence, name, **numbers, **shares)
+
+
+def _late_at_source(findings: Findings, source: SourceFindings) -> Iterator[Symptom]:
+    """Yield the symptom of records that come later than the objective allows, by the metric that it names."""
+    objective, seconds = findings.observation.policy.spec.objective, source.lag.seconds.value
+    metric, bound = objective.lag_metric, objective.bound_seconds
+    if metric is None or bound is None or seconds is None or seconds <= bound or source.lag.records.value != 0:
+        return
+    sentence = (
+        f"{short_name(source.name)}: {metric} is {seconds:,.0f} s while nothing waits, above the {bound:,.0f} s of maxLag: "
+        "no parallelism makes it shorter."
+    )
+    yield symptom("late-at-source", sentence, source.name, lag_seconds=seconds, objective_seconds=bound)
 
 
 def _is_catching_up(source: SourceFindings, operator: OperatorFindings) -> bool:
@@ -217,7 +231,11 @@ def _missing(findings: Findings) -> Iterator[Symptom]:
             yield symptom("metric-missing", f"{short_name(operator.name)}: {unknown}.", operator.name)
         elif missing:
             yield symptom("metric-missing", f"{operator.name}: {' and '.join(missing)} unknown.", operator.name)
+    metric = findings.observation.policy.spec.objective.lag_metric
     for source in findings.sources.values():
+        if metric is not None and NO_METRIC in source.lag.seconds.basis:
+            sentence = f"{source.name}: it reports no {metric}, which the objective names: another lag is used."
+            yield symptom("metric-missing", sentence, source.name)
         for name, unit, value in (
             ("arrival rate", "records/s", source.arrival_rate),
             ("lag", "records", source.lag.records),
