@@ -107,7 +107,8 @@ def source_offsets(found: Aggregates, vertex_name: str | None = None) -> SourceO
             counted[counter["what"]] = total
         elif name.endswith(_ACTIVE_SPLITS):
             active.append(total)
-    records = counted.get("numRecordsIn", counted.get("numRecordsOut"))
+    # a reader that counts only what it sends has the other counter, too, at 0
+    records = counted.get("numRecordsIn") or counted.get("numRecordsOut", counted.get("numRecordsIn"))
     behind = [values.get("max") for name, values in found.items() if name.endswith(_BEHIND) and _SHARD in name]
     return SourceOffsets(
         positions,

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from tests.unit.analyzer.group_story import NOON, PARTITIONS, App
 from tests.unit.analyzer.story import Job, Loop, Stage
 from weir_analyzer.core import advance
-from weir_contracts import MAX_SENTENCE, Instance, Pod, Symptom, SymptomCode, WorkloadStatus
+from weir_contracts import MAX_SENTENCE, Instance, Pod, Symptom, SymptomCode, WorkloadStatus, policy_of
 
 NAME = "enrich-with-customer"
 KUBERNETES = "Unschedulable: 0/3 nodes are available: insufficient cpu"
@@ -129,6 +129,47 @@ def of_a_group() -> Iterable[Symptom]:
     yield from stuck.run_for(100).symptoms
 
 
+def of_sources_without_offsets() -> Iterable[Symptom]:
+    """Change data: waiting records that jump or are refused, a busy share that is none, a metric that is not reported, and
+    records that come late."""
+    full = {"busy_share_mean": 1.0, "busy_share_max": 1.0, "busy_ms": None, "idle_ms": None}
+    named = policy_of(
+        "shop/orders",
+        application={"flink": {"url": "http://flink:8081", "job": "orders"}},
+        objective={"maxLag": "30s", "lagMetric": "currentFetchEventTimeLag"},
+    )
+    for rate, changes in (
+        (300, {"pending_records": 0, "fetch_lag_seconds": 4500.0}),
+        (300, {"pending_records": 1_234_567_890}),
+        (300, {"pending_refused": f"are those of another source, {NAME}", "fetch_lag_seconds": 4.0}),
+        (300, {"pending_records": 0, **full}),
+        (300, {"behind_seconds": 0.0, **full}),
+        (300, full),
+        (900, full),
+        (0, {"idle_seconds": 4500.0, **full}),
+        (0, full),
+    ):
+        loop = Loop(Job(rate=300, stages=[Stage("Source: orders", 50_000), Stage("enrich", 20_000)]))
+        for scrape in range(80):
+            loop.job.rate = 300 if scrape < 30 else rate
+            loop.job.run_for(2)
+            observation = loop.job.observe(partitions=[], policy=named)
+            given = full if scrape < 30 and "busy_ms" in changes else {"pending_records": 0} if scrape < 30 else changes
+            source = observation.operators[0].model_copy(update=given)
+            analysis = loop.see(observation.model_copy(update={"operators": [source, *observation.operators[1:]]}))
+            assert analysis is not None
+            yield from analysis.symptoms
+    loop = Loop(Job(rate=900))
+    for scrape in range(70):
+        if scrape == 40:
+            loop.job.restart({"enrich": 2})
+        loop.job.run_for(2)
+        source, *others = loop.job.observe().operators
+        analysis = loop.see(loop.job.observe(partitions=[], operators=[source, *others]))
+        assert analysis is not None
+        yield from analysis.symptoms
+
+
 def of_workloads() -> Iterable[Symptom]:
     """Pods that are pending, crash and exceed their memory; a rollout that runs, and one that is paused."""
     pods = [
@@ -148,7 +189,8 @@ def of_workloads() -> Iterable[Symptom]:
 
 
 STORIES: list[Callable[[], Iterable[Symptom]]] = [
-    of_the_application, of_a_backlog, of_operators, of_offsets, of_a_group, of_workloads
+    of_the_application, of_a_backlog, of_operators, of_offsets, of_a_group, of_sources_without_offsets,
+    of_workloads,
 ]  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def own_demand(
     elif _is_idle(reading, taken, spent):
         arrives = estimate(0.0, f"it has had no record for {reading.idle_seconds:,.0f} s", 0.8, 1)
     elif doubt:
-        arrives = _bound(taken, f"it reports neither offsets nor waiting records, and {doubt}")
+        arrives = _bound(taken, f"it reports no waiting records, and {doubt}")
     else:
         arrives = _of_throughput(taken, spent)
     arrives = _without_catching_up(arrives, state, at, started_at)
@@ -122,7 +122,7 @@ def _without_catching_up(arrives: Estimate, state: SourceState, at: float, start
     needed = min(_MAX_CATCH_UP_SECONDS, max(_MIN_CATCH_UP_SECONDS, _CATCH_UP_MARGIN * rate * away / spare))
     if at - started_at >= needed:
         return arrives
-    reason = f"it may catch up with the {away:.0f} s before this run until it is {needed:.0f} s old: {arrives.basis}"
+    reason = f"until this run is {needed:.0f} s old it may catch up with the {away:.0f} s before it"
     return at_least(rate, reason, arrives.confidence, arrives.samples, arrives.window_seconds)
 
 

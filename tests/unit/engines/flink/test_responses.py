@@ -316,8 +316,12 @@ def test_splits_that_a_dynamic_source_has_given_up_do_not_count() -> None:
 
 def test_records_sent_replace_missing_records_read() -> None:
     """Some connectors do not count the records that they read."""
-    source = metrics.source_offsets(metrics.aggregates([{"id": "Source__x.numRecordsOut", "sum": 12.0}]))
+    sent = {"id": "Source__x.numRecordsOut", "sum": 12.0}
+    source = metrics.source_offsets(metrics.aggregates([sent]))
     assert source.records_in == 12
+    uncounted = {"id": "Source__x.numRecordsIn", "sum": 0.0}
+    assert metrics.source_offsets(metrics.aggregates([sent, uncounted])).records_in == 12
+    assert metrics.source_offsets(metrics.aggregates([uncounted])).records_in == 0
 
 
 def test_only_listed_metrics_are_requested() -> None:
