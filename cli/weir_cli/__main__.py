@@ -1,15 +1,12 @@
 """The `weir` command."""
 
-import contextlib
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.live import Live
 from typer.core import TyperCommand, TyperGroup
 
 from . import output as tables
@@ -23,20 +20,20 @@ from .client import (
     InvalidInput,
     Server,
     TokenFile,
-    Unreachable,
     application_id,
     complete_application,
     connect,
 )
 from .doctor import doctor
 from .move import export, import_
-from .output import Format, ListFormat, Output, one_of_many, show, text_of
+from .output import Format, ListFormat, Output, show, text_of
 from .planner_registry import check, kta_bridge, list_planners, register, remove
 from .recorded import plan
 from .replay import replay
 from .run import demo, run
 from .terminal import discard_output, prepare_output, say, show_table, terminal
 from .trial import trial
+from .watch import follow_all, follow_one, watch
 from .what_if import judge, what_if
 
 
@@ -111,6 +108,10 @@ def get(
             "--with-version", help="Keep the version in documents: applied again, they replace only what you have read."
         ),
     ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Go on until Ctrl-C: a screen, or into a pipe a line for each decision."),
+    ] = False,
     server: Server = LOCAL,
     token_file: TokenFile = None,
     output: Annotated[
@@ -122,6 +123,14 @@ def get(
     client, wide = connect(server, token_file), output is ListFormat.WIDE
     found: Any
     policies = policy or application in ("policies", "policy")
+    if follow and policies:
+        raise InvalidInput("--watch: follows applications, not policies")
+    if follow:
+        if application is None:
+            follow_all(client, output.plain, wide=wide)
+        else:
+            follow_one(client, application_id(application), output.plain, wide=wide)
+        return
     if application in ("policies", "policy") or (application is None and policy):
         found = client.policies()
         table = tables.policies_table(found)
@@ -235,38 +244,7 @@ app.command(name="what-if")(what_if)
 app.command()(judge)
 
 
-@app.command()
-def watch(
-    application: Application, server: Server = LOCAL, token_file: TokenFile = None, output: Output = Format.TABLE
-) -> None:
-    """Follow an application live until Ctrl-C: a screen, or into a pipe a line for each decision and outcome, from the
-    last decision on.
-
-    With -o json the command prints each event as a line, with -o yaml as a document.
-    """
-    client, name = connect(server, token_file), application_id(application)
-    found = client.application(name)
-    events = client.follow(name, lambda reason: say(f"weir: {reason}", error=True))
-    if output is not Format.TABLE:
-        for event in events:
-            sys.stdout.write(one_of_many({"id": event.id, "kind": event.kind, "data": event.data}, output))
-            sys.stdout.flush()
-        return
-    if not terminal().is_terminal:
-        last, _ = client.explain(name, 1)
-        decided = [("plan", cycle["plan"]) for cycle in last if cycle.get("plan")]
-        for kind, data in chain(decided, ((event.kind, event.data) for event in events)):
-            text = tables.event_line(kind, data)
-            if text is not None:
-                say(text)
-        return
-    with Live(tables.application_panel(found), console=terminal(), refresh_per_second=4) as live:
-        for _event in events:
-            # While the server is away, the feed breaks too and reports it.
-            with contextlib.suppress(Unreachable):
-                live.update(tables.application_panel(client.application(name)))
-
-
+app.command()(watch)
 app.command()(export)
 app.command(name="import")(import_)
 app.command()(plan)

@@ -304,9 +304,10 @@ class Client:
         return dict(self._json("POST", path, params=parameters, timeout=CHECK_SECONDS))
 
     def follow(
-        self, application: str, report: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+        self, application: str | None, report: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
     ) -> Iterator[Event]:
-        """Yield the application's events from now on, without an end; after a break it resumes behind the last event.
+        """Yield the events of an application (None: of all) from now on, without an end; after a break it resumes behind the last
+        event.
 
         `report` gets a sentence about each break. Raises what a retry does not mend: a wrong token, an unknown
         application.
@@ -334,9 +335,10 @@ class Client:
             yield event
         raise Unreachable(f"{self._server} ended the feed before its newest event: try again")
 
-    def _events(self, application: str, last: str, *, follow: bool = True) -> Iterator[Event]:
+    def _events(self, application: str | None, last: str, *, follow: bool = True) -> Iterator[Event]:
         """Yield the events of one connection to the feed."""
-        path = f"/v1/applications/{quote(application)}/events{'' if follow else '?follow=false'}"
+        feed = "/v1/events" if application is None else f"/v1/applications/{quote(application)}/events"
+        path = f"{feed}{'' if follow else '?follow=false'}"
         headers = {"Last-Event-ID": last} if last else {}
         try:
             with self._http.stream("GET", path, headers=headers, timeout=_FEED_TIMEOUT, extensions=ENDLESS) as response:

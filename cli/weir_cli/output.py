@@ -210,12 +210,15 @@ def _cycle_title(cycle: Mapping[str, Any], plan: Mapping[str, Any]) -> Text:
     return Text.assemble(f"{moment(plan.get('created_at'))} · ", decision, f" · planner {plan.get('planner') or '–'}")
 
 
-def event_line(kind: str, data: Mapping[str, Any]) -> str | None:
-    """Return an event of the feed as one line, or None for a message that decides nothing."""
+def event_line(kind: str, data: Mapping[str, Any], application: str | None = None) -> str | None:
+    """Return an event of the feed as one line, with its application if it is given; None for a message that decides nothing."""
+    subject = "" if application is None else f"{application} "
     if kind == "plan":
-        return f"{moment(data.get('created_at'))} {data.get('kind')} {data.get('code')}: {data.get('sentence')}"
+        return (
+            f"{moment(data.get('created_at'))} {subject}{data.get('kind')} {data.get('code')}: {data.get('sentence')}"
+        )
     if kind == "outcome":
-        return f"{moment(data.get('at'))} {data.get('phase')} {data.get('code')}: {data.get('sentence')}"
+        return f"{moment(data.get('at'))} {subject}{data.get('phase')} {data.get('code')}: {data.get('sentence')}"
     return None
 
 
