@@ -1,4 +1,4 @@
-"""The `weir` command."""
+"""The `weir` command, which is `kubectl weir` as well."""
 
 
 def main() -> None:
@@ -6,3 +6,10 @@ def main() -> None:
     from .__main__ import main as run
 
     run()
+
+
+def complete_for_kubectl() -> None:
+    """Complete `kubectl weir …`: kubectl runs the program `kubectl_complete-weir` with the words of the line."""
+    from .completion import for_kubectl
+
+    for_kubectl()

@@ -14,16 +14,15 @@ from .apply import apply
 from .client import (
     EXIT_CODES,
     LOCAL,
-    Application,
     Client,
     CommandError,
     InvalidInput,
     Server,
     TokenFile,
     application_id,
-    complete_application,
     connect,
 )
+from .completion import Application, complete_application
 from .doctor import doctor
 from .move import export, import_
 from .output import Format, ListFormat, Output, show, text_of
@@ -271,12 +270,18 @@ def _switch(application: str, verb: str, reason: str | None, client: Client, out
     show(policy, output, f"{name} is in mode {policy['spec'].get('mode', 'advise')}")
 
 
+def _called() -> str | None:
+    """Return how the user calls the command where that is not the program's name. Shells complete the program's."""
+    is_plugin = Path(sys.argv[0]).name.removesuffix(".exe") == "kubectl-weir"
+    return "kubectl weir" if is_plugin and not {"--install-completion", "--show-completion"} & {*sys.argv} else None
+
+
 def main() -> None:
     """Run the command; an expected failure is one line and its exit code."""
     prepare_output()
     try:
         try:
-            app()
+            app(prog_name=_called())
         finally:
             sys.stdout.flush()
     except CommandError as error:

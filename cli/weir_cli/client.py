@@ -3,7 +3,6 @@ codes.
 """
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -70,39 +69,6 @@ class Refused(CommandError):
 LOCAL = "http://127.0.0.1:8080"
 Server = Annotated[str, typer.Option("--server", envvar="WEIR_SERVER", help="Address of the knowledge service.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with the bearer token (else WEIR_TOKEN).")]
-COMPLETION_SECONDS = 1.0
-"""For a name to be completed; a shell waits meanwhile."""
-
-
-def complete_application(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the applications that a shell may complete; none, without a word, if no server answers in time."""
-    return _names(
-        context, incomplete, "/v1/applications?limit=1000", lambda found: [e["application"] for e in found["items"]]
-    )
-
-
-def complete_planner(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the planners that the planner service lists, likewise."""
-    return _names(context, incomplete, "/v1/planners", lambda found: [e["name"] for e in found["planners"]])
-
-
-def _names(context: typer.Context, incomplete: str, path: str, names: Callable[[Any], list[str]]) -> list[str]:
-    try:
-        made = connect(context.params["server"], context.params.get("token_file"), seconds=COMPLETION_SECONDS)
-        found = names(made.get(path))
-    except (CommandError, LookupError, TypeError):
-        return []
-    # A shell would run or misread what it completes.
-    return [each for each in found if each.startswith(incomplete) and _COMPLETED.fullmatch(each)]
-
-
-_COMPLETED = re.compile(r"[A-Za-z0-9._/-]+")
-Application = Annotated[
-    str,
-    typer.Argument(
-        help="namespace/name; a name alone is in the namespace default.", autocompletion=complete_application
-    ),
-]
 
 
 def seconds(option: str) -> Callable[[str], float]:

@@ -20,9 +20,9 @@ from .client import (
     Server,
     TokenFile,
     application_id,
-    complete_application,
     connect,
 )
+from .completion import complete_application
 from .output import Format, Output, text_of
 from .terminal import say
 

@@ -11,7 +11,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from .client import CommandError, InvalidInput, TokenFile, complete_planner, connect
+from .client import CommandError, InvalidInput, TokenFile, connect
+from .completion import complete_planner
 from .output import Format, Json, Output, show
 from .terminal import Listing
 

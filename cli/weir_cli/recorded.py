@@ -17,7 +17,8 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.http_client import Event
 
 from . import output as tables
-from .client import LOCAL, Client, InvalidInput, Server, TokenFile, application_id, complete_application, connect
+from .client import LOCAL, Client, InvalidInput, Server, TokenFile, application_id, connect
+from .completion import complete_application, complete_installed_planner
 from .output import Format, Output, show
 from .terminal import Listing
 
@@ -45,7 +46,13 @@ def plan(
         Path | None,
         typer.Option(help="File with a PlanRequest as JSON, as --save writes it, instead of an application."),
     ] = None,
-    planner: Annotated[str | None, typer.Option(help="Built-in or installed planner; default: the policy's.")] = None,
+    planner: Annotated[
+        str | None,
+        typer.Option(
+            help="Built-in or installed planner; default: the policy's.",
+            autocompletion=complete_installed_planner,
+        ),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the application's request to this file (.json).")] = None,
     server: Server = LOCAL,
     token_file: TokenFile = None,

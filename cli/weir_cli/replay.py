@@ -23,11 +23,11 @@ from .client import (
     Server,
     TokenFile,
     application_id,
-    complete_application,
     connect,
     in_seconds,
 )
 from .client import duration as parse_duration
+from .completion import complete_application, complete_installed_planner
 from .output import Format, show
 from .terminal import Progress, terminal
 
@@ -56,7 +56,13 @@ def replay(
         Path | None, typer.Option(help="Decide again what this file recorded (see --export), instead of the server.")
     ] = None,
     export: Annotated[Path | None, typer.Option(help="With --recorded: write the history to this file.")] = None,
-    planner: Annotated[str | None, typer.Option(help="The planner that decides; by default the policy's.")] = None,
+    planner: Annotated[
+        str | None,
+        typer.Option(
+            help="The planner that decides; by default the policy's.",
+            autocompletion=complete_installed_planner,
+        ),
+    ] = None,
     topology: Annotated[
         str,
         typer.Option(

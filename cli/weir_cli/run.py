@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from .client import InvalidInput, seconds
+from .completion import complete_installed_planner
 from .output import Format, Output
 
 Html = Annotated[
@@ -102,7 +103,11 @@ def run(
 
 def demo(
     planner: Annotated[
-        str, typer.Option(help="The planner that decides, such as rate, hpa or flink-autoscaler.")
+        str,
+        typer.Option(
+            help="The planner that decides, such as rate, hpa or flink-autoscaler.",
+            autocompletion=complete_installed_planner,
+        ),
     ] = "rate",
     listen: Listen = LISTEN,
     html: Html = None,

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .client import TRACE, InvalidInput, in_seconds
+from .completion import complete_installed_planner
 from .output import number
 from .terminal import terminal
 
@@ -40,7 +41,11 @@ def trial(
         float | None, typer.Option(help="Records/s at the trace's highest point; default: 2400, Kafka Streams 900.")
     ] = None,
     planner: Annotated[
-        str | None, typer.Option(help="The planner that decides. By default the policy's, else rate.")
+        str | None,
+        typer.Option(
+            help="The planner that decides. By default the policy's, else rate.",
+            autocompletion=complete_installed_planner,
+        ),
     ] = None,
     policy: Annotated[
         Path | None,

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from . import output as tables
-from .client import LOCAL, Client, Server, TokenFile, Unreachable, application_id, complete_application, connect
+from .client import LOCAL, Client, Server, TokenFile, Unreachable, application_id, connect
+from .completion import complete_application
 from .output import Format, Output, one_of_many
 from .terminal import say, show_table, terminal
 

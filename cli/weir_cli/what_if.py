@@ -16,7 +16,8 @@ from weir_replay import figure
 from weir_runtime.clock import SystemClock
 
 from .chart import LABEL, WIDTH, Curve, check_place, panel, save
-from .client import LOCAL, Application, InvalidInput, Server, TokenFile, application_id, connect, duration
+from .client import LOCAL, InvalidInput, Server, TokenFile, application_id, connect, duration
+from .completion import Application
 from .output import Format, Output, number, show
 from .planner_registry import LOCAL as LOCAL_PLANNER
 from .terminal import Listing, terminal

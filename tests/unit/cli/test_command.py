@@ -48,12 +48,12 @@ class Done:
     stderr: str
 
 
-def weir(*arguments: str, **environment: str) -> Done:
+def weir(*arguments: str, program: str = "weir", **environment: str) -> Done:
     """The command's entry point as a user's shell would call it, in this process: a new one would import for a second."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with (
-        mock.patch.object(sys, "argv", ["weir", *arguments]),
+        mock.patch.object(sys, "argv", [program, *arguments]),
         mock.patch.dict(os.environ, {"COLUMNS": "160", **environment}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -505,42 +505,6 @@ def test_a_setting_that_is_not_a_number_is_reported_before_a_trial_starts() -> N
     done = weir("trial", WEIR_MIN_MEMORY_MB="x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("weir: WEIR_MIN_MEMORY_MB: 'x'")
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["explain", "shop/"], ["shop/orders", "shop/payments"]),
-        (["get", ""], ["a/b", "shop/orders", "shop/payments"]),
-        (["planner", "remove", "m"], ["mine"]),
-        (["get", "-o", "w"], ["wide"]),
-    ],
-)
-def test_a_shell_completes_names(server: _Server, words: list[str], found: list[str]) -> None:
-    """Of applications and planners, from the server; a name that a shell would run is left out."""
-    names = ["a/b", "shop/orders", "shop/payments", "shop/$(reboot)"]
-    server.answers["GET", "/v1/applications"] = (200, {"items": [{"application": each} for each in names]})
-    server.answers["GET", "/v1/planners"] = (200, {"planners": [{"name": "mine"}, {"name": "rate"}]})
-    done = _completed(words, server.url)
-    assert done.stdout.split() == found
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "nonsense"])
-def test_completion_is_silent_without_a_server(address: str) -> None:
-    """Nothing on either output, so that the user's line stays as it is."""
-    done = _completed(["get", "shop"], address)
-    assert (done.stdout.strip(), done.stderr) == ("", "")
-
-
-def _completed(words: list[str], address: str) -> Done:
-    environment = {
-        "_WEIR_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(["weir", *words]),
-        "COMP_CWORD": str(len(words)),
-        "WEIR_SERVER": address,
-        "WEIR_PLANNER_SERVER": address,
-    }
-    return weir(**environment)
 
 
 def test_help_shows_no_type_of_a_flag() -> None:
