@@ -12,7 +12,7 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node node-means means trial check lint types imports fast explore test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench chaos schemas page lock images clean
+        test-containers test-kubernetes test-node demo-kubernetes bench chaos schemas man page lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -101,6 +101,9 @@ bench-%: environment
 
 schemas: environment  ## exports the contracts' JSON Schemas and docs/reference/policy.md
 	@$(BIN)/python -m weir_contracts.export
+
+man: environment  ## writes the man pages in docs/man from what the command's help says
+	@$(BIN)/python -m weir_cli.man docs/man/man1
 
 page:  ## builds the page from web/ into the knowledge service's package (needs Node 18 or later)
 	@cd web && npm ci --silent && npm run --silent build

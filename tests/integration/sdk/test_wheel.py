@@ -1,6 +1,7 @@
 """The wheel, as a user installs it: into an environment that has its dependencies, and nothing of the checkout."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -74,8 +75,17 @@ def test_each_name_in_it_is_its_own(wheels: list[Path]) -> None:
     names: set[str] = set()
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
-            names |= {name.split("/")[0] for name in archive.namelist() if ".dist-info" not in name}
+            names |= {name.split("/")[0] for name in archive.namelist() if not re.search(r"\.(dist-info|data)/", name)}
     assert names == {f"weir_{name}" for name in PACKAGES | SERVICES | {"contracts", "sdk"}}
+
+
+def test_it_brings_man_pages_and_the_plugin_of_kubectl(installed: Path) -> None:
+    """`man` looks beside the programs, and kubectl for programs of these names."""
+    pages = {path.name for path in (installed.parents[1] / "share" / "man" / "man1").iterdir()}
+    assert pages == {path.name for path in (ROOT / "docs" / "man" / "man1").iterdir()}
+    assert run([str(installed.with_name("kubectl-weir")), "--version"], installed.parent).startswith("weir ")
+    completed = run([str(installed.with_name("kubectl_complete-weir")), "replay", "--planner", "r"], installed.parent)
+    assert completed.split() == ["rate", "responsive", ":4"]
 
 
 def test_it_replays_with_a_planner_of_ones_own(installed: Path, tmp_path: Path) -> None:
