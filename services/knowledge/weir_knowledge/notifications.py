@@ -32,6 +32,8 @@ from weir_contracts.base import MAX_SENTENCE_LENGTH, WEIR_NAMESPACE, Derived, Ti
 from weir_contracts.change import MAX_CALLER
 
 Format = Literal["cloudevents", "slack"]
+KEPT = timedelta(hours=24)
+"""Age at which a notification is given up, and a message is no news any more."""
 KIND = "notification"
 """Kind of the documents that wait for delivery."""
 CONTENT_TYPES: Mapping[Format, str] = {

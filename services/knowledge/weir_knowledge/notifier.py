@@ -18,11 +18,11 @@ import httpx
 import structlog
 from prometheus_client import Counter, Gauge
 
-from weir_contracts import Notification, one_line
+from weir_contracts import Notification, format_duration, one_line
 from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, run_forever
 
-from .notifications import CONTENT_TYPES, KIND, Waiting, body_of, of_refusal
+from .notifications import CONTENT_TYPES, KEPT, KIND, Waiting, body_of, of_refusal
 from .receivers import Receiver, Receivers
 from .store import Batch, Key, StoreUnavailable
 from .view import TEXT, View
@@ -35,8 +35,6 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 300.0
 """After the first and after many failures of a receiver; each pause is a random time from half of it on."""
 MAX_RETRY_AFTER_SECONDS = 3600.0
 """Of a receiver's own wish."""
-KEPT_SECONDS = 86_400.0
-"""Age at which a notification is given up."""
 MAX_WAITING = 500
 """Of a namespace; the oldest are given up."""
 REFUSED = frozenset({400, 413, 415, 422})
@@ -133,7 +131,7 @@ class Notifier:
         if self._done:
             await self._remove(self._done)
         owned = self.partitions()
-        waiting = [each for key in keys if key not in self._done for each in [Waiting.read(key)]]
+        waiting = [Waiting.read(key) for key in keys if key not in self._done]
         waiting = [each for each in waiting if self.view.partition(each.application) in owned]
         kept = await self._without_old(waiting)
         by_entry: dict[str, list[Waiting]] = defaultdict(list)
@@ -153,14 +151,14 @@ class Notifier:
 
     async def _without_old(self, waiting: Sequence[Waiting]) -> list[Waiting]:
         """Return what is still to be delivered; give up the rest."""
-        oldest_ms = int((self.clock.now().timestamp() - KEPT_SECONDS) * 1000)
+        oldest_ms = int((self.clock.now() - KEPT).timestamp() * 1000)
         kept, given_up, counts = list[Waiting](), dict[Waiting, str](), defaultdict[str, int](int)
         for each in reversed(waiting):  # the newest first
             counts[each.namespace] += 1
             if self.receivers.entry_of(each.namespace) is None:
                 given_up[each] = "no receiver"
             elif each.decided_ms < oldest_ms:
-                given_up[each] = f"not accepted within {KEPT_SECONDS / 3600:g} h"
+                given_up[each] = f"not accepted within {format_duration(KEPT)}"
             elif counts[each.namespace] > MAX_WAITING:
                 given_up[each] = f"more than {MAX_WAITING} wait"
             else:

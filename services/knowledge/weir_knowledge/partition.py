@@ -171,8 +171,6 @@ class Partition:
     """Versions of the policies in force, by application, at `position`."""
     is_followed: bool = False
     """The messages of the loop are read."""
-    history_until: datetime | None = None
-    """Time up to which messages are history, of which no receiver is told: the store was new or empty. None: it was not."""
 
     def offset(self, topic: str) -> int:
         """Return the next offset of a topic that the view does not show."""

@@ -80,6 +80,8 @@ class Knowledge:
     _doubted: dict[int, float | None] = field(default_factory=dict, init=False)
     """Monotonic second at which the policies of a partition had been read once more for early messages; None: they are
     being read."""
+    _history_until: dict[int, datetime] = field(default_factory=dict, init=False)
+    """Of partitions whose store was new or empty: time up to which messages are history, of which no receiver is told."""
     _is_full: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +111,8 @@ class Knowledge:
     def _lose(self, partitions: Collection[int]) -> None:
         """Forget partitions that another replica owns."""
         self._drop(partitions)
+        for partition in partitions:
+            self._history_until.pop(partition, None)
         self.gauges.lost(partitions)
 
     def _restart(self, partitions: Collection[int]) -> None:
@@ -153,14 +157,11 @@ class Knowledge:
         positions = await self.view.store.applied(sorted(self._waiting))
         now = self.clock.now()
         begun = {
-            p: Partition(
-                position,
-                Decisions(_milliseconds(now)),
-                history_until=now - TOLD_AGAIN if position is None else None,
-            )
+            p: Partition(position, Decisions(_milliseconds(now)))
             for p, position in positions.items()
             if p in self._waiting
         }
+        self._history_until |= {p: now - TOLD_AGAIN for p, each in begun.items() if each.position is None}
         self._waiting.difference_update(begun)
         self._owned.update(begun)
         try:
@@ -327,7 +328,7 @@ class Knowledge:
             return
         refused: StoreFull | None = None
         with canonical_line(_log, "remembered", self.clock) as line:
-            writing = Writing(followed, self.clock.now(), self.late_after)
+            writing = Writing(followed, self.clock.now(), self.late_after, self._history_until)
             await self._read(writing, records)
             if early := {partition for partition in writing.early if not self._was_doubted(partition)}:
                 # The policies are read to their end: then the messages are late, or their policy is there.

@@ -5,13 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from weir_contracts import Analysis, Notification, Observation, Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import POLICIES
 from weir_runtime.bus import Record
 
 from .core import Event, HistoryEntry, HistoryLimits, Kind, State, history_entries, kind_of, remember
-from .notifications import KIND, Waiting, of_analysis, of_outcome
+from .notifications import KEPT, KIND, Waiting, of_analysis, of_outcome
 from .partition import Deletion, Partition, decision_of, policy_version
 from .store import Batch, Fields, Key, Position
 from .view import TEXT, Stored, action_fields, policy_fields, state_change
@@ -58,8 +59,16 @@ class Writing:
     """First all decisions, then all messages, then the states that these lead to. A message counts if its application has
     a policy: one without is late, or early if its policy may not have been read yet."""
 
-    def __init__(self, partitions: Mapping[int, Partition], now: datetime, late_after: LateAfter = no_receiver) -> None:
+    def __init__(
+        self,
+        partitions: Mapping[int, Partition],
+        now: datetime,
+        late_after: LateAfter = no_receiver,
+        history_until: Mapping[int, datetime] = MappingProxyType({}),
+    ) -> None:
+        """`history_until`: of each partition whose store was new, the time up to which messages are no news."""
         self.partitions, self._now, self._late_after = partitions, now, late_after
+        self._history_until = history_until
         self._now_ms = int(now.timestamp() * 1000)
         self._next: dict[int, _Next] = {}
         self._stored: dict[str, Stored] = {}
@@ -78,8 +87,8 @@ class Writing:
         self.kinds: Tally[str] = Tally()
         self.notifications = 0
         """Number of notifications to deliver."""
-        self._history_until: dict[str, datetime] = {}
-        """By application, where its partition has history."""
+        self._news_since: dict[str, datetime] = {}
+        """By application with messages: time after which they are news."""
 
     def _following(self, record: Record) -> _Next:
         before = self.partitions[record.partition]
@@ -124,8 +133,8 @@ class Writing:
         elif message.application in following.policies and not self._is_of_deleted(message):
             self.kinds[kind_of(message)] += 1
             self.messages[message.application].append(message)
-            if (until := self.partitions[record.partition].history_until) is not None:
-                self._history_until[message.application] = until
+            oldest = self._now - KEPT
+            self._news_since[message.application] = max(oldest, self._history_until.get(record.partition, oldest))
         else:
             version = policy_version(message)
             if version is None or version > following.versions.get(POLICIES.name, 0):
@@ -165,8 +174,8 @@ class Writing:
     def _notify(self, before: State | None, after: State, message: Event) -> None:
         """Add the notification that a message leads to, with the change of the state that decides it."""
         application = message.application
-        late_after, until = self._late_after(application.partition("/")[0]), self._history_until.get(application)
-        if late_after is None or (until is not None and _at(message) <= until):
+        late_after = self._late_after(application.partition("/")[0])
+        if late_after is None or _at(message) <= self._news_since[application]:
             return
         notification: Notification | None = None
         if isinstance(message, Analysis):

@@ -17,11 +17,14 @@ from tests.unit.knowledge.direct_log import changes_of
 from tests.unit.knowledge.http_receiver import ACCEPTED, Answer, HttpReceiver
 from tests.unit.knowledge.log_world import PARTITIONS, LogWorld
 from tests.unit.knowledge.memory_store import MemoryStore
+from tests.unit.knowledge.resources_suite import House
+from tests.unit.knowledge.test_resource_policies import MemoryWorld
 from weir_contracts import Outcome, parse_policy
 from weir_contracts.base import Estimate
 from weir_knowledge.notifications import KIND
 from weir_knowledge.notifier import MAX_WAITING, REFUSAL, Notifier, RefusedPolicies, retry_after_seconds
 from weir_knowledge.receivers import Receivers
+from weir_knowledge.resource_policies import RETRY_SECONDS
 from weir_knowledge.service import TOLD_AGAIN, Knowledge
 from weir_runtime.access import Caller, Problem
 from weir_runtime.clock import Clock, SystemClock
@@ -168,6 +171,34 @@ async def test_what_was_there_before_a_new_store_is_no_news(world: World) -> Non
         await world.run(world.told(receivers))
     assert shop.ids()[:2] == shop.ids()[2:] and len(set(shop.ids())) == 2
     assert await world.none_waits()
+
+
+async def test_what_is_read_again_twice_is_no_news_either(world: World) -> None:
+    """An outcome of a deleted application lets the policies of its partition be read once more, while the log of an emptied
+    store is being read: what follows it there is as old as before."""
+    gone = next(
+        name
+        for name in (f"shop/gone-{number}" for number in range(100))
+        if world.view.partition(name) == world.view.partition(APP)
+    )
+    receivers = world.receivers(shop="https://example.org/hook")
+    await world.decide(policy(gone))
+    await world.finished(gone)
+    await world.delete(2, gone)
+    await world.finished()
+    world.store.empty()
+    world.clock.advance(TOLD_AGAIN.total_seconds() + 60)
+    lines = await world.run(world.told(receivers))
+    assert len([line for line in lines if line["event"] == "partition-read"]) > PARTITIONS
+    assert await world.none_waits()
+
+
+async def test_what_is_older_than_a_day_is_no_news(world: World) -> None:
+    """Knowledge was away for two days: it would tell of what everybody knows."""
+    await world.finished()
+    world.clock.advance(timedelta(days=2).total_seconds())
+    await world.run(world.told(world.receivers(shop="https://example.org/hook")))
+    assert await world.none_waits() and (await world.newest()).outcome is not None
 
 
 async def test_without_a_receiver_nothing_is_kept(world: World) -> None:
@@ -341,7 +372,7 @@ async def test_what_waits_for_a_day_is_given_up(world: World) -> None:
     assert shop.received == []
     given_up = {(line["namespace"], line["reason"]): line for line in lines if line["event"] == "given-up"}
     assert {key: line["notifications"] for key, line in given_up.items()} == {
-        ("shop", "not accepted within 24 h"): 2,
+        ("shop", "not accepted within 1d"): 2,
         ("carts", "no receiver"): 2,
     }
 
@@ -433,6 +464,22 @@ async def test_a_refused_document_is_told_of_once(tmp_path: Path) -> None:
     first, second = (body["data"] for body in shop.bodies)
     assert (first["kind"], first["caller"], first["code"]) == ("policy-refused", "ada", "target-taken")
     assert first["sentence"] == second["sentence"] and first["id"] != second["id"]
+
+
+async def test_a_refused_resource_is_told_of_once(tmp_path: Path) -> None:
+    """Its author is not there when it is read, and it is tried again every half minute, also by the next process."""
+    world, resources = World(tmp_path), MemoryWorld()
+    house = House(resources)
+    receivers = world.receivers(all="https://example.org/hook")
+    house.changes.on_refused = RefusedPolicies(house.changes.view, receivers, house.clock, lambda: None)
+    await resources.apply(house.document(objective={"maxLag": "30s", "utilization": 0.7}))
+    for process in (house.policies, house.policies, house.new_process()):
+        house.clock.advance(RETRY_SECONDS)
+        await process.check()
+    (kept,) = (await house.store.all(KIND)).values()
+    told = json.loads(kept["text"])
+    assert (told["kind"], told["application"], told["caller"]) == ("policy-refused", house.app, "kubernetes")
+    assert "give exactly one of" in told["sentence"]
 
 
 async def test_refusals_of_long_ago_are_forgotten(world: World) -> None:
