@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir_contracts import Analysis, Plan, changes, counted
-from weir_knowledge.core import Summary
-from weir_knowledge.summaries import summaries
+from weir_knowledge.core import Newest, Summary, summarise
 from weir_knowledge.view import View
 from weir_runtime.clock import Clock
 
@@ -117,14 +116,11 @@ _WAITING = frozenset({"metric-missing", "warming-up", "stale", "unreachable", "n
 async def read_advice(view: View, clock: Clock) -> list[Advice]:
     """Return all applications, by name."""
     names = await view.applications()
-    known = await view.known(names, ["analysis", "plan"])
     found = []
-    for summary in await summaries(view, clock, names):
-        newest = known[summary.application].newest
-        if newest is None:
-            found.append(Advice(summary, None, None))
-            continue
-        followed = None if newest.advice is None else newest.advice.followed_slots
+    for digest, policy, action in await view.known(names):
+        newest = await view.newest(digest.application, ["analysis", "plan"]) or Newest(application=digest.application)
+        followed = None if digest.advice is None else digest.advice.followed_slots
+        summary = summarise(digest, policy, action, clock.now())
         found.append(Advice(summary, newest.analysis, newest.plan, followed))
     return found
 

@@ -73,8 +73,8 @@ class Engine:
         return ()
 
     @staticmethod
-    def may_be_same(own: Subject, other: Subject) -> bool:
-        """Return whether two policies may name one job in different ways, which only the running jobs decide."""
+    def may_be_same(own: Subject, claimed: Iterable[Claim]) -> bool:
+        """Return whether a policy may name what another one claims in a different way, which only the running jobs decide."""
         return False
 
     @staticmethod
@@ -126,9 +126,9 @@ def rival(wanted: frozenset[Claim], others: Mapping[str, frozenset[Claim]]) -> s
     return min((name for name, claimed in others.items() if claimed & wanted), default=None)
 
 
-def may_be_same(own: Subject, other: Subject) -> bool:
-    """Return whether two policies may name one job in different ways."""
-    return any(engine.may_be_same(own, other) for engine in registered())
+def may_be_same(own: Subject, claimed: frozenset[Claim]) -> bool:
+    """Return whether a policy may name the job that another one claims in a different way."""
+    return any(engine.may_be_same(own, claimed) for engine in registered())
 
 
 def names(subject: Subject, deployment: Deployment) -> bool:

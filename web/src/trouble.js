@@ -35,12 +35,9 @@ export function trouble(summary) {
 const ratio = ({ lag_seconds: lag, objective_seconds: bound }) => (lag == null || !bound ? -1 : lag / bound);
 
 /** Summaries with their trouble and engine, the worst first; then by lag against the objective, then by name. */
-export function ranked(summaries, policies = new Map()) {
+export function ranked(summaries) {
   return summaries
-    .map((summary) => {
-      const policy = policies.get(summary.application);
-      return { summary, ...trouble(summary), engine: engine(policy), priority: policy?.spec?.priority ?? null };
-    })
+    .map((summary) => ({ summary, ...trouble(summary), engine: summary.engine ?? "unknown" }))
     .sort(
       (a, b) =>
         LEVELS[a.level].rank - LEVELS[b.level].rank ||

@@ -46,8 +46,7 @@ test("what needs a person stands first, then the latest against its objective", 
 });
 
 test("a filter takes namespace, engine, state and every word", () => {
-  const policies = new Map([["shop/fine", { spec: { application: { flink: {} } } }]]);
-  const rows = ranked([fine, { ...fine, application: "other/x", decision: "Grows to 4" }], policies);
+  const rows = ranked([{ ...fine, engine: "flink" }, { ...fine, application: "other/x", decision: "Grows to 4" }]);
   const names = (choices) => filtered(rows, choices).map(({ summary }) => summary.application);
   assert.deepEqual(names({ namespace: "shop" }), ["shop/fine"]);
   assert.deepEqual(names({ engine: "flink" }), ["shop/fine"]);

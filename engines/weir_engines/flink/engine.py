@@ -28,12 +28,13 @@ class FlinkEngine(Engine):
         return () if flink is None else (("job", flink.cluster, flink.job),)
 
     @staticmethod
-    def may_be_same(own: Subject, other: Subject) -> bool:
+    def may_be_same(own: Subject, claimed: Iterable[Claim]) -> bool:
         """Return whether one of them names a job of the same cluster by its id, and the other one by its name."""
-        mine, theirs = own.application.flink, other.application.flink
-        if mine is None or theirs is None or mine.cluster != theirs.cluster:
+        flink = own.application.flink
+        if flink is None:
             return False
-        return bool(_JOB_ID.fullmatch(mine.job)) != bool(_JOB_ID.fullmatch(theirs.job))
+        jobs = [claim[2] for claim in claimed if claim[:2] == ("job", flink.cluster)]
+        return any(bool(_JOB_ID.fullmatch(flink.job)) != bool(_JOB_ID.fullmatch(job)) for job in jobs)
 
     @staticmethod
     def names(subject: Subject, deployment: Deployment) -> bool:

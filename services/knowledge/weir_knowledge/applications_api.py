@@ -1,11 +1,12 @@
 """`/v1/applications`: what is known of applications, why it was decided, and what another parallelism would do."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
@@ -57,7 +58,7 @@ from .policies_api import parse_version
 from .policy_changes import PolicyChanges
 from .report import report
 from .spend import advice_view, spend_sentence, spend_view
-from .summaries import summaries, summary_by_name
+from .summaries import SummaryList, accepted_age_seconds, summary_by_name
 from .view import View
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -114,12 +115,25 @@ def applications_router(
     limits, streams = limits or HistoryLimits(), streams or EventStreams()
     routes = APIRouter(prefix="/v1/applications", tags=["applications"], responses=ERRORS)
 
-    @routes.get("", summary="Summaries of all applications", **responds(Applications))
-    async def applications(caller: Reader, limit: Limit = 100, after: After = "") -> Applications:
-        names = [name for name in await view.applications() if name > after and caller.may_see(name)]
-        page = names[:limit]
-        items = await summaries(view, clock, page)
-        return Applications(items=items, next=page[-1] if len(names) > limit else None)
+    listed = SummaryList(view, clock)
+
+    @routes.get(
+        "",
+        summary="Summaries of all applications",
+        description="`Cache-Control: max-age=3` in the request accepts a list that is so many seconds old (10 at most), as a page does "
+        "that asks again and again; `Age` in the response says how old it is.",
+        **responds(Applications),
+    )
+    async def applications(
+        caller: Reader,
+        limit: Limit = 100,
+        after: After = "",
+        cache_control: Annotated[str, Header(max_length=200)] = "",
+    ) -> Response:
+        found = await listed.page(after, limit, caller.may_see, accepted_age_seconds(cache_control))
+        body = f'{{"items":[{",".join(found.items)}],"next":{json.dumps(found.next)}}}'
+        headers = {"Age": str(round(found.age_seconds))}
+        return Response(body, media_type="application/json", headers=headers)
 
     @routes.get("/{namespace}/{name}", summary="Summary of one application", **responds(Summary))
     async def summary(application: Application, _caller: Reader) -> Summary:

@@ -1,7 +1,7 @@
 """The stored state of an application, and how each message changes it. Pure."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, get_args
 from uuid import UUID
@@ -20,6 +20,8 @@ from weir_contracts import (
     OutcomeOrder,
     Parallelism,
     Plan,
+    PolicySpec,
+    ScalingPolicy,
     Score,
     Symptom,
     precedes,
@@ -44,6 +46,8 @@ MAX_OUTCOMES = 20
 """Of one cycle: the newest."""
 MAX_PROBLEMS = 10
 MIN_SILENCE_SECONDS = 15.0
+DEFAULT_INTERVAL_SECONDS: float = PolicySpec.model_fields["interval"].default.total_seconds()
+"""Of an application without a policy."""
 
 
 class HistoryLimits(Message):
@@ -133,10 +137,6 @@ class Newest(Message):
     analysis: Analysis | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
-    spend: Spend | None = None
-    """Slot-seconds since the policy acts. None: it does not act."""
-    advice: Advice | None = None
-    """What following the plans would have cost. None: the policy does not advise."""
 
     @classmethod
     def read(cls, application: str, documents: Mapping[str, str]) -> "Newest":
@@ -151,21 +151,87 @@ class Newest(Message):
         return NewestTimes().model_copy(update={kind_of(message): _position(message) for message in messages})
 
 
-class State(Message):
-    """The part of an application that its next message needs: times of the newest messages, and the explained cycles,
-    newest first."""
+class Glance(Message):
+    """The parts of the newest messages that a summary shows: a hundredth of what they hold. None: no message had it."""
+
+    status: str | None = None
+    requested: Parallelism | None = None
+    observed: dict[str, int] | None = None
+    problems: list[str] = Field(default_factory=list)
+    target: tuple[str, str] | None = None
+    """Code and sentence of what was wrong with the target when it was last observed."""
+    lag_seconds: float | None = None
+    lag_records: float | None = None
+    arrival_rate: float | None = None
+    lower_bounds: dict[str, float] = Field(default_factory=dict)
+    bottleneck: str | None = None
+    planned: Parallelism | None = None
+    plan_kind: str | None = None
+    decision: str | None = None
+    decision_code: str | None = None
+    decided_at: Timestamp | None = None
+    scores: list[Score] = Field(default_factory=list)
+    outcome: tuple[str, str] | None = None
+    """Code and sentence."""
+
+    def after(self, event: Event) -> "Glance":
+        """Return what is seen once `event` is the newest of its kind."""
+        if isinstance(event, Observation):
+            deployment = event.deployment
+            return self.model_copy(
+                update={
+                    "status": event.status,
+                    "requested": deployment.requested if deployment else None,
+                    "observed": _running(deployment) if deployment else None,
+                    "problems": _problems(event),
+                    "target": _target_problem(event),
+                }
+            )
+        if isinstance(event, Analysis):
+            return self.model_copy(
+                update={
+                    "lag_seconds": event.lag_seconds.value,
+                    "lag_records": event.lag_records.value,
+                    "arrival_rate": event.arrival_rate.value,
+                    "lower_bounds": _lower_bounds(event),
+                    "bottleneck": event.bottleneck,
+                }
+            )
+        if isinstance(event, Plan):
+            return self.model_copy(
+                update={
+                    "planned": event.approved or event.current or None,
+                    "plan_kind": event.kind,
+                    "decision": event.sentence,
+                    "decision_code": event.code,
+                    "decided_at": event.created_at,
+                    "scores": [course.score for course in event.state.courses],
+                }
+            )
+        return self.model_copy(update={"outcome": (event.code, event.sentence)})
+
+
+class Digest(Message):
+    """What a summary of an application is made of."""
 
     application: str
     times: NewestTimes = Field(default_factory=NewestTimes)
-    cycles: list[Cycle] = Field(default_factory=list)
-    open_cycles: list[Cycle] = Field(default_factory=list)
-    """Cycles without a plan; a plan may arrive after the next observation."""
+    glance: Glance = Field(default_factory=Glance)
     spend: Spend | None = None
     """Slot-seconds since the policy acts. None: it does not act."""
     advice: Advice | None = None
     """What following the plans would have cost. None: the policy does not advise."""
     lateness: Lateness | None = None
     """Time in which the objective is missed. None: it is met, unknown since the beginning, or has no bound."""
+
+
+class State(Digest):
+    """The part of an application that its next message needs: what a summary is made of, and the explained cycles, newest
+    first."""
+
+    cycles: list[Cycle] = Field(default_factory=list)
+    open_cycles: list[Cycle] = Field(default_factory=list)
+    """Cycles without a plan; a plan may arrive after the next observation."""
 
 
 def remember(state: State, event: Event, limits: HistoryLimits) -> State:
@@ -193,7 +259,8 @@ def remember(state: State, event: Event, limits: HistoryLimits) -> State:
         changed = changed.model_copy(update=sums)
     else:
         changed = _with_plan(state, event, limits)
-    return changed.model_copy(update={"times": times.model_copy(update={kind: _position(event)})})
+    moved = times.model_copy(update={kind: _position(event)})
+    return changed.model_copy(update={"times": moved, "glance": state.glance.after(event)})
 
 
 def _past_of(event: Observation) -> Past:
@@ -322,6 +389,8 @@ class Summary(Message):
     """An application on one screen."""
 
     application: str
+    engine: str | None = None
+    """What runs it, as its policy says: flink, kafkaStreams, consumerGroup or service."""
     mode: str | None = None
     status: str | None = None
     objective_seconds: float | None = None
@@ -365,8 +434,6 @@ def _lower_bounds(analysis: Analysis) -> dict[str, float]:
     return {name: bound for name, bound in found.items() if bound is not None}
 
 
-SUMMARISED: Sequence[Kind] = ("observation", "analysis", "plan", "outcome")
-"""Kinds of messages that a summary is built from."""
 _PASSING = frozenset({"other-deployment", "unreachable", "rollout", "rollback-unreachable"})
 _LASTING = frozenset({"contested", "unsupported", "paused-workload", "other-autoscaler", "selector", "forbidden"}) | {
     *("namespace-forbidden", "no-target", "out-of-reach", "rejected", "rollback-rejected")
@@ -374,23 +441,28 @@ _LASTING = frozenset({"contested", "unsupported", "paused-workload", "other-auto
 """Codes of outcomes of a target that is not scaled: until the next plan, and until another outcome."""
 
 
-def _obstacle(newest: Newest) -> tuple[str, str] | tuple[None, None]:
+def _target_problem(observation: Observation) -> tuple[str, str] | None:
+    """Return code and sentence of what is wrong with the target."""
+    deployment = observation.deployment
+    missing = [each.what for each in observation.problems if each.where.startswith("target.")]
+    if observation.status in ("not_found", "unreachable"):
+        return observation.status.replace("_", "-"), observation.message or "the target was not observed"
+    if deployment is not None and deployment.health == "ended":
+        return "ended", observation.message or f"the target is {deployment.state}"
+    if missing and not (deployment is not None and deployment.workloads):
+        return "not-found", missing[0]
+    return None
+
+
+def _obstacle(glance: Glance) -> tuple[str, str] | tuple[None, None]:
     """Return code and sentence of what keeps the application from being scaled: the target as it was last observed, or
     the executor's last word."""
-    observation, plan, outcome = newest.observation, newest.plan, newest.outcome
-    if observation is not None:
-        deployment = observation.deployment
-        missing = [each.what for each in observation.problems if each.where.startswith("target.")]
-        if observation.status in ("not_found", "unreachable"):
-            return observation.status.replace("_", "-"), observation.message or "the target was not observed"
-        if deployment is not None and deployment.health == "ended":
-            return "ended", observation.message or f"the target is {deployment.state}"
-        if missing and not (deployment is not None and deployment.workloads):
-            return "not-found", missing[0]
-    if outcome is not None and (
-        outcome.code in _LASTING or (outcome.code in _PASSING and plan is not None and plan.kind != "hold")
-    ):
-        return outcome.code, outcome.sentence
+    if glance.target is not None:
+        return glance.target
+    if glance.outcome is not None:
+        code, is_planned = glance.outcome[0], glance.plan_kind not in (None, "hold")
+        if code in _LASTING or (code in _PASSING and is_planned):
+            return glance.outcome
     return None, None
 
 
@@ -401,48 +473,46 @@ def _running(deployment: Deployment) -> dict[str, int]:
     return {name: 0 if none or ready.get(name) == 0 else p for name, p in deployment.observed.items()}
 
 
-def summarise(
-    newest: Newest, action: ActionState | None, now: datetime, *, mode: str | None, objective_seconds: float | None,
-    interval_seconds: float,
-) -> Summary:  # fmt: skip
+def summarise(digest: Digest, policy: ScalingPolicy | None, action: ActionState | None, now: datetime) -> Summary:
     """Summarise an application. A stage is silent after three intervals (at least 15 s) without a message."""
-    observation, analysis, plan = newest.observation, newest.analysis, newest.plan
-    stages: Mapping[Stage, Observation | Analysis | Plan | None] = {
-        "monitor": observation, "analyzer": analysis, "planner": plan
+    glance, times = digest.glance, digest.times
+    stages: Mapping[Stage, datetime | None] = {
+        "monitor": times.observation, "analyzer": times.analysis, "planner": times.plan
     }  # fmt: skip
     ages = {
-        stage: None if message is None else round(max(0.0, (now - message.observed_at).total_seconds()), 3)
-        for stage, message in stages.items()
+        stage: None if at is None else round(max(0.0, (now - at).total_seconds()), 3) for stage, at in stages.items()
     }
+    interval_seconds = policy.spec.interval.total_seconds() if policy else DEFAULT_INTERVAL_SECONDS
     limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
-    deployment = observation.deployment if observation else None
-    spend, advice = spend_view(newest.spend), advice_view(newest.advice)
-    code, obstacle = _obstacle(newest)
+    mode = policy.spec.mode if policy else None
+    spend, advice = spend_view(digest.spend), advice_view(digest.advice)
+    code, obstacle = _obstacle(glance)
     return Summary(
-        application=newest.application,
+        application=digest.application,
+        engine=policy.subject.application.field if policy else None,
         mode=mode,
-        status=observation.status if observation else None,
-        objective_seconds=objective_seconds,
-        lag_seconds=analysis.lag_seconds.value if analysis else None,
-        lag_records=analysis.lag_records.value if analysis else None,
-        arrival_rate=analysis.arrival_rate.value if analysis else None,
-        lower_bounds=_lower_bounds(analysis) if analysis else {},
-        bottleneck=analysis.bottleneck if analysis else None,
-        planned=(plan.approved or plan.current or None) if plan else None,
-        requested=deployment.requested if deployment else None,
-        observed=_running(deployment) if deployment else None,
-        decision=plan.sentence if plan else None,
-        decision_code=plan.code if plan else None,
-        decided_at=plan.created_at if plan else None,
+        status=glance.status,
+        objective_seconds=policy.spec.objective.bound_seconds if policy else None,
+        lag_seconds=glance.lag_seconds,
+        lag_records=glance.lag_records,
+        arrival_rate=glance.arrival_rate,
+        lower_bounds=glance.lower_bounds,
+        bottleneck=glance.bottleneck,
+        planned=glance.planned,
+        requested=glance.requested,
+        observed=glance.observed,
+        decision=glance.decision,
+        decision_code=glance.decision_code,
+        decided_at=glance.decided_at,
         action=action.sentence if action else None,
         action_phase=action.phase if action else None,
         obstacle=obstacle,
         obstacle_code=code,
         ages_seconds=Ages.model_validate(ages),
         silent=[name for name, age in ages.items() if age is None or age > limit],
-        problems=_problems(observation) if observation else [],
+        problems=glance.problems,
         spend=spend,
         advice=advice,
-        scores=[course.score for course in plan.state.courses] if plan else [],
-        spend_sentence=spend_sentence(spend, advice, newest.advice if mode == "advise" else None),
+        scores=glance.scores,
+        spend_sentence=spend_sentence(spend, advice, digest.advice if mode == "advise" else None),
     )

@@ -23,7 +23,7 @@ from weir_contracts import (
 from weir_contracts.export import CONTRACTS
 from weir_runtime.access import Caller, Problem, documented, requires
 
-from .core import Cycle, HistoryLimits, Newest, Past, State, Summary, remember, summarise
+from .core import Cycle, HistoryLimits, Past, State, Summary, remember, summarise
 from .policy_changes import changed_by_another
 from .spend import AdviceView, SpendView
 
@@ -149,8 +149,7 @@ def examples() -> dict[type[BaseModel], Any]:
     state = State(application=plan.application)
     for message in (observation, analysis, plan, outcome):
         state = remember(state, message, HistoryLimits())
-    newest = Newest(application=plan.application, observation=observation, analysis=analysis, plan=plan)
-    summary = summarise(newest, None, plan.created_at, mode="act", objective_seconds=30.0, interval_seconds=5.0)
+    summary = summarise(state, ScalingPolicy.model_validate(shown[ScalingPolicy]), None, plan.created_at)
     line = plan.in_short(analysis.lag_seconds.value, analysis.arrival_rate.value, analysis.throughput)
     built = (summary, state.cycles[0], line.model_copy(update={"outcome": outcome.phase}))
     shown |= {type(model): model.model_dump(mode="json", exclude_unset=True) for model in built}

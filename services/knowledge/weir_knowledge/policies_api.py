@@ -105,9 +105,9 @@ def policies_router(changes: PolicyChanges) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         after: Annotated[str, Query(max_length=200, description="the last application of the page before")] = "",
     ) -> JSONResponse:
-        found = [p for p in await changes.view.policies() if p.application > after and caller.may_see(p.application)]
-        page = found[:limit]
-        more = page[-1].application if len(found) > limit else None
+        names = [name for name in await changes.view.store.keys("policy") if name > after and caller.may_see(name)]
+        page = await changes.view.policy_page(names[:limit])
+        more = names[limit - 1] if len(names) > limit else None
         return JSONResponse({"items": [p.to_document() for p in page], "next": more})
 
     @routes.get("/{namespace}/{name}", summary="One policy", **responds(ScalingPolicy))

@@ -305,13 +305,13 @@ class PolicyChanges:
     async def _check_job(self, policy: ScalingPolicy) -> None:
         """Raise 409 if another policy names the same job, one by its id and one by its name, according to the newest
         observation."""
-        for other in await self.view.policies():
-            if other.application == policy.application or not may_be_same(policy.subject, other.subject):
+        for other, claimed in (await self.view.claims()).items():
+            if other == policy.application or not may_be_same(policy.subject, claimed):
                 continue
-            newest = await self.view.newest(other.application, ["observation"])
+            newest = await self.view.newest(other, ["observation"])
             deployment = newest.observation.deployment if newest and newest.observation else None
             if deployment is not None and names(policy.subject, deployment):
-                raise _taken(policy, other.application)
+                raise _taken(policy, other)
 
 
 def _as_seen(change: Change, before: ScalingPolicy | None) -> Change:

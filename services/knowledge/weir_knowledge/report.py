@@ -61,10 +61,8 @@ async def report(
     middle = at or now
     period = Period(middle, middle - BEFORE, middle + AFTER)
     answers: dict[str, Any] = {}
-    policies = []
     for name, summary in zip(names, await summaries(view, clock, names), strict=True):
-        path, (newest, policy, _) = f"v1/applications/{name}", (await view.known([name], ["analysis"]))[name]
-        policies.append(_policy(name, policy))
+        path, newest = f"v1/applications/{name}", await view.newest(name, ["analysis"])
         state = await view.state(name) or State(application=name)
         lines = history_at(await view.store.history(name), now, limits)
         cycles = state.cycles
@@ -76,7 +74,7 @@ async def report(
             cycles = [each for each in cycles if each.plan is not None and period.shows(each.plan.created_at)]
             analyses = await _analyses(view, name, period, analyses)
         answers[path] = summary.model_dump(mode="json")
-        answers[f"v1/policies/{name}"] = policies[-1]
+        answers[f"v1/policies/{name}"] = _policy(name, await view.policy(name))
         answers[f"{path}/history"] = {"items": [each.model_dump(mode="json") for each in lines]}
         answers[f"{path}/explain"] = {
             "items": [each.model_dump(mode="json", exclude=_UNSHOWN_CYCLE) for each in cycles]
@@ -86,7 +84,6 @@ async def report(
         if shown:
             answers[f"{path}/analysis"] = shown[-1]
     answers["v1/applications"] = {"items": [answers[f"v1/applications/{name}"] for name in names], "next": None}
-    answers["v1/policies"] = {"items": policies, "next": None}
     given = {
         "made_at": now.isoformat(),
         "at": None if at is None else at.isoformat(),

@@ -23,12 +23,11 @@ from weir_engines.kubernetes.watches import Pauses, Watch
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.loop import Stop, run_forever
 
-from .core import SUMMARISED, Newest
+from .core import Newest, summarise
 from .policy_changes import PolicyChanges
 from .resource_conditions import InForce, Refusal
 from .resource_events import MAX_NOTE_BYTES, Due, RecordedEvents
 from .resource_status import Resource, differs, merge_patch, status_of
-from .summaries import summary_of
 
 CHECK_SECONDS = 1.0
 COMPARE_SECONDS = 60.0
@@ -310,11 +309,11 @@ class ResourcePolicies:
         """Write the status of a resource if it differs from the present one, and its events."""
         resource, view = attempt.resource, self.changes.view
         application, at = resource.application, self.changes.clock.now()
-        known = (await view.known([application], SUMMARISED))[application]
+        ((digest, policy, action),) = await view.known([application])
         found = None
-        if known.policy is not None and known.policy.metadata.owner == "resource":
-            newest = known.newest or Newest(application=application)
-            found = InForce(known.policy, newest, summary_of(application, known, at))
+        if policy is not None and policy.metadata.owner == "resource":
+            newest = await view.newest(application, ("analysis", "plan", "outcome")) or Newest(application=application)
+            found = InForce(policy, newest, summarise(digest, policy, action, at))
         status = status_of(resource, attempt.refusal, found, at)
         if differs(status, resource.status, in_figures=now - attempt.written_at >= FIGURES_SECONDS):
             namespace, _, name = resource.application.partition("/")

@@ -115,8 +115,10 @@ class Store(Protocol):
         `Incomplete` unless all the partitions `complete` have a position at that moment.
         """
 
-    async def all(self, kind: str, *, complete: Collection[int] = ()) -> dict[str, dict[str, str]]:
-        """Return the documents of a kind by key, in its order; `Incomplete` as for `get`."""
+    async def all(
+        self, kind: str, names: Collection[str] | None = None, *, complete: Collection[int] = ()
+    ) -> dict[str, dict[str, str]]:
+        """Return these fields (None: all) of the documents of a kind by key, in its order; `Incomplete` as for `get`."""
 
     async def keys(self, kind: str) -> list[str]:
         """Return the keys of a kind's documents, in order."""

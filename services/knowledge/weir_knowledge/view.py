@@ -8,23 +8,27 @@ apart, since a message needs none of them, and 500 lines are four times as long 
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from cachetools import RRCache
 
 from weir_contracts import ActionState, ScalingPolicy
+from weir_engines.registry import Claim, claims
 from weir_runtime.bus import partition_of
 
-from .core import KINDS, Cycle, Kind, Newest, State
+from .core import KINDS, Cycle, Digest, Kind, Newest, State
 from .store import Fields, Store
 
 TEXT = "text"
 """The field of a policy and of an action."""
 VERSION = "version"
 """Of a policy and of an action, in the log: an action's own number is its executor's."""
-TIMES = "times"
+CLAIMS = "claims"
+"""Of a policy: what no other policy may claim."""
+TIMES, GLANCE = "times", "glance"
 LISTS = ("cycles", "open_cycles")
 SUMS = ("spend", "advice", "lateness")
 _SEPARATOR = "/"
@@ -33,9 +37,9 @@ MAX_STATES_READ = 50
 
 
 class Known(NamedTuple):
-    """What is stored of one application; None where there is nothing."""
+    """What a summary of one application is made of; None: it has none."""
 
-    newest: Newest | None
+    digest: Digest
     policy: ScalingPolicy | None
     action: ActionState | None
 
@@ -57,8 +61,23 @@ class View:
 
     async def policies(self) -> list[ScalingPolicy]:
         """Return all policies, by application."""
-        found = await self.store.all("policy", complete=range(self.partitions))
+        found = await self.store.all("policy", [TEXT], complete=range(self.partitions))
         return [ScalingPolicy.model_validate_json(fields[TEXT]) for fields in found.values()]
+
+    async def policy_page(self, applications: Sequence[str]) -> list[ScalingPolicy]:
+        """Return the policies of these applications, in their order, of those that have one."""
+        keys = [("policy", name) for name in applications]
+        found = await self.store.get(keys, [TEXT], complete=range(self.partitions))
+        return [_policy(found[key][TEXT]) for key in keys if key in found]
+
+    async def claims(self) -> dict[str, frozenset[Claim]]:
+        """Return what each policy claims, by application, without reading the policies."""
+        found = await self.store.all("policy", [CLAIMS], complete=range(self.partitions))
+        stored = {name: each[CLAIMS] for name, each in found.items() if CLAIMS in each}
+        # Of an earlier version, which did not store them.
+        others = await self.policy_page([name for name in found if name not in stored])
+        known = {name: frozenset(map(tuple, json.loads(text))) for name, text in stored.items()}
+        return known | {each.application: claims(each.subject) for each in others}
 
     async def action(self, application: str) -> ActionState | None:
         text = await self._text("action", application)
@@ -81,22 +100,24 @@ class View:
 
     async def newest(self, application: str, kinds: Collection[Kind] = KINDS) -> Newest | None:
         """Return the newest message of each of these kinds; None without a state."""
-        key, names = ("state", application), (*kinds, *SUMS)
-        found = await self.store.get([key], names)
+        key = ("state", application)
+        found = await self.store.get([key], kinds)
         return Newest.read(application, found[key]) if key in found else None
 
-    async def known(self, applications: Collection[str], kinds: Collection[Kind] = KINDS) -> "dict[str, Known]":
-        """Return what is stored of each application, in one reading of the store."""
+    async def known(self, applications: Sequence[str]) -> list[Known]:
+        """Return what a summary of each application is made of, in their order and one reading of the store."""
         keys = [(kind, name) for name in applications for kind in ("state", "policy", "action")]
         partitions = {self.partition(name) for name in applications}
-        stored = await self.store.get(keys, (*kinds, *SUMS, TEXT), complete=partitions)
-        found = {}
+        stored = await self.store.get(keys, (TIMES, GLANCE, *SUMS, TEXT), complete=partitions)
+        found = []
         for name in applications:
-            messages, policy, action = (stored.get((kind, name)) for kind in ("state", "policy", "action"))
-            found[name] = Known(
-                None if messages is None else Newest.read(name, messages),
-                None if policy is None else ScalingPolicy.model_validate_json(policy[TEXT]),
-                None if action is None else ActionState.model_validate_json(action[TEXT]),
+            state, policy, action = (stored.get((kind, name)) for kind in ("state", "policy", "action"))
+            found.append(
+                Known(
+                    Digest(application=name) if state is None else _read_digest(name, state),
+                    None if policy is None else _policy(policy[TEXT]),
+                    None if action is None else _action(action[TEXT]),
+                )
             )
         return found
 
@@ -118,9 +139,22 @@ class View:
         return stored
 
 
+# A list is asked for again and again, and few of its policies and actions change in between.
+@lru_cache(maxsize=2_000)
+def _policy(text: str) -> ScalingPolicy:
+    return ScalingPolicy.model_validate_json(text)
+
+
+@lru_cache(maxsize=2_000)
+def _action(text: str) -> ActionState:
+    return ActionState.model_validate_json(text)
+
+
 def policy_fields(policy: ScalingPolicy) -> Fields:
     """Return the policy without the fields that its user left out: a default may change."""
-    return {TEXT: policy.model_dump_json(exclude_unset=True), VERSION: str(policy.metadata.version or 0)}
+    claimed = json.dumps(sorted(claims(policy.subject)))
+    number = str(policy.metadata.version or 0)
+    return {TEXT: policy.model_dump_json(exclude_unset=True), VERSION: number, CLAIMS: claimed}
 
 
 def action_fields(action: ActionState, version: int) -> Fields:
@@ -158,6 +192,8 @@ def state_change(before: State | None, after: State, documents: Mapping[Kind, st
     """
     before = before or State(application=after.application)
     fields: dict[str, str] = {TIMES: after.times.model_dump_json(), **dict(documents.items())}
+    if after.glance is not before.glance:
+        fields[GLANCE] = after.glance.model_dump_json(exclude_defaults=True)
     removed: list[str] = []
     for name in LISTS:
         earlier, current = _by_id(getattr(before, name)), _by_id(getattr(after, name))
@@ -182,14 +218,23 @@ def _by_id(cycles: list[Cycle]) -> dict[str, Cycle]:
 
 def read_state(application: str, fields: Fields) -> Stored:
     """Return the state of a document. `ValueError` for an invalid one."""
-    parts = {"application": json.dumps(application), TIMES: fields[TIMES]}
+    lists = {}
     for name in LISTS:
         keys = json.loads(fields.get(name, "[]"))
-        parts[name] = "[" + ",".join(fields[name + _SEPARATOR + key] for key in keys) + "]"
-    parts |= {name: fields[name] for name in SUMS if name in fields}
-    body = ",".join(f'"{name}":{text}' for name, text in parts.items())
+        lists[name] = "[" + ",".join(fields[name + _SEPARATOR + key] for key in keys) + "]"
     lengths = {name: len(text) for name, text in fields.items() if name.startswith(LISTS)}
-    return Stored(State.model_validate_json(f"{{{body}}}"), lengths)
+    return Stored(State.model_validate_json(_body(application, fields, lists)), lengths)
+
+
+def _read_digest(application: str, fields: Fields) -> Digest:
+    return Digest.model_validate_json(_body(application, fields, {}))
+
+
+def _body(application: str, fields: Fields, lists: Fields) -> str:
+    """Return the JSON of a document's parts."""
+    parts = {"application": json.dumps(application), TIMES: fields[TIMES], **lists}
+    parts |= {name: fields[name] for name in (GLANCE, *SUMS) if name in fields}
+    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
 
 def state_cache(max_characters: int) -> MutableMapping[str, Stored]:

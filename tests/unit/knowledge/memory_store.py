@@ -66,9 +66,15 @@ class MemoryStore:
             if key in self.documents
         }
 
-    async def all(self, kind: str, *, complete: Collection[int] = ()) -> dict[str, dict[str, str]]:
+    async def all(
+        self, kind: str, names: Collection[str] | None = None, *, complete: Collection[int] = ()
+    ) -> dict[str, dict[str, str]]:
         self._need(complete)
-        return {key: dict(fields) for (of, key), fields in sorted(self.documents.items()) if of == kind}
+        return {
+            key: {name: text for name, text in fields.items() if names is None or name in names}
+            for (of, key), fields in sorted(self.documents.items())
+            if of == kind
+        }
 
     def _need(self, complete: Collection[int]) -> None:
         if not self.positions.keys() >= set(complete):

@@ -21,7 +21,8 @@ from tests.unit.knowledge.builders import (
     policy,
 )
 from weir_contracts.topics import ACTIONS, PLANS, POLICIES
-from weir_knowledge.core import HistoryEntry, HistoryLimits, Kind, Newest, State, history_entries, remember
+from weir_engines.registry import claims
+from weir_knowledge.core import Digest, HistoryEntry, HistoryLimits, Kind, Newest, State, history_entries, remember
 from weir_knowledge.store import Batch, Incomplete, NotContinued, Position, Store, StoreFull
 from weir_knowledge.view import View, action_fields, policy_fields, state_change
 from weir_runtime.bus import partition_of
@@ -172,6 +173,41 @@ class StoreSuite:
                 await read
         await store.apply(batch(None, 0, partition=1))
         assert await store.all("policy", complete=[1, 0]) == {APP: {"text": "{}"}}
+
+    async def test_fields_of_many_documents_are_read_together(self, store: Store) -> None:
+        """Of each document those that it has; one without any of them exists, and one that is not there does not."""
+        keys = [("policy", f"shop/app-{i:02}") for i in range(45)]
+        changed = {key: {"text": f"{{}}{i}", "version": str(i)} for i, key in enumerate(keys)}
+        await store.apply(batch(None, 1, changed={**changed, keys[7]: {"version": "7"}, ACTION: {"text": "{}"}}))
+        found = await store.get([*keys, ("policy", OTHER)], ["text", "other"])
+        expected = {key: {"text": f"{{}}{i}"} for i, key in enumerate(keys)} | {keys[7]: {}}
+        assert found == expected
+        assert await store.all("policy", ["text"]) == {key: fields for (_, key), fields in expected.items()}
+        assert list(await store.all("policy", ["version"])) == [key for _, key in keys]
+        assert await store.all("policy", ["other"]) == {key: {} for _, key in keys}
+
+    async def test_what_summaries_are_made_of_is_read_together(self, store: Store) -> None:
+        """Of applications with messages, with a policy alone, and with nothing, in the order of the question."""
+        view, decided = View(store, PARTITIONS), plan(1, 4)
+        state = State(application=APP)
+        for event in (observation(1), analysis(1), decided, outcome(decided, "verified")):
+            state = remember(state, event, HistoryLimits())
+        await save(store, None, state)
+        with pytest.raises(Incomplete):
+            await view.known([APP])
+        written = policy(OTHER, version=7)
+        every = range(PARTITIONS)
+        position_of_each = {each: position(1, version=7) for each in every}
+        present = await store.applied(every)
+        await store.apply(Batch(present, position_of_each, changed={("policy", OTHER): policy_fields(written)}))
+        none, other, own = await view.known(["shop/none", OTHER, APP])
+        assert none == (Digest(application="shop/none"), None, None)
+        assert other == (Digest(application=OTHER), written, None)
+        assert {name: getattr(own.digest, name) for name in Digest.model_fields} == {
+            name: getattr(state, name) for name in Digest.model_fields
+        }
+        assert state.glance.decision == decided.sentence
+        assert await view.claims() == {OTHER: claims(written.subject)}
 
     async def test_policies_and_actions_come_back_as_they_were_written(self, store: Store) -> None:
         """Fields that the policy's user left out stay out; both are known once their partition was read to its end."""

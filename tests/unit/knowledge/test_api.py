@@ -168,6 +168,45 @@ async def test_only_what_was_read_is_replaced(house: House) -> None:
     assert house.changes == 3
 
 
+async def test_a_list_may_be_shared_by_those_that_accept_its_age(house: House) -> None:
+    """Open pages cost the store one reading; who names no age is answered with what is stored now, and each sees what it
+    may."""
+
+    async def modes(**headers: str) -> tuple[list[tuple[str, str]], str]:
+        answer = await house.http.get("/v1/applications", headers=headers)
+        return [(each["application"], each["mode"]) for each in answer.json()["items"]], answer.headers["age"]
+
+    await house.apply()
+    house.clock.advance(1_000)  # what another test has read is too old
+    shared = {"Cache-Control": "max-age=2"}
+    assert await modes(**shared) == ([(APP, "advise")], "0")
+    await house.apply(200, mode="act")
+    house.clock.advance(2)
+    assert await modes(**shared) == ([(APP, "advise")], "2")
+    assert await modes() == ([(APP, "act")], "0")
+    house.clock.advance(1)
+    assert await modes(**shared) == ([(APP, "act")], "0")
+    house.app.state.tokens = Tokens({READ_TOKEN: Caller("eve", frozenset({"read"}), frozenset({"other"}))})
+    assert await modes(**shared, Authorization=f"Bearer {READ_TOKEN}") == ([], "0")
+
+
+async def test_pages_of_a_shared_list_follow_one_another(house: House) -> None:
+    """In the order of the names, as without sharing."""
+    house.clock.advance(2_000)  # what another test has read is too old
+    for name in ("shop/c", "shop/a", "shop/b"):
+        await house.http.put(f"/v1/policies/{name}", json=document(name))
+    for headers in ({"Cache-Control": "max-age=5"}, {}):
+        found, after = [], ""
+        while after is not None:
+            answer = (
+                await house.http.get("/v1/applications", params={"limit": 2, "after": after}, headers=headers)
+            ).json()
+            found, after = [*found, [each["application"] for each in answer["items"]]], answer["next"]
+        assert found == [["shop/a", "shop/b"], ["shop/c"]]
+    listed = (await house.http.get("/v1/policies", params={"limit": 2})).json()
+    assert ([each["metadata"]["name"] for each in listed["items"]], listed["next"]) == (["a", "b"], "shop/b")
+
+
 def _job(url: str = "http://jobmanager:8081", job: str = "orders") -> dict[str, Any]:
     """A spec's parts for a job that Flink scales."""
     return {"application": {"flink": {"url": url, "job": job}}}

@@ -201,9 +201,7 @@ def test_a_repeated_cycle_is_one_line() -> None:
 
 def test_a_summary_of_nothing_knows_nothing() -> None:
     """Unknown is None, and every stage is silent."""
-    summary = summarise(
-        Newest(application=APP), None, NOON, mode="advise", objective_seconds=30.0, interval_seconds=5.0
-    )
+    summary = summarise(State(application=APP), policy(), None, NOON)
     assert summary.lag_seconds is None and summary.arrival_rate is None and summary.observed is None
     assert summary.ages_seconds.monitor is None
     assert summary.silent == ["monitor", "analyzer", "planner"]
@@ -212,8 +210,7 @@ def test_a_summary_of_nothing_knows_nothing() -> None:
 def test_a_summary_names_the_problems_of_the_newest_observation() -> None:
     """With their place, and ten at most."""
     problems = [Problem(where=f"topic {n}", what="is not there") for n in range(12)]
-    newest = Newest(application=APP, observation=observation(1, problems=problems))
-    summary = summarise(newest, None, at(1), mode="advise", objective_seconds=30.0, interval_seconds=5.0)
+    summary = summarise(after(observation(1, problems=problems)), policy(), None, at(1))
     assert summary.problems == [f"topic {n}: is not there" for n in range(10)]
 
 
@@ -223,8 +220,7 @@ def test_a_summary_has_the_scores_of_the_newest_plan() -> None:
         label="hpa", planner="hpa", since=NOON, seconds=60.0, late_seconds=5.0, slot_seconds=240.0, restarts=1
     )
     course = ScoredCourse(score=score, basis_id="a", until=at(1), parallelism={"work": 4})
-    newest = Newest(application=APP, plan=plan(1, state=PlanState(courses=[course])))
-    summary = summarise(newest, None, at(1), mode="act", objective_seconds=30.0, interval_seconds=5.0)
+    summary = summarise(after(plan(1, state=PlanState(courses=[course]))), policy(), None, at(1))
     assert summary.scores == [score]
 
 
@@ -239,12 +235,8 @@ def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:
         observed={"work": 2},
     )
     scale = plan(1, 4)
-    newest = Newest(
-        application=APP, observation=observation(1, deployment=deployment), analysis=analysis(1), plan=scale
-    )
-    summary = summarise(
-        newest, action(scale), at(1) + timedelta(seconds=2), mode="act", objective_seconds=30.0, interval_seconds=5.0
-    )
+    state = after(observation(1, deployment=deployment), analysis(1), scale)
+    summary = summarise(state, policy(mode="act"), action(scale), at(1) + timedelta(seconds=2))
     assert (summary.planned, summary.requested, summary.observed) == ({"work": 4}, {"work": 3}, {"work": 2})
     assert (summary.decision, summary.decision_code) == ("work needs 4", "capacity-short")
     assert (summary.action_phase, summary.mode, summary.status) == ("applying", "act", "running")
@@ -253,21 +245,35 @@ def test_a_summary_has_plan_requested_and_observed_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval_seconds", "seconds", "silent"),
-    [(5.0, 15.0, False), (5.0, 15.1, True), (1.0, 15.0, False), (60.0, 180.0, False), (60.0, 180.1, True)],
+    ("interval", "seconds", "silent"),
+    [
+        (None, 15.0, False),
+        ("5s", 15.0, False),
+        ("5s", 15.1, True),
+        ("2s", 15.0, False),
+        ("60s", 180.0, False),
+        ("60s", 180.1, True),
+    ],
 )
-def test_silence_is_three_intervals(interval_seconds: float, seconds: float, silent: bool) -> None:
+def test_silence_is_three_intervals(interval: str | None, seconds: float, silent: bool) -> None:
     """And at least 15 s: exactly at the limit it still counts as heard of."""
-    summary = summarise(
-        Newest(application=APP, observation=observation(0)),
-        None,
-        NOON + timedelta(seconds=seconds),
-        mode=None,
-        objective_seconds=None,
-        interval_seconds=interval_seconds,
-    )
+    written = None if interval is None else policy(interval=interval)
+    summary = summarise(after(observation(0)), written, None, NOON + timedelta(seconds=seconds))
     assert ("monitor" in summary.silent) is silent
     assert "planner" in summary.silent
+
+
+def test_a_summary_is_made_of_the_newest_messages_alone() -> None:
+    """Whatever order they come in, and also where an older one comes late."""
+    end = outcome(plan(2, 4), "verified")
+    newest = [observation(3), analysis(3), plan(3), end]
+    older = [observation(1), analysis(1), plan(1, 4)]
+    expected = after(*newest).glance
+    assert expected.outcome == (end.code, end.sentence)
+    assert expected.decision == newest[2].sentence  # type: ignore[union-attr]
+    for order in itertools.permutations([*newest, *older[:1]]):
+        assert after(*order).glance == expected
+    assert after(*older, start=after(*newest)).glance == expected
 
 
 WEB = {"kind": "Deployment", "name": "web"}

@@ -78,9 +78,11 @@ class RedisStore(Connection):
             found = [dict(zip(names, texts, strict=True)) if exists else None for texts, exists in pairs]
         return {key: _unpacked(fields) for key, fields in zip(keys, found, strict=True) if fields is not None}
 
-    async def all(self, kind: str, *, complete: Collection[int] = ()) -> dict[str, dict[str, str]]:
+    async def all(
+        self, kind: str, names: Collection[str] | None = None, *, complete: Collection[int] = ()
+    ) -> dict[str, dict[str, str]]:
         (keys,) = await self._complete([("SMEMBERS", KEYS + kind)], complete)
-        documents = await self.get([(kind, key) for key in sorted(keys)], complete=complete)
+        documents = await self.get([(kind, key) for key in sorted(keys)], names, complete=complete)
         return {key: fields for (_, key), fields in documents.items()}
 
     async def _complete(self, reads: Sequence[tuple[str, ...]], partitions: Collection[int]) -> list[Any]:

@@ -43,6 +43,8 @@ SPARE_ENDS = 2
 """Ends per past cycle before ends without cycles are deleted. An end may come before its cycle."""
 PACKED_AT_ONCE = 20
 """Texts: other tasks run in between."""
+READ_AT_ONCE = 20
+"""Documents, of which only some fields are read."""
 EVENTS_REMOVED = 100
 """Oldest events that one batch may remove, besides as many as it adds."""
 
@@ -90,23 +92,32 @@ class SqliteStore:
     async def get(
         self, keys: Collection[Key], names: Collection[str] | None = None, *, complete: Collection[int] = ()
     ) -> dict[Key, dict[str, str]]:
-        found = {}
-        for kind, key in keys:
+        found, wanted = {}, list(keys)
+        # A whole state is unpacked from up to some hundred kB: other tasks run in between.
+        at_once = 1 if names is None else READ_AT_ONCE
+        for begin in range(0, len(wanted), at_once):
             with self._reading() as db:
                 _need(db, complete)
-                document = _document(db, kind, key, names)
-            if document is not None:
-                found[kind, key] = document
-            await asyncio.sleep(0)  # a state is unpacked from up to some hundred kB
+                for kind, key in wanted[begin : begin + at_once]:
+                    document = _document(db, kind, key, names)
+                    if document is not None:
+                        found[kind, key] = document
+            await asyncio.sleep(0)
         return found
 
-    async def all(self, kind: str, *, complete: Collection[int] = ()) -> dict[str, dict[str, str]]:
+    async def all(
+        self, kind: str, names: Collection[str] | None = None, *, complete: Collection[int] = ()
+    ) -> dict[str, dict[str, str]]:
         documents: dict[str, dict[str, str]] = {}
+        # The texts of other fields are not read.
+        text = "text" if names is None else f"CASE WHEN name IN ({_marks(names)}) THEN text END"
+        fields = f"SELECT key, name, {text} FROM view_documents WHERE kind = ? ORDER BY key"  # noqa: S608 - only marks
         with self._reading() as db:
             _need(db, complete)
-            fields = "SELECT key, name, text FROM view_documents WHERE kind = ? ORDER BY key"
-            for key, name, text in db.execute(fields, (kind,)).fetchall():
-                documents.setdefault(key, {})[name] = _text(text)
+            for key, name, found in db.execute(fields, (*(names or ()), kind)).fetchall():
+                document = documents.setdefault(key, {})
+                if found is not None:
+                    document[name] = _text(found)
         return documents
 
     async def keys(self, kind: str) -> list[str]:
@@ -283,6 +294,10 @@ async def _packed(texts: Collection[str]) -> dict[str, bytes]:
     return stored
 
 
+def _marks(names: Collection[str]) -> str:
+    return ", ".join("?" for _ in names)
+
+
 def _text(stored: bytes) -> str:
     return unpacked(stored).decode()
 
@@ -302,13 +317,10 @@ def _need(db: Connection, complete: Collection[int]) -> None:
 
 def _document(db: Connection, kind: str, key: str, names: Collection[str] | None) -> dict[str, str] | None:
     """Return these fields of a document (None: all); None if it does not exist."""
-    fields = "SELECT name, text FROM view_documents WHERE kind = ? AND key = ?"
-    if names is None:
-        rows = db.execute(fields, (kind, key)).fetchall()
-        return {name: _text(text) for name, text in rows} or None
-    found = {}
-    for wanted in names:
-        for name, text in db.execute(f"{fields} AND name = ?", (kind, key, wanted)).fetchall():
-            found[name] = _text(text)
+    fields, named = "SELECT name, text FROM view_documents WHERE kind = ? AND key = ?", ""
+    if names is not None:
+        named = f" AND name IN ({_marks(names)})"
+    rows = db.execute(fields + named, (kind, key, *(names or ()))).fetchall()
+    found = {name: _text(text) for name, text in rows}
     exists = found or db.execute(f"{fields} LIMIT 1", (kind, key)).fetchone()
     return found if exists else None
