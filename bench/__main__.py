@@ -8,6 +8,7 @@ from collections.abc import Mapping
 MODULES: Mapping[str, tuple[str, str]] = {
     "loop": ("bench.loop", "the loop around a real job on this machine (about 45 minutes)"),
     "single": ("bench.single", "one process: starts, memory, how many applications it carries (about 45 minutes)"),
+    "page": ("bench.page", "the page in a browser: first view, ten open pages, a day's timeline (about 10 minutes)"),
     "fleet": ("bench.fleet", "how many applications one loop carries (about 12 minutes)"),
     "compare": (
         "bench.compare",
