@@ -2,7 +2,7 @@
 
 import { REPORT } from "./report.js";
 
-const KNOWN = { fleet: ["text", "namespace", "engine", "state"], application: ["at", "plan", "zoom"], "what-if": ["load"] };
+const KNOWN = { fleet: ["text", "namespace", "engine", "state"], application: ["at", "plan", "zoom"], "what-if": ["load"], compare: [] };
 
 /** Read `#/shop/orders?at=…`. An address that names nothing is the fleet's, in a report of one application that one's. */
 export function parse(hash, report = REPORT) {
@@ -11,7 +11,7 @@ export function parse(hash, report = REPORT) {
   const given = new URLSearchParams(query);
   const named = parts.length >= 2 ? `${parts[0]}/${parts[1]}` : null;
   const application = named ?? report?.application ?? null;
-  const view = application === null ? "fleet" : parts[2] === "what-if" ? "what-if" : "application";
+  const view = application === null ? "fleet" : parts[2] === "what-if" || parts[2] === "compare" ? parts[2] : "application";
   const choices = {};
   for (const name of KNOWN[view]) if (given.get(name)) choices[name] = given.get(name);
   if (named === null && application !== null && report.at) Object.assign(choices, around(report.at));
@@ -32,7 +32,7 @@ export function format({ view, application, choices = {} }) {
   const [namespace, name] = (application ?? "/").split("/");
   const path = view === "fleet" ? "/" : `/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const text = query.toString();
-  return `#${path}${view === "what-if" ? "/what-if" : ""}${text && `?${text}`}`;
+  return `#${path}${view === "what-if" || view === "compare" ? `/${view}` : ""}${text && `?${text}`}`;
 }
 
 /** The path of an application's resource in the API. */

@@ -5,6 +5,7 @@ import { useCallback, useEffect, useState } from "preact/hooks";
 import { parse, format } from "./address.js";
 import { hasToken, setToken } from "./api.js";
 import { Application } from "./application.jsx";
+import { Compare } from "./compare.jsx";
 import { Fleet } from "./fleet.jsx";
 import { useLost, useTick } from "./live.js";
 import { Text } from "./parts.jsx";
@@ -62,14 +63,12 @@ function Page() {
               >
                 <Text>{application}</Text>
               </a>
-              {!REPORT && (
-                <a
-                  href={format({ view: "what-if", application })}
-                  aria-current={view === "what-if" ? "page" : undefined}
-                >
-                  What if
-                </a>
-              )}
+              {!REPORT &&
+                Object.entries({ "what-if": "What if", compare: "Planners" }).map(([each, name]) => (
+                  <a key={each} href={format({ view: each, application })} aria-current={view === each ? "page" : undefined}>
+                    {name}
+                  </a>
+                ))}
             </>
           )}
         </nav>
@@ -86,6 +85,7 @@ function Page() {
         {view === "application" && (
           <Application key={application} application={application} choices={place.choices} choose={choose} />
         )}
+        {view === "compare" && <Compare key={application} application={application} />}
         {view === "what-if" && (
           <WhatIf key={application} application={application} choices={place.choices} choose={choose} />
         )}

@@ -8,6 +8,19 @@ test("an address names the application, the moment and the decision, and is read
   assert.deepEqual(parse(format(place)), place);
 });
 
+test("the planners of an application have an address", () => {
+  const place = { view: "compare", application: "shop/orders", choices: {} };
+  assert.deepEqual(parse(format(place)), place);
+});
+
+test("a report shows its application and moment unless its address says another", () => {
+  const report = { application: "shop/orders", at: "2026-01-05T12:00:00Z" };
+  const { view, application, choices } = parse("", report);
+  assert.deepEqual([view, application, choices.at], ["application", "shop/orders", report.at]);
+  assert.deepEqual(parse("#/shop/orders", report).choices, {});
+  assert.equal(parse("", { application: null, at: null }).view, "fleet");
+});
+
 test("a question is in the address with every operator's name", () => {
   const parallelism = { "Source: orders": 2, "a=b&c": 3, "<b>": 1 };
   const place = { view: "what-if", application: "shop/orders", choices: { load: "2.00", parallelism } };

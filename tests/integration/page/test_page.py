@@ -14,7 +14,8 @@ from tests.integration.page.world import LONG, MARKUP
 
 expect.set_options(timeout=WAIT_MILLISECONDS)
 ORDERS = "#/shop/orders"
-VIEWS = ("", ORDERS, "#/shop/hostile", f"{ORDERS}/what-if", "#/shop/hostile/what-if")
+COMPARE = f"{ORDERS}/compare"
+VIEWS = ("", ORDERS, "#/shop/hostile", f"{ORDERS}/what-if", "#/shop/hostile/what-if", COMPARE, "#/shop/hostile/compare")
 
 
 def choices(page: Page) -> dict[str, list[str]]:
@@ -108,6 +109,21 @@ def test_what_if_answers_beside_holding(world: str, visits: Visits) -> None:
     visits.faults[:] = [each for each in visits.faults if "422" not in each]
 
 
+def test_planners_are_compared_and_a_difference_leads_to_its_decision(world: str, visits: Visits) -> None:
+    """The policy's planner beside its shadow, in slot-hours and late time; a click shows the decision in which they differed."""
+    page = visits.open(world + ORDERS)
+    page.get_by_role("link", name="Planners").click()
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("rate (the policy's planner)")
+    expect(rows.last).to_contain_text("hpa (shadow)")
+    expect(rows.last).to_contain_text(re.compile(r"more|less|as many"))
+    difference = page.locator(".differences li").first
+    expect(difference.locator("dt")).to_have_text(["rate", "hpa"])
+    difference.get_by_role("link").click()
+    expect(page.locator(".decision-detail")).to_contain_text("Candidates and shadows")
+
+
 def test_a_pause_has_a_reason(world: str, visits: Visits) -> None:
     """It is shown with who paused, as text, and ends with resuming."""
     page = visits.open(world + ORDERS)
@@ -142,7 +158,7 @@ def test_a_lost_connection_is_said_and_nothing_old_looks_fresh(world: str, visit
     assert page.url == place
 
 
-@pytest.mark.parametrize("view", VIEWS[2::2], ids=["application", "what-if"])
+@pytest.mark.parametrize("view", VIEWS[2:5:2], ids=["application", "what-if"])
 def test_texts_from_outside_stay_texts(world: str, visits: Visits, view: str) -> None:
     """Markup, 300 letters without a space, and signs that turn the direction of what stands beside them."""
     page = visits.open(world + view)
@@ -163,7 +179,7 @@ def test_each_view_fits_its_window(world: str, visits: Visits, width: int, schem
     """From a telephone to a wall: nothing makes the page itself scroll sideways, and the scheme is the viewer's."""
     for view in VIEWS:
         page = visits.open(world + view, width=width, scheme=scheme)
-        expect(page.locator(".rows .row, .chart, .slider").first).to_be_visible()
+        expect(page.locator(".rows .row, .chart, .slider, tbody tr").first).to_be_visible()
         if page.locator(".entry").count() > 0:
             page.locator(".entry").first.click()
             expect(page.locator(".decision-detail")).to_be_visible()
@@ -181,7 +197,7 @@ def test_the_rules_for_access_find_nothing_serious(world: str, visits: Visits, s
     axe = (sources / "node_modules" / "axe-core" / "axe.min.js").read_text()
     for view in VIEWS:
         page = visits.open(world + view, scheme=scheme)
-        expect(page.locator(".rows .row, .chart, .slider").first).to_be_visible()
+        expect(page.locator(".rows .row, .chart, .slider, tbody tr").first).to_be_visible()
         if page.locator(".entry").count() > 0:
             page.locator(".entry").first.click()
             expect(page.locator(".decision-detail")).to_be_visible()

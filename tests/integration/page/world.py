@@ -97,6 +97,7 @@ class World:
         day = prepared_day("rate")
         simulation = Simulation(day.job, day.trace.rate_at, step_seconds=day.step_seconds)
         policy = day.policy.to_document() | {"metadata": {"namespace": "shop", "name": "orders"}}
+        policy["spec"]["shadows"] = [{"name": "hpa"}]
         await self._put(ORDERS, policy)
         quiet = policy | {"metadata": {"namespace": "shop", "name": "hostile"}}
         quiet["spec"] = quiet["spec"] | {"application": {"flink": {"url": "http://hostile:8081", "job": "hostile"}}}
