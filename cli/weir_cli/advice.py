@@ -120,7 +120,7 @@ async def read_advice(view: View, clock: Clock) -> list[Advice]:
     for digest, policy, action in await view.known(names):
         newest = await view.newest(digest.application, ["analysis", "plan"]) or Newest(application=digest.application)
         followed = None if digest.advice is None else digest.advice.followed_slots
-        summary = summarise(digest, policy, action, clock.now())
+        summary = summarise(digest, policy, action, clock.now(), view.prices)
         found.append(Advice(summary, newest.analysis, newest.plan, followed))
     return found
 

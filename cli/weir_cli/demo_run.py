@@ -10,6 +10,7 @@ from typing import Any
 
 from weir_contracts import ScalingPolicy, counted
 from weir_contracts.topics import TOPICS
+from weir_knowledge.settings import KnowledgeSettings
 from weir_knowledge.view import View
 from weir_replay.loop import Loop
 from weir_replay.options import InvalidReplay, Replay, ReplayOptions, prepare
@@ -75,7 +76,7 @@ async def _run(prepared: Replay, listen: str, html: Path | None) -> int:
     loop = Loop(carry=carry)
     with log_and_store(None, loop.clock) as (bus, store):
         one = compose_knowledge(settings, bus, store, loop.clock)
-        view = View(store, settings.partitions)
+        view = View(store, settings.partitions, of_environment(KnowledgeSettings).prices)
         day = Day(prepared, loop, one.api, view, bus, messages, f"http://{listen}")
         display = Display(view, loop.clock, day.notes, settings.log_level)
 

@@ -106,11 +106,17 @@ def _spend(item: Mapping[str, Any]) -> str:
     if advice:
         share = advice["saved_share"]
         saved = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
-        return f"advised {advice['slot_hours']:,.1f} of {advice['running_slot_hours']:,.1f} ({saved})"
+        return f"advised {advice['slot_hours']:,.1f} of {advice['running_slot_hours']:,.1f} ({saved}){_money(advice)}"
     if not spend:
         return "unknown"
     used, peak = spend["slot_hours"], spend["peak_slot_hours"]
-    return f"{used:,.1f} of {peak:,.1f} ({spend['saved_share']:.0%} less)"
+    return f"{used:,.1f} of {peak:,.1f} ({spend['saved_share']:.0%} less){_money(spend)}"
+
+
+def _money(found: Mapping[str, Any]) -> str:
+    """Return what slot-hours cost, empty without a price."""
+    money = found.get("money")
+    return f", {money['used']:,.2f} of {money['against']:,.2f} {money['currency']}" if money else ""
 
 
 def _problem_or_decision(item: Mapping[str, Any]) -> Text:

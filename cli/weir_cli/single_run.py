@@ -384,7 +384,7 @@ async def _run(options: Options) -> int:
         except CommandError:
             await one.close()
             raise
-        view = View(store, settings.partitions)
+        view = View(store, settings.partitions, of_environment(KnowledgeSettings).prices)
         scheme = "http" if settings.http_certificate_file is None else "https"
         address = f"{scheme}://{options.listen}"
         session = Session(options, one.api, view, clock, documents, discovery, address, settings.log_level)

@@ -38,12 +38,12 @@ const SENTENCES = {
   500: "The service failed; its log has the reason.",
 };
 
-async function request(path, { method = "GET", headers = {}, signal } = {}) {
+async function request(path, { method = "GET", headers = {}, body, signal } = {}) {
   const given = { Accept: "application/json", ...headers };
   if (token !== null) given.Authorization = `Bearer ${token}`;
   let answer;
   try {
-    answer = await fetch(path, { method, headers: given, signal, cache: "no-store", credentials: "omit", redirect: "error" });
+    answer = await fetch(path, { method, headers: given, body, signal, cache: "no-store", credentials: "omit", redirect: "error" });
   } catch (error) {
     if (signal?.aborted && signal.reason?.name !== "TimeoutError") throw error;
     throw new Refused(0, signal?.aborted ? "The API did not answer in time." : "The API cannot be reached.");

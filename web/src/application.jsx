@@ -46,7 +46,7 @@ export function Application({ application, choices, choose }) {
   }
   return (
     <>
-      <Heading application={application} summary={summary.data} policy={policy.data} now={now} changed={changed} />
+      <Heading application={application} summary={summary.data} policy={policy.data} cycles={journal.cycles} now={now} changed={changed} />
       <div class="columns">
         <div class="wide">
           <Course
@@ -174,7 +174,7 @@ function useAnalysis(application, journal, moment) {
   return { found: null, sentence: "Reading the analysis of that time …" };
 }
 
-function Heading({ application, summary, policy, now, changed }) {
+function Heading({ application, summary, policy, cycles, now, changed }) {
   const { level, reason } = trouble(summary);
   const [namespace, name] = application.split("/");
   return (
@@ -207,7 +207,7 @@ function Heading({ application, summary, policy, now, changed }) {
           </ul>
         )}
       </div>
-      {!REPORT && <Pause application={application} summary={summary} policy={policy} now={now} changed={changed} />}
+      {!REPORT && <Pause application={application} summary={summary} policy={policy} cycles={cycles} now={now} changed={changed} />}
     </section>
   );
 }

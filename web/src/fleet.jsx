@@ -6,6 +6,7 @@ import { all, ask } from "./api.js";
 import { usePolled, useTick } from "./live.js";
 import { Level, Problem, Sparkline, Text } from "./parts.jsx";
 import { LEVELS, engineName, filtered, namespaces, ranked, visible } from "./trouble.js";
+import { money, spent } from "./spend.js";
 import { ago, clock, counted, duration, seconds, share, subtasks, vector } from "./words.js";
 
 const EVERY = 3_000;
@@ -29,6 +30,7 @@ export function Fleet({ choices, choose }) {
     <>
       <h1 class="only-read">Applications</h1>
       <Totals rows={rows} choices={choices} choose={choose} />
+      <Cost rows={shown} />
       <Filters rows={rows} choices={choices} choose={choose} />
       {rows.length === 0 ? (
         <p class="card empty">
@@ -77,6 +79,12 @@ function Totals({ rows, choices, choose }) {
         ))}
     </ul>
   );
+}
+
+/** Slot-hours and money of the shown applications that act, against their static peaks. */
+function Cost({ rows }) {
+  const lines = useMemo(() => spent(rows.map(({ summary }) => summary)), [rows]);
+  return lines.length > 0 && <p class="under">{lines.join(" ")}</p>;
 }
 
 function Filters({ rows, choices, choose }) {
@@ -228,6 +236,7 @@ function Row({ row, index, top, line, readAt }) {
         <small>
           <Age summary={summary} readAt={readAt} />
           {summary.spend?.saved_share > 0 && ` · ${share(summary.spend.saved_share)} below a static peak`}
+          {summary.spend?.money && `: ${money(summary.spend.money)}`}
         </small>
       </span>
     </div>

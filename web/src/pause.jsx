@@ -1,6 +1,7 @@
 // Pausing and resuming, with a reason that stays with the policy.
 
 import { useState } from "preact/hooks";
+import { Act } from "./act.jsx";
 import { resource } from "./address.js";
 import { ask } from "./api.js";
 import { Problem, Text } from "./parts.jsx";
@@ -8,7 +9,7 @@ import { ago, seconds } from "./words.js";
 
 const BECAUSE = "weir.dev/mode-because";
 
-export function Pause({ application, summary, policy, now, changed }) {
+export function Pause({ application, summary, policy, cycles, now, changed }) {
   const [isAsked, asks] = useState(false);
   const [state, set] = useState({ isBusy: false, error: null });
   if (policy === null) return null;
@@ -66,7 +67,12 @@ export function Pause({ application, summary, policy, now, changed }) {
         </button>
       )}
       {state.error && <Problem error={state.error}>Not done:</Problem>}
-      {summary.mode === "advise" && !isPaused && <p class="under">Weir only advises here: it changes nothing.</p>}
+      {summary.mode === "advise" && !isPaused && (
+        <>
+          <p class="under">Weir only advises here: it changes nothing.</p>
+          <Act application={application} summary={summary} policy={policy} cycles={cycles} now={now} changed={changed} />
+        </>
+      )}
     </div>
   );
 }

@@ -67,7 +67,7 @@ def service(
 ) -> Service:
     """Compose the knowledge service. `planner_transport` replaces the network to the planner where both run in one
     process."""
-    view = View(store, settings.partitions)
+    view = View(store, settings.partitions, settings.prices)
     limits = HistoryLimits(
         history_count=settings.history_count,
         history_age_seconds=settings.history_age_seconds,

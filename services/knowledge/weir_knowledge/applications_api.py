@@ -183,7 +183,7 @@ def applications_router(
     )
     async def explain(application: Application, _caller: Reader, limit: Limit = 5) -> Explanation:
         state = await _state(view, application)
-        spend, advice = spend_view(state.spend), advice_view(state.advice)
+        spend, advice = spend_view(state.spend, view.prices), advice_view(state.advice, view.prices)
         sentence = spend_sentence(spend, advice, state.advice)
         return Explanation(items=state.cycles[:limit], spend=spend, advice=advice, spend_sentence=sentence)
 

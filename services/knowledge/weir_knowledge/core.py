@@ -29,7 +29,19 @@ from weir_contracts import (
 from weir_contracts.base import Timestamp
 
 from .notifications import Lateness, lateness_after
-from .spend import Advice, AdviceView, Spend, SpendView, advice_view, advised, spend_sentence, spend_view, spent
+from .spend import (
+    NO_PRICES,
+    Advice,
+    AdviceView,
+    Prices,
+    Spend,
+    SpendView,
+    advice_view,
+    advised,
+    spend_sentence,
+    spend_view,
+    spent,
+)
 
 Event = Observation | Analysis | Plan | Outcome
 Kind = Literal["observation", "analysis", "plan", "outcome"]
@@ -473,7 +485,13 @@ def _running(deployment: Deployment) -> dict[str, int]:
     return {name: 0 if none or ready.get(name) == 0 else p for name, p in deployment.observed.items()}
 
 
-def summarise(digest: Digest, policy: ScalingPolicy | None, action: ActionState | None, now: datetime) -> Summary:
+def summarise(
+    digest: Digest,
+    policy: ScalingPolicy | None,
+    action: ActionState | None,
+    now: datetime,
+    prices: Prices = NO_PRICES,
+) -> Summary:
     """Summarise an application. A stage is silent after three intervals (at least 15 s) without a message."""
     glance, times = digest.glance, digest.times
     stages: Mapping[Stage, datetime | None] = {
@@ -485,7 +503,7 @@ def summarise(digest: Digest, policy: ScalingPolicy | None, action: ActionState 
     interval_seconds = policy.spec.interval.total_seconds() if policy else DEFAULT_INTERVAL_SECONDS
     limit = max(3 * interval_seconds, MIN_SILENCE_SECONDS)
     mode = policy.spec.mode if policy else None
-    spend, advice = spend_view(digest.spend), advice_view(digest.advice)
+    spend, advice = spend_view(digest.spend, prices), advice_view(digest.advice, prices)
     code, obstacle = _obstacle(glance)
     return Summary(
         application=digest.application,

@@ -13,6 +13,9 @@ from weir_runtime.settings import KubernetesSettings
 
 from .core import MAX_HISTORY_COUNT
 from .receivers import PREFIX, Receivers
+from .spend import Price, Prices, Unit
+
+_PRICE = r"^[0-9]{1,9}(\.[0-9]{1,9})? [A-Z]{3}$"
 
 
 class Kept(TypedDict):
@@ -49,6 +52,10 @@ class KnowledgeSettings(KubernetesSettings):
     """open event streams, each with a connection to Redis; further ones get status 503"""
     state_cache_bytes: int = Field(16_000_000, ge=0)
     """cache of application states, in bytes of JSON; the process needs about seven times that"""
+    slot_hour_price: str | None = Field(None, pattern=_PRICE)
+    """price of one slot-hour of Flink, such as 0.042 EUR; the page and `weir get` show slot-hours as money, too"""
+    instance_hour_price: str | None = Field(None, pattern=_PRICE)
+    """price of one hour of an instance of a Kafka Streams application, a consumer group or a service, such as 0.08 EUR"""
     metrics_applications: int = Field(500, ge=0)
     """applications with series in /metrics: about 20 each, and 10 for each operator"""
     metrics_operators: int = Field(50, ge=0)
@@ -80,6 +87,12 @@ class KnowledgeSettings(KubernetesSettings):
     def _readable_receivers(self) -> Self:
         _ = self.receivers
         return self
+
+    @property
+    def prices(self) -> Prices:
+        """The prices that are set, by unit."""
+        given: dict[Unit, str | None] = {"slot": self.slot_hour_price, "instance": self.instance_hour_price}
+        return {unit: Price.read(text) for unit, text in given.items() if text is not None}
 
     def kept(self) -> Kept:
         """Return what a store keeps, as its arguments."""

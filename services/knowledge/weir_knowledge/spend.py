@@ -14,6 +14,7 @@ each change.
 
 from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -62,6 +63,47 @@ class Spend(Message):
     peak_slots: int = 0
 
 
+class Price(Message):
+    """What an hour of a slot or of an instance costs."""
+
+    amount: Amount
+    currency: str
+
+    @classmethod
+    def read(cls, text: str) -> "Price":
+        """Read a price such as `0.042 EUR`, as settings have it. `ValueError` for another text."""
+        amount, _, currency = text.partition(" ")
+        return cls(amount=float(amount), currency=currency)
+
+
+Prices = Mapping[Unit, Price]
+"""Units without a price are counted in hours alone."""
+NO_PRICES: Prices = MappingProxyType({})
+
+
+class Money(Message):
+    """What slot-hours cost, by the price of knowledge's settings."""
+
+    currency: str
+    used: Amount
+    """Of those that were used; while a policy advises, of those that following the plans would have used."""
+    against: Amount
+    """Of the static peak; while a policy advises, of what ran."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.used:,.2f} instead of {self.against:,.2f} {self.currency}"
+
+
+def _money(prices: Prices, unit: Unit, used_hours: float, against_hours: float) -> Money | None:
+    """Return what hours cost; None without a price of their unit."""
+    price = prices.get(unit)
+    if price is None:
+        return None
+    used, against = (round(hours * price.amount, 4) for hours in (used_hours, against_hours))
+    return Money(currency=price.currency, used=used, against=against)
+
+
 class SpendView(Message):
     """Slot-hours since the policy acts, against the static peak."""
 
@@ -76,6 +118,8 @@ class SpendView(Message):
     """Slot-hours if that many had been held all the time."""
     saved_share: float
     """Share of those that were not used."""
+    money: Money | None = None
+    """None: no price is set."""
     sentence: str
 
 
@@ -118,7 +162,7 @@ def max_gap_seconds(policy: ScalingPolicy) -> float:
     return max(3 * policy.spec.interval.total_seconds(), MIN_GAP_SECONDS)
 
 
-def spend_view(spend: Spend | None) -> SpendView | None:
+def spend_view(spend: Spend | None, prices: Prices = NO_PRICES) -> SpendView | None:
     """Return the sums in hours; None if there are none or too few."""
     if spend is None or spend.seconds < MIN_COUNTED_SECONDS:
         return None
@@ -128,6 +172,8 @@ def spend_view(spend: Spend | None) -> SpendView | None:
     uncounted = max(timedelta(0), spend.at - spend.since - timedelta(seconds=spend.seconds))
     gap = f"; {uncounted.total_seconds() / 3600:,.1f} h unknown or paused" if uncounted > timedelta(minutes=1) else ""
     held = counted(spend.peak_slots, spend.unit)
+    money = _money(prices, spend.unit, used, peak)
+    paid = f"; {money.sentence}" if money else ""
     return SpendView(
         since=spend.since,
         hours=round(spend.seconds / 3600, 4),
@@ -136,7 +182,8 @@ def spend_view(spend: Spend | None) -> SpendView | None:
         peak_slots=spend.peak_slots,
         peak_slot_hours=round(peak, 4),
         saved_share=round(saved, 4),
-        sentence=f"{used:,.1f} {spend.unit}-hours used since the policy acts, {less} a static peak of {held}: {peak:,.1f}{gap}",
+        money=money,
+        sentence=f"{used:,.1f} {spend.unit}-hours used since the policy acts, {less} a static peak of {held}: {peak:,.1f}{paid}{gap}",
     )
 
 
@@ -189,6 +236,8 @@ class AdviceView(Message):
     no `maxLag`, or the capacity is unknown."""
     running_late_seconds: float | None
     """Time above `maxLag` that was observed. None as above."""
+    money: Money | None = None
+    """None: no price is set."""
     sentence: str
 
 
@@ -294,14 +343,14 @@ def _above(before: float, after: float, limit: float) -> float:
     return (high - limit) / (high - low)
 
 
-def advice_view(advice: Advice | None) -> AdviceView | None:
+def advice_view(advice: Advice | None, prices: Prices = NO_PRICES) -> AdviceView | None:
     """Return the sums in hours; None if there are none or too few."""
     if advice is None or advice.seconds < MIN_ADVISED_SECONDS or advice.running_slot_seconds <= 0:
         return None
     followed, running = advice.followed_slot_seconds / 3600, advice.running_slot_seconds / 3600
     is_judged = advice.judged_seconds >= MIN_JUDGED_SHARE * advice.seconds
     late = (advice.followed_late_seconds, advice.running_late_seconds) if is_judged else (None, None)
-    hours = advice.seconds / 3600
+    hours, money = advice.seconds / 3600, _money(prices, advice.unit, followed, running)
     return AdviceView(
         since=advice.since,
         hours=round(hours, 4),
@@ -312,12 +361,13 @@ def advice_view(advice: Advice | None) -> AdviceView | None:
         rescales=advice.rescales,
         late_seconds=late[0],
         running_late_seconds=late[1],
-        sentence=_advised_sentence(advice, followed, running, late),
+        money=money,
+        sentence=_advised_sentence(advice, followed, running, late, money),
     )
 
 
 def _advised_sentence(
-    advice: Advice, followed: float, running: float, late: tuple[float, float] | tuple[None, None]
+    advice: Advice, followed: float, running: float, late: tuple[float, float] | tuple[None, None], money: Money | None
 ) -> str:
     """Say what following the plans would have cost instead of what ran, how late both are, and by what."""
     unit, hours, share = advice.unit, advice.seconds / 3600, 1 - followed / running
@@ -326,6 +376,7 @@ def _advised_sentence(
     lateness = "lateness unknown" if then is None else f"late {then:,.0f} s instead of {now:,.0f} s"
     return fitted(
         f"following the plans for {hours:,.1f} h: {followed:,.1f} {unit}-hours instead of {running:,.1f} ({saved})",
+        f", {money.sentence}" if money else "",
         f", {lateness}",
         f", {counted(advice.rescales, 'rescale')}",
         "" if then is None else " (predicted)",

@@ -24,7 +24,7 @@ async def summaries(view: View, clock: Clock, applications: Sequence[str]) -> li
     for begin in range(0, len(applications), READ_AT_ONCE):
         now = clock.now()
         for digest, policy, action in await view.known(applications[begin : begin + READ_AT_ONCE]):
-            found.append(summarise(digest, policy, action, now))
+            found.append(summarise(digest, policy, action, now, view.prices))
         await asyncio.sleep(0)
     return found
 

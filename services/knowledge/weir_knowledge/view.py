@@ -9,7 +9,7 @@ apart, since a message needs none of them, and 500 lines are four times as long 
 import asyncio
 import json
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from weir_engines.registry import Claim, claims
 from weir_runtime.bus import partition_of
 
 from .core import KINDS, Cycle, Digest, Kind, Newest, State
+from .spend import NO_PRICES, Prices
 from .store import Fields, Store
 
 TEXT = "text"
@@ -51,6 +52,8 @@ class View:
 
     store: Store
     partitions: int
+    prices: Prices = field(default_factory=lambda: NO_PRICES)
+    """Of the slot-hours that are shown."""
 
     def partition(self, application: str) -> int:
         return partition_of(application, self.partitions)

@@ -61,7 +61,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def world(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a page with an application under load and a hostile one."""
-    with serving(tmp_path_factory.mktemp("world") / "log") as address:
+    with serving(tmp_path_factory.mktemp("world") / "log", WEIR_KNOWLEDGE_SLOT_HOUR_PRICE="12.50 EUR") as address:
         yield address
 
 

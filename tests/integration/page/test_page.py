@@ -140,6 +140,33 @@ def test_a_pause_has_a_reason(world: str, visits: Visits) -> None:
     expect(page.locator(".pause")).not_to_contain_text("Paused by")
 
 
+def test_advice_becomes_action_behind_what_it_would_have_done(world: str, visits: Visits) -> None:
+    """Slot-hours, money and changes of following the plans are shown before the button that lets Weir act."""
+    path = f"{world}v1/policies/shop/orders"
+    document = httpx.get(path).json()
+    document["spec"]["mode"] = "advise"
+    assert httpx.put(path, json=document).status_code == 200
+    page = visits.open(world + ORDERS)
+    page.get_by_role("button", name="Let it act …").click()
+    panel = page.get_by_role("group", name="What it would have done")
+    expect(panel).to_contain_text(re.compile("following the plans|saving unknown yet"))
+    expect(panel).to_contain_text("Its bounds are")
+    panel.get_by_role("button", name="Act from now on").click()
+    expect(page.get_by_role("button", name="Let it act …")).to_have_count(0)
+    assert httpx.get(path).json()["spec"]["mode"] == "act"
+
+
+def test_what_is_used_is_shown_as_hours_and_money(world: str, visits: Visits) -> None:
+    """Against the static peak, of the applications that the filter leaves."""
+    page = visits.open(world)
+    cost = page.locator("main > .under")
+    expect(cost).to_have_text(
+        re.compile(r"used [\d.,]+ of the [\d.,]+ slot-hours of a static peak.*That is [\d.,]+ of [\d.,]+ EUR\.")
+    )
+    page.get_by_label("Text").fill("nothing is called so")
+    expect(cost).to_have_count(0)
+
+
 def test_a_lost_connection_is_said_and_nothing_old_looks_fresh(world: str, visits: Visits) -> None:
     """Until it is regained, which needs no reload and loses no place."""
     visits.excused = lambda text: "ERR_INTERNET_DISCONNECTED" in text

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.unit.knowledge.builders import APP, INTERVAL_SECONDS, at, observation, policy
 from tests.unit.planner.build import deployment, topology
 from weir_contracts import Deployment, Observation, Topology
-from weir_knowledge.spend import Spend, spend_view, spent
+from weir_knowledge.settings import KnowledgeSettings
+from weir_knowledge.spend import Advice, Money, Price, Spend, advice_view, spend_view, spent
 
 GRAPH = topology()
 
@@ -37,6 +39,31 @@ def test_an_interval_costs_what_was_held_at_its_begin() -> None:
     assert view is not None
     assert (view.slot_hours, view.peak_slot_hours, view.saved_share) == (0.1, 0.1333, 0.25)
     assert view.sentence == "0.1 slot-hours used since the policy acts, 25% less than a static peak of 4 slots: 0.1"
+
+
+def test_hours_are_money_where_a_price_is_set() -> None:
+    """Of the unit that the application is counted in; without one nothing is said of money."""
+    found = after(*(held(n, 4 if n < 12 else 2) for n in range(25)))
+    prices = {"slot": Price.read("12.5 EUR")}
+    view = spend_view(found, prices)
+    assert view is not None
+    assert view.money == Money(currency="EUR", used=1.25, against=1.6667)
+    assert view.sentence.endswith("a static peak of 4 slots: 0.1; 1.25 instead of 1.67 EUR")
+    other = spend_view(found, {"instance": Price.read("1 EUR")})
+    assert other is not None and other.money is None
+    advising = Advice(since=at(0), at=at(100), seconds=500.0, running_slot_seconds=3600.0, followed_slot_seconds=1800.0)
+    advised = advice_view(advising, prices)
+    assert advised is not None
+    assert advised.money == Money(currency="EUR", used=6.25, against=12.5)
+    assert "6.25 instead of 12.50 EUR" in advised.sentence
+
+
+@pytest.mark.parametrize("text", ["0.042", "0.042 Euro", "-1 EUR", "EUR 1", "1e3 EUR", "1 EUR "])
+def test_a_price_has_an_amount_and_a_currency(text: str) -> None:
+    """At the start, with the setting's name."""
+    with pytest.raises(ValidationError, match="slot_hour_price"):
+        KnowledgeSettings(slot_hour_price=text)
+    assert KnowledgeSettings(slot_hour_price="0.042 EUR").prices == {"slot": Price(amount=0.042, currency="EUR")}
 
 
 @pytest.mark.parametrize("mode", ["advise", "paused"])
