@@ -262,6 +262,5 @@ class Subject:
 
     @property
     def namespace(self) -> str:
-        """Kubernetes namespace of the target's workloads: the target's, or the policy's own."""
-        own = None if self.target.kubernetes is None else self.target.kubernetes.namespace
-        return own or self.id.partition("/")[0]
+        """Kubernetes namespace of the target's objects: the target's, or the policy's own."""
+        return self.target.namespace or self.id.partition("/")[0]

@@ -136,6 +136,9 @@ class RescaleSettings(Message):
     max_slots: Count | None = None
     """Number of slots up to which the cluster starts TaskManagers itself, as Flink does on Kubernetes in native mode and
     on YARN. None: it starts none, or unknown."""
+    by_restart: bool = False
+    """Whether a rescale ends the job and starts it again from its state, as the Flink Kubernetes Operator does where the
+    cluster cannot rescale in place. It costs more time, and needs no scheduler that rescales in place."""
 
 
 RECOVERED_AFTER = timedelta(minutes=10)

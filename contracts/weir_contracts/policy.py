@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AnyHttpUrl, Field, model_validator
 
-from .application import Application, ServiceApplication, Signals, Subject
+from .application import Application, FlinkApplication, ServiceApplication, Signals, Subject
 from .base import Duration, Name, Parameters
 from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
 from .policy_behavior import Behavior, Bounds, Budget
@@ -95,7 +95,8 @@ class CandidateChoice(PlannerFallback):
 
 class PolicySpec(Document):
     application: Application | None = None
-    """The application to scale. Required, except with a `kubernetes` target: its default there is a service."""
+    """The application to scale. Required, except with a `kubernetes` target, where the default is a service, and with
+    `flinkDeployment`, where it is the job that the resource runs, at `http://NAME-rest.NAMESPACE.svc:8081`."""
     target: Target = Field(default_factory=lambda given: _default_target(given.get("application")))
     """The driver that scales the application, and what it scales. Default `flink: {}`, Flink's adaptive scheduler; for a
     consumer group none: Weir then only advises."""
@@ -148,9 +149,9 @@ class PolicySpec(Document):
                 "target.kubernetes.restartInstances: only an application that is a consumer group has instances"
             )
         if target.kubernetes is None:
-            if application is None:
+            if application is None and target.flink_deployment is None:
                 raise ValueError("application: is required, such as flink: {url: …, job: …}")
-            if application.flink is None:
+            if application is not None and application.flink is None:
                 raise ValueError(f"application.{application.engine}: needs a kubernetes target")
         elif application is not None and application.flink is not None:
             if target.kubernetes.workloads is not None:
@@ -162,8 +163,8 @@ class PolicySpec(Document):
     def _one_group(self, application: Application) -> Self:
         """Check a group: it is read from the brokers, and only its number of instances can be scaled."""
         target, kafka = self.target, self.signals.kafka
-        if target.flink is not None:
-            raise ValueError("target.flink: does not scale consumer groups: name kubernetes or endpoint")
+        if target.flink is not None or target.operated is not None:
+            raise ValueError(f"target.{target.field}: does not scale consumer groups: name kubernetes or endpoint")
         if target.driver is None and self.mode == "act":
             raise ValueError("mode: act needs a target that scales the group's instances: kubernetes or endpoint")
         if target.kubernetes is not None and target.kubernetes.workloads is not None:
@@ -252,8 +253,18 @@ class ScalingPolicy(Document):
     @property
     def subject(self) -> Subject:
         """The application that collectors read and drivers scale."""
-        application = self.spec.application or Application(service=ServiceApplication())
+        application = self.spec.application or self._default_application()
         return Subject(self.application, application, self.spec.target, self.spec.signals)
+
+    def _default_application(self) -> Application:
+        """Return the application of a policy that names none: the job of its FlinkDeployment, or a service. The operator
+        names the service of the REST API after the resource, and by default the job as well."""
+        deployment = self.spec.target.flink_deployment
+        if deployment is None:
+            return Application(service=ServiceApplication())
+        namespace = deployment.namespace or self.metadata.namespace
+        job = {"url": f"http://{deployment.name}-rest.{namespace}.svc:8081", "job": deployment.name}
+        return Application(flink=FlinkApplication.model_validate(job))
 
     def counts_records(self, operator: str, sources: Collection[str]) -> bool:
         """Return whether something counts an operator's records: its engine, or else a signal of the policy."""

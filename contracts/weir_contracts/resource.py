@@ -48,7 +48,10 @@ _ORDERED: Rule = ("!has(self.min) || !has(self.max) || self.min <= self.max", "m
 _GROUP = "has(self.application) && (has(self.application.kafkaStreams) || has(self.application.consumerGroup))"
 _FLINK = "(has(self.application) && has(self.application.flink))"
 _SERVICE = "(has(self.application) && has(self.application.service))"
-_ENDPOINT, _KUBERNETES = (f"(has(self.target) && has(self.target.{name}))" for name in ("endpoint", "kubernetes"))
+_TARGETS = ("flink", "flinkDeployment", "flinkSessionJob", "kubernetes", "endpoint")
+_ADAPTIVE, _DEPLOYMENT, _SESSION_JOB, _KUBERNETES, _ENDPOINT = (
+    f"(has(self.target) && has(self.target.{name}))" for name in _TARGETS
+)
 _KAFKA = "(has(self.signals) && has(self.signals.kafka))"
 _CALLED = "(has({0}.label) ? {0}.label : {0}.name)"
 
@@ -74,21 +77,21 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "spec": [
         _between("interval", "1s", "10m"),
         (
-            f"{_KUBERNETES} || has(self.application)",
+            f"{_KUBERNETES} || {_DEPLOYMENT} || has(self.application)",
             "application: is required, such as flink: {url: …, job: …}",
         ),
         (f"!{_ENDPOINT} || ({_GROUP})", "target.endpoint: needs an application that is a consumer group"),
         (f"!{_SERVICE} || {_KUBERNETES}", "application.service: needs a kubernetes target"),
         (
-            f"!({_GROUP}) || !has(self.target) || !has(self.target.flink)",
-            "target.flink: does not scale consumer groups: name kubernetes or endpoint",
+            f"!({_GROUP}) || !({_ADAPTIVE} || {_DEPLOYMENT} || {_SESSION_JOB})",
+            "target: flink, flinkDeployment and flinkSessionJob do not scale consumer groups: name kubernetes or endpoint",
         ),
         (
             f"!({_GROUP}) || {_KUBERNETES} || {_ENDPOINT} || !has(self.mode) || self.mode != 'act'",
             "mode: act needs a target that scales the group's instances: kubernetes or endpoint",
         ),
         (
-            f"({_GROUP}) || !has(self.target) || {_KUBERNETES} || {_ENDPOINT} || has(self.target.flink)",
+            f"({_GROUP}) || !has(self.target) || {_KUBERNETES} || {_ENDPOINT} || {_ADAPTIVE} || {_DEPLOYMENT} || {_SESSION_JOB}",
             "target: name exactly one driver",
         ),
         (f"!({_GROUP}) || {_KAFKA}", "application: a consumer group needs signals.kafka, the brokers of its group"),
@@ -127,7 +130,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
         (f"{_given(['flink', 'service', 'kafkaStreams', 'consumerGroup'])} == 1", "name exactly one engine"),
     ],
     "spec.application.flink.url": [URL],
-    "spec.target": [(f"{_given(['flink', 'kubernetes', 'endpoint'])} <= 1", "name exactly one driver")],
+    "spec.target": [(f"{_given(_TARGETS)} <= 1", "name exactly one driver")],
     "spec.target.endpoint.url": [URL],
     "spec.target.kubernetes": [
         (

@@ -19,6 +19,9 @@ Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 """Name of a Kubernetes namespace."""
 
 
+DriverName = Literal["flink", "flink-operator", "kubernetes", "endpoint"]
+
+
 @dataclass(frozen=True)
 class Unit:
     """Parallelism that one instance adds, for a target that is scaled by its number of instances."""
@@ -147,7 +150,19 @@ class EndpointTarget(Document):
         return Unit(self.slots)
 
 
-ONE_DRIVER = "name exactly one driver; this version supports flink, kubernetes and endpoint"
+class OperatorTarget(Document):
+    """Resource of the Flink Kubernetes Operator, in which Weir writes the parallelism of each operator."""
+
+    name: WorkloadName
+    """Name of the resource."""
+    namespace: Namespace | None = None
+    """Namespace of the resource; the settings of monitor and executor must list it, and `WEIR_TARGET_NAMESPACES` the pair of
+    both namespaces. Default: the policy's own, which needs no pair."""
+
+
+ONE_DRIVER = (
+    "name exactly one driver; this version supports flink, flinkDeployment, flinkSessionJob, kubernetes and endpoint"
+)
 
 
 class Target(Document):
@@ -155,6 +170,10 @@ class Target(Document):
 
     flink: FlinkTarget | None = None
     """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
+    flink_deployment: OperatorTarget | None = None
+    """FlinkDeployment of the Flink Kubernetes Operator, for the Flink job that it runs."""
+    flink_session_job: OperatorTarget | None = None
+    """FlinkSessionJob of the Flink Kubernetes Operator, for a Flink job of a session cluster."""
     kubernetes: KubernetesTarget | None = None
     """Replicas of Kubernetes workloads, for a service, a Flink job in reactive mode or a consumer group."""
     endpoint: EndpointTarget | None = None
@@ -162,18 +181,42 @@ class Target(Document):
 
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
-        if sum(each is not None for each in (self.flink, self.kubernetes, self.endpoint)) > 1:
+        if len(self._named) > 1:
             raise ValueError(ONE_DRIVER)
         return self
 
     @property
-    def driver(self) -> Literal["flink", "kubernetes", "endpoint"] | None:
+    def _named(self) -> list[tuple[DriverName, str]]:
+        """Driver and field of each part that the document names."""
+        given: tuple[tuple[DriverName, str, object], ...] = (
+            ("flink", "flink", self.flink),
+            ("flink-operator", "flinkDeployment", self.flink_deployment),
+            ("flink-operator", "flinkSessionJob", self.flink_session_job),
+            ("kubernetes", "kubernetes", self.kubernetes),
+            ("endpoint", "endpoint", self.endpoint),
+        )
+        return [(driver, field) for driver, field, document in given if document is not None]
+
+    @property
+    def driver(self) -> DriverName | None:
         """Name of the driver that scales this application; None: Weir only advises on it."""
-        if self.kubernetes is not None:
-            return "kubernetes"
-        if self.endpoint is not None:
-            return "endpoint"
-        return None if self.flink is None else "flink"
+        return self._named[0][0] if self._named else None
+
+    @property
+    def field(self) -> str:
+        """Name of the driver's field in the document; empty: it names none."""
+        return self._named[0][1] if self._named else ""
+
+    @property
+    def operated(self) -> OperatorTarget | None:
+        """Resource of the Flink Kubernetes Operator; None for another target."""
+        return self.flink_deployment or self.flink_session_job
+
+    @property
+    def namespace(self) -> str | None:
+        """Kubernetes namespace that the document names; None: the policy's own, or the target is no object of Kubernetes."""
+        named = self.kubernetes or self.operated
+        return None if named is None else named.namespace
 
     @property
     def unit(self) -> Unit | None:

@@ -22,6 +22,7 @@ REGISTRY = {
     "flink": "weir_engines.flink.engine:FlinkEngine",
     "kafka": "weir_engines.kafka.engine:KafkaEngine",
     "kubernetes": "weir_engines.kubernetes.engine:KubernetesEngine",
+    "flink_operator": "weir_engines.flink_operator.engine:FlinkOperatorEngine",
     "endpoint": "weir_engines.endpoint.engine:EndpointEngine",
 }
 """Engine's class by the name of its folder. A new engine adds one line."""

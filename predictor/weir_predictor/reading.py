@@ -14,6 +14,8 @@ from .model import Backlog, Model, Restart
 
 USUAL_RESTART_SECONDS = 8.0
 """Downtime of a rescale until one was measured."""
+USUAL_RESUBMISSION_SECONDS = 60.0
+"""The same for a job that is ended and started again: a savepoint, and pods that start."""
 
 
 MAX_PROMPT_SECONDS = 30.0
@@ -82,8 +84,9 @@ def restart_of(
     usual_seconds: float = USUAL_RESTART_SECONDS,
 ) -> Restart:
     """Return the cost of a rescale, before one was measured from the job's first start and its checkpoints, else
-    `usual_seconds`; then the usual time from request to RUNNING (the median of the last ones in `outcomes`,
-    newest first), but not less than the gap between runs and not more than an interval above it, as far as measured.
+    `usual_seconds`; where the job is started again at least `USUAL_RESUBMISSION_SECONDS`. Then the usual time from request to
+    RUNNING (the median of the last ones in `outcomes`, newest first), but not less than the gap between runs and not more than
+    an interval above it, as far as measured.
 
     The gap misses times shorter than an interval; the time to RUNNING includes work of the old parallelism: all of the
     time in which TaskManagers start. A single slow restart is not the usual one: taken for it, a slow restart in an
@@ -100,6 +103,8 @@ def restart_of(
     points = deployment.checkpoints if deployment else None
     if not measured and (first := _first_start(analysis, deployment)) is not None:
         usual_seconds = first + ((points.last_duration_seconds if points else None) or 0.0)
+    if deployment is not None and deployment.rescale.by_restart:
+        usual_seconds = max(usual_seconds, USUAL_RESUBMISSION_SECONDS)
     # A checkpoint is triggered with the rescale, so only its own duration is replayed, not the interval.
     replay = points.last_duration_seconds if points and points.last_duration_seconds is not None else 1.0
     return Restart(max(measured) if measured else usual_seconds, replay, measured=bool(measured))

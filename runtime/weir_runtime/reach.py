@@ -261,17 +261,18 @@ class Reach:
         """Return the field of `spec` that names something out of reach, with the reason; None if all is within."""
         own = subject.id.partition("/")[0]
         return (
-            self._of_workloads(own, subject.namespace)
+            self._of_workloads(own, subject)
             or self._of_addresses(own, subject)
             or self._of_groups(own, subject)
             or self._of_credentials(own, subject)
         )
 
-    def _of_workloads(self, own: str, named: str) -> tuple[str, str] | None:
+    def _of_workloads(self, own: str, subject: "Subject") -> tuple[str, str] | None:
+        named = subject.namespace
         if own == named or any((a, b) in self.pairs for a in (own, ANY) for b in (named, ANY)):
             return None
         return (
-            "target.kubernetes.namespace",
+            f"target.{subject.target.field}.namespace",
             f"a policy of namespace {own} may not name workloads of {named}: {PAIRS} does not list {own}:{named}",
         )
 

@@ -92,6 +92,7 @@ def test_an_endpoint_scales_the_threads_of_a_group_alone() -> None:
         ({"target": None, "mode": "act"}, "mode: act needs a target that scales the group's instances"),
         ({"target": {}, "mode": "act"}, "mode: act needs a target that scales the group's instances"),
         ({"target": {"flink": {}}}, "target.flink: does not scale consumer groups"),
+        ({"target": {"flinkDeployment": {"name": "a"}}}, "target.flinkDeployment: does not scale consumer groups"),
         (
             {"target": {"kubernetes": {"workloads": [{"kind": "Deployment", "name": "a"}]}}},
             "target.kubernetes.workloads: the instances of a consumer group are one workload",

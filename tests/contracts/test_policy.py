@@ -436,9 +436,38 @@ def test_a_flink_application_is_scaled_by_flink_unless_a_target_is_named() -> No
 
 
 @pytest.mark.parametrize(
+    ("target", "url"),
+    [
+        ({"name": "orders"}, "http://orders-rest.shop.svc:8081/"),
+        ({"name": "orders", "namespace": "shop-live"}, "http://orders-rest.shop-live.svc:8081/"),
+    ],
+)
+def test_a_flink_deployment_brings_its_application(target: dict[str, str], url: str) -> None:
+    """The REST API that the operator names after the resource, and the job of its name; a policy may name others."""
+    document = deepcopy(DOCUMENT)
+    del document["spec"]["application"]
+    document["spec"]["target"] = {"flinkDeployment": target}
+    subject = parse_policy(document).subject
+    assert (subject.target.driver, subject.unit, str(subject.flink.url), subject.flink.job) == (
+        "flink-operator",
+        None,
+        url,
+        "orders",
+    )
+    assert subject.namespace == target.get("namespace", "shop")
+    document["spec"]["application"] = {"flink": {"url": "https://flink.example.org", "job": "totals"}}
+    subject = parse_policy(document).subject
+    assert (str(subject.flink.url), subject.flink.job) == ("https://flink.example.org/", "totals")
+
+
+@pytest.mark.parametrize(
     ("spec", "problem"),
     [
         ({"target": {"flink": {}}}, "application: is required"),
+        ({"target": {"flinkSessionJob": {"name": "orders"}}}, "application: is required"),
+        ({"target": {"flinkDeployment": {}}}, "spec.target.flinkDeployment.name: is required"),
+        ({"target": {"flinkDeployment": {"name": "a"}, "flink": {}}}, "name exactly one driver"),
+        ({"application": {"service": {}}, "target": {"flinkDeployment": {"name": "a"}}}, "needs a kubernetes target"),
         ({"application": {"flink": {"url": "http://a:1"}}}, "spec.application.flink.job: is required"),
         ({"application": {}}, "spec.application: name exactly one engine"),
         ({"application": {"storm": {}}}, "spec.application.storm: is not a field"),

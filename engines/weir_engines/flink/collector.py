@@ -66,6 +66,8 @@ class FlinkCollector:
         reads_task_managers: bool = True,
     ) -> None:
         self._application = application
+        self.job = application.job
+        """Name or id of the job; a target that starts jobs itself sets the id of the one that runs."""
         self._clients = ClientsByCredential(
             credentials,
             FLINK_SETTING,
@@ -107,16 +109,14 @@ class FlinkCollector:
 
     async def _find(self, problems: list[Problem]) -> topology.JobEntry | FlinkReadings:
         try:
-            entry, warning = await self._cluster.get(
-                "/jobs/overview", lambda d: topology.find_job(d, self._application.job)
-            )
+            entry, warning = await self._cluster.get("/jobs/overview", lambda d: topology.find_job(d, self.job))
         except (CallFailed, Unreadable) as error:
             return FlinkReadings(reachable=False, message=str(error))
         if warning:
             problems.append(Problem(where="/jobs/overview", what=warning))
         if entry is None:
             self._cached = None
-            return FlinkReadings(message=f"the cluster has no job {self._application.job!r}")
+            return FlinkReadings(message=f"the cluster has no job {self.job!r}")
         return entry
 
     async def _gather_metrics(self, job_id: str) -> None:

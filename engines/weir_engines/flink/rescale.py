@@ -18,7 +18,7 @@ from weir_engines.flink.rest import (
 )
 
 _ADAPTIVE = "jobmanager.adaptive-scheduler."
-_UNLIMITED_SLOTS = 2**31 - 1
+UNLIMITED_SLOTS = 2**31 - 1
 """Flink's default of `slotmanager.number-of-slots.max`."""
 
 
@@ -157,7 +157,7 @@ def _max_slots(configuration: Mapping[str, str]) -> int | None:
     if not configuration.get("execution.target", "").startswith(("kubernetes-", "yarn-")):
         return None
     try:
-        limit = count(int(configuration.get("slotmanager.number-of-slots.max", _UNLIMITED_SLOTS)))
+        limit = count(int(configuration.get("slotmanager.number-of-slots.max", UNLIMITED_SLOTS)))
     except ValueError:
         limit = None
-    return _UNLIMITED_SLOTS if limit is None else limit
+    return UNLIMITED_SLOTS if limit is None else limit

@@ -173,7 +173,7 @@ class KubernetesDriver:
             refusal = Refusal("unsupported", str(error))
             return Snapshot(self._clock.now(), reachable=False, reason=str(error), refusal=refusal)
         except ApiFailed as error:
-            reason = _reason(error)
+            reason = short_reason(error)
             refused = Refusal("forbidden", reason) if error.is_denied else None
             return Snapshot(self._clock.now(), reachable=False, reason=reason, refusal=refused)
         if isinstance(found, str):
@@ -206,7 +206,7 @@ class KubernetesDriver:
         except KindUnknown as error:
             return Rejected(str(error))
         except ApiFailed as error:
-            return _failed(error)
+            return failed_answer(error)
         if isinstance(found, str):
             return Rejected(found)
         instances = self._of(subject)
@@ -249,7 +249,7 @@ class KubernetesDriver:
                 await self._workloads_api.scale(each, wanted)
             except ApiFailed as error:
                 done = f"; {changes(before, {**before, **written})} was written before" if written else ""
-                return _failed(error, done)
+                return failed_answer(error, done)
             written[each.name] = wanted
         self._log.info("workloads-scaled", before=before, replicas=dict(replicas))
         return Accepted(self._clock.now())
@@ -265,7 +265,7 @@ class KubernetesDriver:
             except ApiFailed as error:
                 if error.status == _NOT_FOUND:
                     continue
-                self._log.info("deletion-cost-not-set", workload=found.label, reason=_reason(error))
+                self._log.info("deletion-cost-not-set", workload=found.label, reason=short_reason(error))
                 return None
         return None
 
@@ -299,7 +299,7 @@ class KubernetesDriver:
         except ApiFailed as error:
             if error.call.resource == EVICTION and error.status in (_CONFLICT, _NOT_FOUND):
                 return Accepted(self._clock.now())  # it has ended by itself
-            return Rejected(_DISRUPTION_BUDGET) if _is_budget(error) else _failed(error)
+            return Rejected(_DISRUPTION_BUDGET) if _is_budget(error) else failed_answer(error)
         self._log.info("pod-evicted", application=subject.id, pod=instance.id, uid=instance.uid)
         return Accepted(self._clock.now())
 
@@ -318,7 +318,7 @@ class KubernetesDriver:
         except KindUnknown as error:
             return Unanswered(str(error))
         except ApiFailed as error:
-            return Unanswered(_reason(error))
+            return Unanswered(short_reason(error))
 
     # -- the workloads ---------------------------------------------------------------------------------------------
 
@@ -343,12 +343,16 @@ class KubernetesDriver:
         return [read[ref.name] for ref in refs]
 
     def _forbidden(self, subject: Subject) -> Refusal | None:
-        namespace = subject.namespace
-        if self._workloads is None or not self._namespaces:
-            return Refusal("namespace-forbidden", f"the kubernetes driver is off: {NAMESPACES} names no namespace")
-        if namespace not in self._namespaces:
-            return Refusal("namespace-forbidden", f"namespace {namespace!r} is not among those of {NAMESPACES}")
-        return None
+        return namespace_refusal(subject.namespace, () if self._workloads is None else self._namespaces)
+
+
+def namespace_refusal(namespace: str, namespaces: Collection[str]) -> Refusal | None:
+    """Return why the settings do not let the executor write in a namespace, or None."""
+    if not namespaces:
+        return Refusal("namespace-forbidden", f"the kubernetes driver is off: {NAMESPACES} names no namespace")
+    if namespace not in namespaces:
+        return Refusal("namespace-forbidden", f"namespace {namespace!r} is not among those of {NAMESPACES}")
+    return None
 
 
 def _is_budget(error: ApiFailed) -> bool:
@@ -356,7 +360,7 @@ def _is_budget(error: ApiFailed) -> bool:
     return error.status == _TOO_MANY and "disruption budget" in error.what
 
 
-def _reason(error: ApiFailed) -> str:
+def short_reason(error: ApiFailed) -> str:
     """Return a short reason: a denial's names verb, resource and namespace, an outage's the address."""
     text = str(error)
     if error.is_denied:
@@ -366,9 +370,9 @@ def _reason(error: ApiFailed) -> str:
     return bounded(text, MAX_REASON_LENGTH)
 
 
-def _failed(error: ApiFailed, done: str = "") -> Rejected | TargetChanged | Unanswered:
-    """Return the answer for a failed call to a workload."""
+def failed_answer(error: ApiFailed, done: str = "") -> Rejected | TargetChanged | Unanswered:
+    """Return the answer for a failed call to an object; `done` says what was written before."""
     if error.status == _CONFLICT:
         return TargetChanged(f"{error.call.resource} {error.call.name} changed since it was read{done}")
-    reason = _reason(error) + done
+    reason = short_reason(error) + done
     return Rejected(reason) if error.status in _REFUSED else Unanswered(reason)

@@ -487,6 +487,16 @@ def test_rights_on_pods_are_optional(name: str, resource: str, verb: str, tmp_pa
     assert verb not in str([r for r in added[:-1] if resource in r["resources"]])
 
 
+def test_rights_on_resources_of_the_flink_operator_are_optional(tmp_path: Path) -> None:
+    """Its component alone lets the monitor watch them, and the executor read and patch them."""
+    target, component = (os.path.relpath(FOLDER / each, tmp_path) for each in ("target", "components/flink-operator"))
+    (tmp_path / "kustomization.yaml").write_text(f"namespace: shop\nresources: [{target}]\ncomponents: [{component}]\n")
+    kinds = {"apiGroups": ["flink.apache.org"], "resources": ["flinkdeployments", "flinksessionjobs"]}
+    for role, verbs in (("weir-monitor", ["list", "watch"]), ("weir-executor", ["get", "patch"])):
+        added = named(str(tmp_path), "Role", role)["rules"]
+        assert added == [*named(DEMO, "Role", role)["rules"], {**kinds, "verbs": verbs}]
+
+
 def mebibytes(text: str) -> int:
     """Return a quantity such as 896Mi."""
     assert text.endswith("Mi")

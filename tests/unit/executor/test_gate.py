@@ -28,6 +28,7 @@ from weir_contracts import ActionState, QuarantinedVector, RescaleSettings
 from weir_engines.driver import Refusal
 from weir_executor.core.gate import Context, admit, still_wanted
 from weir_executor.core.history import ActionHistory
+from weir_executor.core.in_flight import rescale_limit
 from weir_executor.core.limits import Fleet, Recommendation, recommendation_after
 from weir_executor.core.observed import PolicyReading
 from weir_executor.core.parameters import Rules
@@ -182,6 +183,16 @@ def test_a_cluster_that_cannot_rescale_is_refused() -> None:
     """The default scheduler would answer 500 to every request."""
     found = snapshot(rescale=RescaleSettings(scheduler="default"))
     assert refusal(plan(), snapshot=found).code == "unsupported"
+
+
+def test_a_target_that_restarts_the_job_needs_no_scheduler_for_it() -> None:
+    """As the Flink Kubernetes Operator does; the cluster has more time for it, since its pods start again."""
+    found = snapshot(rescale=RescaleSettings(scheduler="default", by_restart=True))
+    assert isinstance(admit(plan(), context(snapshot=found)), ActionState)
+    in_place = snapshot(rescale=RescaleSettings(scheduler="default"))
+    assert found.deployment is not None and in_place.deployment is not None
+    limits = [rescale_limit(each.deployment, None, Rules()) for each in (found, in_place)]
+    assert limits[0] - limits[1] == timedelta(seconds=Rules().container_start_seconds)
 
 
 def test_reactive_mode_is_for_targets_with_instances() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
 from tests.unit.predictor.test_trajectory import model
-from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RestartTimes, Run, Topology
+from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RescaleSettings, RestartTimes, Run, Topology
 from weir_predictor import Restart, judged, parse_load, restart_of, restarts_of, what_if
 from weir_predictor.restarts import serving_of
 from weir_predictor.trajectory import outlooks
@@ -43,6 +43,16 @@ def test_a_job_costs_the_same_in_both_directions() -> None:
     assert costs.up == costs.down == restart_of(found, found.deployment, past)
     assert costs.of({WORK: 2}, {WORK: 4}) == costs.up
     assert (costs.up.away_share, costs.up.settled_seconds) == (1.0, costs.up.seconds)
+
+
+def test_a_job_that_is_started_again_is_priced_higher_until_it_was_measured() -> None:
+    """Its pods start, from a savepoint; then its measured time counts."""
+    found = analysis(deployment=deployment({SOURCE: 1, WORK: 2}), restart_times=RestartTimes(samples=0))
+    again = deployment({SOURCE: 1, WORK: 2}, rescale=RescaleSettings(by_restart=True))
+    assert restart_of(found, found.deployment).seconds < restart_of(found, again).seconds == 60.0
+    assert restart_of(found, again, usual_seconds=90.0).seconds == 90.0
+    past = [rescaled(2, 4, 25.0)]
+    assert restart_of(found, again, past).seconds == restart_of(found, found.deployment, past).seconds == 25.0
 
 
 def test_a_group_learns_each_direction_from_its_outcomes() -> None:

@@ -205,6 +205,11 @@ LIMITED = (
             "target.kubernetes.namespace",
             "team-a:team-b",
         ),
+        (
+            {"target": {"flinkDeployment": {"name": "orders", "namespace": "team-b"}}},
+            "target.flinkDeployment.namespace",
+            "team-a:team-b",
+        ),
         (flink("jobmanager.team-b.svc"), "application.flink.url", "*.team-a.svc"),
         (flink("JOBMANAGER.team-b.svc."), "application.flink.url", "*.team-a.svc"),
         (endpoint("supervisor.team-b.svc"), "target.endpoint.url", "*.team-a.svc"),

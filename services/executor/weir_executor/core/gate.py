@@ -12,6 +12,7 @@ from weir_contracts import (
     InstanceRef,
     Parallelism,
     Plan,
+    RescaleSettings,
     ScalingPolicy,
     changes,
     derive_id,
@@ -165,11 +166,12 @@ def _by_target(plan: Plan, context: Context) -> Refusal | None:
         return Refusal("other-deployment", "the job's graph differs from the one the plan was made for")
     if now_there.is_final:
         return Refusal("other-deployment", f"the job is {now_there.state}")
-    return _by_scheduler(now_there.rescale.scheduler, context.policy.policy)
+    return _by_scheduler(now_there.rescale, context.policy.policy)
 
 
-def _by_scheduler(scheduler: str | None, policy: ScalingPolicy | None) -> Refusal | None:
-    if scheduler in (None, "adaptive"):
+def _by_scheduler(rescale: RescaleSettings, policy: ScalingPolicy | None) -> Refusal | None:
+    scheduler = rescale.scheduler
+    if scheduler in (None, "adaptive") or rescale.by_restart:
         return None
     if scheduler != "reactive":
         return Refusal("unsupported", f"the {scheduler} scheduler cannot rescale a running job")

@@ -189,7 +189,7 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
     floor.
 
     A rescale by instances, such as pods, gets their `starts`, one after another, on top; so does one for
-    which the cluster starts TaskManagers.
+    which the cluster starts TaskManagers, or the complete cluster again.
     """
     duration = deployment.checkpoints.last_duration_seconds if deployment.checkpoints else None
     restart = analysis.restart_times.seconds if analysis else None
@@ -201,7 +201,10 @@ def rescale_limit(deployment: Deployment, analysis: Analysis | None, rules: Rule
         + _or_default(restart, rules.restart_estimate_seconds)
     )
     by_instances = analysis is not None and analysis.policy.spec.target.unit is not None
-    starts_first = not deployment.takes_checkpoints or by_instances or deployment.rescale.max_slots is not None
+    rescale = deployment.rescale
+    starts_first = (
+        not deployment.takes_checkpoints or by_instances or rescale.max_slots is not None or rescale.by_restart
+    )
     start = starts * rules.container_start_seconds if starts_first else 0.0
     return timedelta(seconds=start + max(rules.deadline_floor_seconds, total))
 

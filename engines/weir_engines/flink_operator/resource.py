@@ -1,0 +1,443 @@
+"""A FlinkDeployment or FlinkSessionJob as the API server reports it: what it wants, what the operator has done, and what Weir
+writes into it. Pure.
+
+The operator deploys `spec`, and keeps in its status what it deployed last and what ran stably last. Weir writes the parallelism
+of each vertex as `pipeline.jobvertex-parallelism-overrides`; in standalone mode also the number of TaskManagers, which Flink
+starts itself in native mode.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from weir_contracts import Deployment, Parallelism, Topology, bounded
+from weir_contracts.base import MAX_NAME
+from weir_engines.driver import Refusal
+from weir_engines.flink.rescale import UNLIMITED_SLOTS
+from weir_engines.flink.rest import MAX_PARALLELISM
+from weir_engines.kubernetes.discovery import Kind
+from weir_engines.kubernetes.state import MANAGER
+from weir_engines.kubernetes.values import count, mapping, name, sequence, text
+
+FLINK_DEPLOYMENT = Kind("flink.apache.org", "v1beta1", "FlinkDeployment", "flinkdeployments")
+FLINK_SESSION_JOB = Kind("flink.apache.org", "v1beta1", "FlinkSessionJob", "flinksessionjobs", is_scalable=False)
+OVERRIDES = "pipeline.jobvertex-parallelism-overrides"
+"""Option of Flink: parallelism by vertex id, which replaces the program's own."""
+SLOTS, SCHEDULER, SCHEDULER_MODE = "taskmanager.numberOfTaskSlots", "jobmanager.scheduler", "scheduler-mode"
+IN_PLACE = "kubernetes.operator.job.upgrade.inplace-scaling.enabled"
+AUTOSCALER, AUTOSCALER_SCALES = "job.autoscaler.enabled", "job.autoscaler.scaling.enabled"
+_OPTIONS = (SLOTS, SCHEDULER, SCHEDULER_MODE, IN_PLACE, AUTOSCALER, AUTOSCALER_SCALES)
+MIN_VERSION, MAX_MAJOR = (1, 18), 2
+"""Versions of Flink whose REST API and options are known."""
+MAX_SPEC_CHARACTERS = 400_000
+"""Length of a spec in the status that is read; a longer one is unknown."""
+MAX_DEPTH = 12
+"""Depth to which specs are compared."""
+_VERSION = re.compile(r"v(\d{1,3})_(\d{1,3})")
+_ENTRY = re.compile(r"""\s*['"]?([0-9A-Za-z_-]{1,64})['"]?\s*:\s*['"]?(\d{1,5})['"]?\s*""")
+_IGNORED = ("job.autoscaler", "kubernetes.operator", "parallelism.default")
+"""Beginnings of options whose change the operator deploys nothing for."""
+_JOB_FIELDS = ("jarURI", "entryClass", "args", "parallelism")
+"""Fields of `spec.job` whose change the operator deploys; it changes others in its own record of the spec."""
+_MAX_REASON = 70
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkResource:
+    """One resource. Texts are empty, and counts None, where the field is missing or malformed."""
+
+    kind: Kind
+    name: str
+    namespace: str
+    uid: str
+    version: str
+    """resourceVersion."""
+    mode: str
+    flink_version: str
+    deployment_name: str
+    """FlinkDeployment of a session job."""
+    has_job: bool
+    """Whether the spec has a job; a FlinkDeployment without one is a session cluster."""
+    desired_state: str
+    """State that the spec wants of the job."""
+    upgrade_mode: str
+    """`spec.job.upgradeMode`: from what the operator restarts the job."""
+    replicas: int | None
+    """TaskManagers that the spec names; None: the operator derives them from the parallelism."""
+    options: Mapping[str, str]
+    """Those of `spec.flinkConfiguration` that matter here, in lower case."""
+    overrides: Mapping[str, int] | None
+    """Parallelism by vertex id; empty without the option, None if it is unreadable."""
+    is_nested: bool
+    """Whether `flinkConfiguration` has the overrides as nested maps."""
+    fingerprint: str
+    """Hash of what the operator deploys of the spec, without the parallelism."""
+    job_id: str
+    job_name: str
+    job_state: str
+    """State of the job as the operator observed it last."""
+    lifecycle: str
+    """`lifecycleState`, such as STABLE."""
+    reconciliation: str
+    """`reconciliationStatus.state`: DEPLOYED, UPGRADING, ROLLING_BACK or ROLLED_BACK."""
+    error: str
+    is_observed: bool
+    """Whether the operator has acted on the newest generation."""
+    is_deployed: bool
+    """Whether the operator has deployed it at least once."""
+    deployed_overrides: Mapping[str, int] | None
+    """Overrides that the operator deployed last; None: unknown."""
+    changed_field: str
+    """Path of the first field of the spec, besides the parallelism, that differs from what ran stably last; empty: none does, so
+    that a change under way is of the parallelism alone."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Manager by the path, in the spec, of a field that Weir writes."""
+    cluster: "FlinkResource | None" = None
+    """FlinkDeployment of a session job's cluster; None: it is missing, or this is no session job."""
+
+    @property
+    def label(self) -> str:
+        """Kind and name for sentences."""
+        return f"{self.kind.kind} {self.name}"
+
+    @property
+    def _host(self) -> "FlinkResource":
+        """The resource that has the cluster's mode and Flink's version."""
+        return self.cluster or self
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether the operator starts the TaskManagers; else Flink does, as many as it needs."""
+        return self._host.mode == "standalone"
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the job is suspended, or will be."""
+        return self.lifecycle == "SUSPENDED" or self.desired_state == "suspended"
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the operator is about to deploy, deploys or waits for the job, which therefore may be absent."""
+        if self.is_suspended or self.lifecycle == "FAILED":
+            return False
+        waits = self.job_state in ("", "RECONCILING", "CREATED", "INITIALIZING", "SUSPENDED")
+        return not self.is_observed or waits or self.reconciliation in ("UPGRADING", "ROLLING_BACK")
+
+    @property
+    def slots(self) -> int:
+        """Slots of one TaskManager."""
+        return _number(self._host.options.get(SLOTS)) or 1
+
+    def in_place(self, scheduler: str | None) -> bool:
+        """Return whether the operator rescales the running job, by the scheduler of its cluster; else it restarts it."""
+        if self.is_standalone or self._option(IN_PLACE) == "false":
+            return False
+        return (scheduler or self._option(SCHEDULER)) == "adaptive"
+
+    def requested(self, topology: Topology, deployment: Deployment) -> Parallelism:
+        """Return the parallelism that the spec requests, of an operator without an entry that of the running job.
+
+        In standalone mode it is what the TaskManagers of the spec have slots for.
+        """
+        overrides, otherwise = self.overrides or {}, deployment.requested or deployment.observed
+        found = {o.name: overrides.get(o.id, otherwise[o.name]) for o in topology.operators}
+        if self.is_standalone and overrides and self.replicas is not None and self.kind is FLINK_DEPLOYMENT:
+            slots = self.replicas * self.slots
+            if slots < topology.slots(found):
+                found = {called: min(p, slots) for called, p in found.items()}
+        return found
+
+    def task_managers(self, topology: Topology, parallelism: Parallelism) -> int | None:
+        """Return the TaskManagers that give a parallelism its slots; None where Weir does not set their number."""
+        if not self.is_standalone or self.kind is not FLINK_DEPLOYMENT:
+            return None
+        return -(-topology.slots(parallelism) // self.slots)
+
+    def adapted(self, deployment: Deployment, topology: Topology) -> Deployment:
+        """Return the job's deployment as that of the resource, which outlives the operator's restarts of the job."""
+        rescale: dict[str, object] = {"by_restart": not self.in_place(deployment.rescale.scheduler)}
+        if deployment.rescale.scheduler == "reactive":
+            rescale = {}
+        if self.is_standalone:
+            rescale["max_slots"] = UNLIMITED_SLOTS  # the operator starts what the spec names
+        return deployment.model_copy(
+            update={
+                "job_id": self.uid,
+                "requested": self.requested(topology, deployment),
+                "rescale": deployment.rescale.model_copy(update=rescale),
+            }
+        )
+
+    def patch(self, topology: Topology, parallelism: Parallelism) -> dict[str, Any]:
+        """Return the merge patch that requests a parallelism of this version. Entries of vertices that the job does not have
+        stay."""
+        merged = {**(self.overrides or {}), **{o.id: parallelism[o.name] for o in topology.operators}}
+        value: Any = ",".join(f"{vertex}:{p}" for vertex, p in merged.items())
+        for part in reversed(OVERRIDES.split(".", 1) if self.is_nested else [OVERRIDES]):
+            value = {part: value}
+        spec: dict[str, Any] = {"flinkConfiguration": value}
+        managers = self.task_managers(topology, parallelism)
+        if managers is not None:
+            spec["taskManager"] = {"replicas": managers}
+        return {"metadata": {"resourceVersion": self.version}, "spec": spec}
+
+    @property
+    def writer(self) -> str | None:
+        """Client that last set the overrides, with the field, empty for Weir; None: they are not set, or nobody is recorded."""
+        if not self.owners or self.overrides == {}:
+            return None
+        place, manager = next((each for each in self.owners.items() if each[1] != MANAGER), ("", ""))
+        return f"{bounded(manager, MAX_NAME - len(place) - 4)} in {place}" if manager else ""
+
+    def refusal(self) -> Refusal | None:
+        """Return why no request may be written, or None."""
+        return self._unsupported() or self._contested() or self._stopped() or self._moving()
+
+    def _unsupported(self) -> Refusal | None:
+        host = self._host
+        if not self.has_job:
+            return Refusal(
+                "unsupported", f"{self.label} is a session cluster: name one of its jobs in target.flinkSessionJob"
+            )
+        if self.kind is FLINK_SESSION_JOB and self.cluster is None:
+            return Refusal(
+                "unsupported",
+                f"{self.label} runs in FlinkDeployment {self.deployment_name or '?'}, which does not exist",
+            )
+        found = _VERSION.fullmatch(host.flink_version)
+        numbers = None if found is None else (int(found[1]), int(found[2]))
+        if numbers is None or numbers < MIN_VERSION or numbers[0] > MAX_MAJOR:
+            return Refusal(
+                "unsupported",
+                f"{host.label} has flinkVersion {host.flink_version or 'unset'}, supported is v1_18 to v2_x",
+            )
+        if host.mode not in ("", "native", "standalone"):
+            return Refusal("unsupported", f"{host.label} has the unknown mode {host.mode}")
+        if self._option(SCHEDULER_MODE) == "reactive":
+            return Refusal(
+                "unsupported",
+                f"{self.label} is in reactive mode: name it in target.kubernetes, with slots of a TaskManager",
+            )
+        if self.overrides is None:
+            return Refusal("unsupported", f"{self.label}: {OVERRIDES} cannot be read: correct or remove it")
+        return None
+
+    def _contested(self) -> Refusal | None:
+        """Return whether the operator's own autoscaler scales the job: by an option of the resource, or of the operator, which
+        then deploys overrides that the spec does not have."""
+        enabled = self._option(AUTOSCALER) == "true" and self._option(AUTOSCALER_SCALES) != "false"
+        settled = self.is_observed and self.reconciliation == "DEPLOYED" and not self.error
+        if enabled or (settled and self.deployed_overrides and self.deployed_overrides != self.overrides):
+            return Refusal(
+                "contested", f"the operator's autoscaler scales {self.label}, too: set {AUTOSCALER} to false"
+            )
+        return None
+
+    def _stopped(self) -> Refusal | None:
+        if self.is_suspended:
+            return Refusal("suspended", f"{self.label} is suspended: set spec.job.state to running")
+        if self.lifecycle == "FAILED":
+            return Refusal("resource-failed", f"{self.label} is FAILED{self._why}")
+        return None
+
+    def _moving(self) -> Refusal | None:
+        """Return which change of another client is under way. A change of the parallelism alone may be Weir's own, which has to
+        be undone where the operator does not get it to run."""
+        changed = self.changed_field
+        if not self.is_deployed:
+            return Refusal("upgrade", f"the operator has not deployed {self.label} yet{self._why}")
+        if not changed:
+            return None
+        if self.reconciliation == "ROLLING_BACK":
+            return Refusal("upgrade", f"the operator rolls {self.label} back ({changed} changed)")
+        if self.reconciliation == "ROLLED_BACK":
+            return Refusal("rolled-back", f"the operator rolled {self.label} back: correct or restore {changed}")
+        if self.error:
+            return Refusal("operator-error", f"the operator reports an error of {self.label}{self._why}")
+        if self.lifecycle != "STABLE" or not self.is_observed:
+            return Refusal(
+                "upgrade", f"the operator upgrades {self.label} ({changed} changed), wait until it is STABLE"
+            )
+        return None
+
+    @property
+    def _why(self) -> str:
+        return f": {bounded(self.error, _MAX_REASON)}" if self.error else ""
+
+    def _option(self, key: str) -> str:
+        """Return an option in lower case, of the job itself or its cluster; empty: unset."""
+        return self.options.get(key, self._host.options.get(key, ""))
+
+
+def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
+    """Return the reading of a resource; None for an object without name or uid."""
+    document = mapping(document)
+    metadata, spec, status = (mapping(document.get(key)) for key in ("metadata", "spec", "status"))
+    called, uid = name(metadata.get("name")), name(metadata.get("uid"), 100)
+    if not called or not uid:
+        return None
+    job, reconciliation = mapping(status.get("jobStatus")), mapping(status.get("reconciliationStatus"))
+    configuration, wanted = _flat(spec.get("flinkConfiguration")), _comparable(spec)
+    deployed = _spec(reconciliation.get("lastReconciledSpec"))
+    before = _spec(reconciliation.get("lastStableSpec")) or deployed
+    group, _, option = OVERRIDES.partition(".")
+    generation, observed = count(metadata.get("generation")), count(status.get("observedGeneration"))
+    return FlinkResource(
+        kind=kind,
+        name=called,
+        namespace=name(metadata.get("namespace"), 63),
+        uid=uid,
+        version=name(metadata.get("resourceVersion"), 100),
+        mode=text(spec.get("mode"), 30),
+        flink_version=text(spec.get("flinkVersion"), 30),
+        deployment_name=name(spec.get("deploymentName"), 63),
+        has_job=isinstance(spec.get("job"), dict),
+        desired_state=text(mapping(spec.get("job")).get("state"), 30),
+        upgrade_mode=text(mapping(spec.get("job")).get("upgradeMode"), 30),
+        replicas=count(mapping(spec.get("taskManager")).get("replicas")) or None,
+        options={key: text(configuration[key], 100).lower() for key in _OPTIONS if key in configuration},
+        overrides=_overrides(configuration.get(OVERRIDES)),
+        is_nested=option in mapping(mapping(spec.get("flinkConfiguration")).get(group)),
+        fingerprint=hashlib.sha256(to_json(wanted, serialize_unknown=True)).hexdigest()[:16],
+        job_id=_job_id(job.get("jobId")),
+        job_name=text(job.get("jobName"), 300),
+        job_state=text(job.get("state"), 30),
+        lifecycle=text(status.get("lifecycleState"), 30),
+        reconciliation=text(reconciliation.get("state"), 30),
+        error=_message(status.get("error")),
+        is_observed=generation is None or observed is None or observed >= generation,
+        is_deployed=bool(reconciliation.get("lastReconciledSpec")),
+        deployed_overrides=None
+        if deployed is None
+        else _overrides(_flat(deployed.get("flinkConfiguration")).get(OVERRIDES)),
+        changed_field="" if before is None else text(next(_differences(_comparable(before), wanted, "spec"), ""), 60),
+        owners=_owners(metadata.get("managedFields")),
+    )
+
+
+def _job_id(value: Any) -> str:
+    """Return a job's id, which goes into paths."""
+    return value if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32}", value) else ""
+
+
+def _message(value: Any) -> str:
+    """Return the message of an error, which the operator writes as JSON with a stack trace."""
+    found: Any = value
+    if isinstance(value, str) and value.startswith("{") and len(value) <= MAX_SPEC_CHARACTERS:
+        try:
+            found = mapping(from_json(value)).get("message") or value
+        except ValueError:
+            found = value
+    return text(found)
+
+
+def _spec(value: Any) -> Mapping[str, Any] | None:
+    """Return a spec that the status holds as JSON text; None without one."""
+    if not isinstance(value, str) or len(value) > MAX_SPEC_CHARACTERS:
+        return None
+    try:
+        found = mapping(from_json(value))
+    except ValueError:
+        return None
+    return mapping(found.get("spec", found)) or None
+
+
+def _flat(value: Any) -> dict[str, str]:
+    """Return a configuration as options and texts."""
+    found: dict[str, str] = {}
+
+    def add(prefix: str, node: Any, depth: int) -> None:
+        if isinstance(node, dict) and prefix != OVERRIDES and depth < MAX_DEPTH:
+            for key, each in node.items():
+                add(f"{prefix}.{key}" if prefix else str(key), each, depth + 1)
+        elif isinstance(node, bool):
+            found[prefix] = "true" if node else "false"
+        elif isinstance(node, dict):
+            found[prefix] = ",".join(f"{key}:{each}" for key, each in node.items())
+        elif node is not None:
+            found[prefix] = str(node)
+
+    add("", value if isinstance(value, dict) else {}, 0)
+    return found
+
+
+def _overrides(value: str | None) -> Mapping[str, int] | None:
+    """Return the parallelism by vertex id of `a:1,b:2` or `{a: 1, b: 2}`; None if it is neither."""
+    if value is None or not value.strip().strip("{}").strip():
+        return {}
+    found = {}
+    for part in value.strip().removeprefix("{").removesuffix("}").split(","):
+        entry = _ENTRY.fullmatch(part)
+        if entry is None or not 1 <= int(entry[2]) <= MAX_PARALLELISM:
+            return None
+        found[entry[1]] = int(entry[2])
+    return found
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.strip().isdecimal() and len(value.strip()) < 6 else None
+
+
+def _owners(value: Any) -> Mapping[str, str]:
+    """Return the managers of the fields that Weir writes."""
+    found: dict[str, str] = {}
+    for each in map(mapping, sequence(value)[:100]):
+        manager, spec = text(each.get("manager"), 128), mapping(mapping(each.get("fieldsV1")).get("f:spec"))
+        if not manager:
+            continue
+        configuration = mapping(spec.get("f:flinkConfiguration"))
+        group, _, option = OVERRIDES.partition(".")
+        if f"f:{OVERRIDES}" in configuration or f"f:{option}" in mapping(configuration.get(f"f:{group}")):
+            found["flinkConfiguration"] = _of_both(found.get("flinkConfiguration"), manager)
+        if "f:replicas" in mapping(spec.get("f:taskManager")):
+            found["taskManager.replicas"] = _of_both(found.get("taskManager.replicas"), manager)
+    return found
+
+
+def _of_both(first: str | None, other: str) -> str:
+    """Return the manager of a field that two may own: then both set the same value, and Weir's counts."""
+    return MANAGER if MANAGER in (first, other) else other
+
+
+def _comparable(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the operator deploys of a spec, without the parallelism that Weir writes."""
+    found = dict(spec)
+    configuration = _flat(spec.get("flinkConfiguration"))
+    found["flinkConfiguration"] = {
+        key: each for key, each in configuration.items() if key != OVERRIDES and not key.startswith(_IGNORED)
+    }
+    job = mapping(spec.get("job"))
+    found["job"] = {key: job[key] for key in _JOB_FIELDS if key in job}
+    if "taskManager" in found and spec.get("mode") == "standalone":
+        found["taskManager"] = {key: each for key, each in mapping(spec["taskManager"]).items() if key != "replicas"}
+    return found
+
+
+def _differences(before: Any, now: Any, place: str, depth: int = 0) -> Iterator[str]:
+    """Yield the paths at which two specs differ. A null, empty or default value is a missing one: the operator's record has
+    all fields."""
+    if isinstance(before, dict) and isinstance(now, dict) and depth < MAX_DEPTH:
+        for key in sorted(now.keys() | before.keys()) if place == "spec.flinkConfiguration" else now:
+            yield from _differences(before.get(key), now.get(key), f"{place}.{key}", depth + 1)
+        if place == "spec":
+            yield from (f"{place}.{key}" for key in sorted(before.keys() - now.keys()) if not _is_default(before[key]))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for i, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from _differences(one, other, f"{place}.{i}", depth + 1)
+    elif not (_is_default(before) and _is_default(now)) and _plain(before) != _plain(now):
+        yield place
+
+
+def _is_default(value: Any) -> bool:
+    return value in (None, "", 0, "native") or value in ({}, []) or value is False
+
+
+def _plain(value: Any) -> str:
+    """Return a scalar as text: the operator's record has numbers as numbers, and maps of options as texts."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
