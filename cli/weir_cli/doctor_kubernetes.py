@@ -13,7 +13,8 @@ from .doctor import WARNING_REMEDIES, Finding
 
 WEIR = ("monitor", "analyzer", "planner", "executor", "knowledge")
 JOBS = ("tokens",)
-RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
+Rights = Mapping[str, Mapping[tuple[str, str], Sequence[str]]]
+RIGHTS: Rights = {
     "monitor": {
         ("", "pods"): ("list", "watch"),
         ("apps", "deployments"): ("list", "watch"),
@@ -39,6 +40,12 @@ RIGHTS: Mapping[str, Mapping[tuple[str, str], Sequence[str]]] = {
 }
 """Verbs that each service account needs in a namespace that it scales, or whose policies are resources, by API group and
 resource."""
+_OPERATED = [("flink.apache.org", kind) for kind in ("flinkdeployments", "flinksessionjobs")]
+OPERATOR_RIGHTS: Rights = {
+    "monitor": dict.fromkeys(_OPERATED, ("list", "watch")),
+    "executor": dict.fromkeys(_OPERATED, ("get", "patch")),
+}
+"""The same in a namespace whose resources of the Flink Kubernetes Operator are targets of policies."""
 ROLES = {"knowledge": "deploy/k8s/target/policies"}
 """Folder with the role of an account, where it is not `deploy/k8s/target`."""
 CALL_SECONDS = 60
@@ -139,7 +146,7 @@ def examine(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
     for account in RIGHTS:
         names = namespaces_of(account, deployments, by_kind.get("ConfigMap", {}))
         yield from rights_findings(kubectl, account, names, namespace)
-    yield from _targets(kubectl)
+    yield from _targets(kubectl, namespace)
 
 
 def job_finding(name: str, job: Mapping[str, Any] | None, deployments: Mapping[str, Any], namespace: str) -> Finding:
@@ -237,7 +244,9 @@ def namespaces_of(account: str, deployments: Mapping[str, Any], configmaps: Mapp
     return sorted({*words(variables.get(variable, "")), *words(listed)})
 
 
-def reviews(account: str, namespaces: Sequence[str], installed_in: str) -> list[dict[str, Any]]:
+def reviews(
+    account: str, namespaces: Sequence[str], installed_in: str, rights: Rights = RIGHTS
+) -> list[dict[str, Any]]:
     """Return a SubjectAccessReview for each right that a service account needs."""
     return [
         {
@@ -256,13 +265,16 @@ def reviews(account: str, namespaces: Sequence[str], installed_in: str) -> list[
             },
         }
         for namespace in namespaces
-        for (group, resource), verbs in RIGHTS[account].items()
+        for (group, resource), verbs in rights[account].items()
         for verb in verbs
     ]
 
 
-def right_findings(account: str, namespaces: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yield a finding for each namespace, with every verb that is missing."""
+def right_findings(
+    account: str, namespaces: Sequence[str], answers: Sequence[Mapping[str, Any]], remedy: str = ""
+) -> Iterator[Finding]:
+    """Yield a finding for each namespace, with every verb that is missing and the `remedy`, by default to apply the role."""
+    remedy = remedy or f"apply {ROLES.get(account, 'deploy/k8s/target')}"
     for namespace in namespaces:
         missing = [
             f"{requested['verb']} {requested['resource']}{'/' if requested.get('subresource') else ''}{requested.get('subresource', '')}"
@@ -275,23 +287,31 @@ def right_findings(account: str, namespaces: Sequence[str], answers: Sequence[Ma
             f"rights of {account} in {namespace}",
             not missing,
             f"missing: {', '.join(missing)}" if missing else "complete",
-            f"apply {ROLES.get(account, 'deploy/k8s/target')} with `namespace: {namespace}`" if missing else "",
+            f"{remedy} with `namespace: {namespace}`" if missing else "",
         )
 
 
-def rights_findings(kubectl: Kubectl, account: str, namespaces: Sequence[str], installed_in: str) -> Iterator[Finding]:
+def rights_findings(
+    kubectl: Kubectl,
+    account: str,
+    namespaces: Sequence[str],
+    installed_in: str,
+    *,
+    rights: Rights = RIGHTS,
+    remedy: str = "",
+) -> Iterator[Finding]:
     """Yield whether a service account has its rights in each namespace that it scales."""
     if not namespaces:
         sentence = "no namespace is listed for it: it does not use the Kubernetes API"
         yield Finding(f"rights of {account}", True, sentence)
         return
-    requested = {"apiVersion": "v1", "kind": "List", "items": reviews(account, namespaces, installed_in)}
+    requested = {"apiVersion": "v1", "kind": "List", "items": reviews(account, namespaces, installed_in, rights)}
     try:
         text = kubectl.run("create", "--filename", "-", "--output", "json", stdin=json.dumps(requested))
     except CommandError as error:
         yield Finding(f"rights of {account}", False, str(error), "use a context that may create subjectaccessreviews")
         return
-    yield from right_findings(account, namespaces, documents(text))
+    yield from right_findings(account, namespaces, documents(text), remedy)
 
 
 def documents(text: str) -> list[dict[str, Any]]:
@@ -313,12 +333,32 @@ def addresses(policies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         spec = policy["spec"]
         signals, application, target = (spec.get(part) or {} for part in ("signals", "application", "target"))
         brokers = set(filter(None, ((signals.get("kafka") or {}).get("bootstrapServers") or "").split(",")))
-        flink = _places((application.get("flink") or {}).get("url"))
+        flink = _places((application.get("flink") or {}).get("url") or _operators_url(policy))
         monitor.update(brokers, flink, _places((signals.get("prometheus") or {}).get("url")))
         executor.update(flink, _places((target.get("endpoint") or {}).get("url")))
         if {"kafkaStreams", "consumerGroup"} & application.keys():
             executor.update(brokers)  # it reads the group, and removes the members of stopped pods
     return {"monitor": sorted(monitor)[:MAX_TARGETS], "executor": sorted(executor)[:MAX_TARGETS]}
+
+
+def _operators_url(policy: Mapping[str, Any]) -> str | None:
+    """Return the address of the job of a FlinkDeployment, whose policy needs to name none."""
+    deployment = (policy["spec"].get("target") or {}).get("flinkDeployment")
+    return deployment and f"http://{deployment['name']}-rest.{_namespace(policy, deployment)}.svc:8081"
+
+
+def operated_namespaces(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the namespaces in which policies name resources of the Flink Kubernetes Operator."""
+    found = set()
+    for policy in policies:
+        target = policy["spec"].get("target") or {}
+        if named := target.get("flinkDeployment") or target.get("flinkSessionJob"):
+            found.add(_namespace(policy, named))
+    return sorted(found)
+
+
+def _namespace(policy: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+    return target.get("namespace") or str(policy["metadata"]["namespace"])
 
 
 def _places(url: str | None) -> list[str]:
@@ -331,13 +371,17 @@ def _places(url: str | None) -> list[str]:
     return [place if has_port else f"{place}:{443 if scheme == 'https' else 80}"]
 
 
-def _targets(kubectl: Kubectl) -> Iterator[Finding]:
-    """Yield whether monitor and executor reach what the policies name."""
+def _targets(kubectl: Kubectl, namespace: str) -> Iterator[Finding]:
+    """Yield whether monitor and executor reach what the policies name, and may read and write its resources of operators."""
     try:
-        wanted = addresses(kubectl.python("deployment/knowledge", _POLICIES)["items"])
+        policies = kubectl.python("deployment/knowledge", _POLICIES)["items"]
+        wanted, operated = addresses(policies), operated_namespaces(policies)
     except (CommandError, ValueError) as error:
         yield Finding("policies", False, f"knowledge does not list them: {error}", "mend the pods of knowledge first")
         return
+    for account in OPERATOR_RIGHTS if operated else ():
+        remedy = "add `components: [deploy/k8s/components/flink-operator]` to the folder"
+        yield from rights_findings(kubectl, account, operated, namespace, rights=OPERATOR_RIGHTS, remedy=remedy)
     if not any(wanted.values()):
         yield Finding("targets", True, "no policy names an address")
     for service, places in wanted.items():

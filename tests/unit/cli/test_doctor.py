@@ -15,7 +15,15 @@ from tests.unit.deploy.answers import Answers
 from tests.unit.deploy.manifests import rights
 from weir_cli import doctor_kubernetes
 from weir_cli.doctor import Finding
-from weir_cli.doctor_kubernetes import addresses, deployment_findings, documents, job_finding, reviews, right_findings
+from weir_cli.doctor_kubernetes import (
+    addresses,
+    deployment_findings,
+    documents,
+    job_finding,
+    operated_namespaces,
+    reviews,
+    right_findings,
+)
 
 from .test_command import weir
 
@@ -111,6 +119,26 @@ def test_a_missing_verb_is_named() -> None:
     assert "namespace: live" in live.remedy
 
 
+def test_rights_of_the_flink_operators_component_are_named_where_a_policy_needs_them() -> None:
+    """In the namespaces of the resources; elsewhere nobody misses them."""
+    policies: list[dict[str, Any]] = [
+        {"metadata": {"namespace": "shop"}, "spec": {"target": {"flinkDeployment": {"name": "orders"}}}},
+        {
+            "metadata": {"namespace": "shop"},
+            "spec": {"target": {"flinkSessionJob": {"name": "totals", "namespace": "live"}}},
+        },
+        {"metadata": {"namespace": "other"}, "spec": {"target": {"flink": {}}}},
+    ]
+    assert operated_namespaces(policies) == ["live", "shop"]
+    requested = reviews("executor", ["shop"], "weir", doctor_kubernetes.OPERATOR_RIGHTS)
+    for each in requested:
+        each["status"] = {"allowed": each["spec"]["resourceAttributes"]["verb"] == "get"}
+    (shop,) = right_findings("executor", ["shop"], requested, "add the component")
+    missing = [f"patch {kind}.flink.apache.org" for kind in ("flinkdeployments", "flinksessionjobs")]
+    assert shop.found == f"missing: {', '.join(missing)}"
+    assert shop.remedy == "add the component with `namespace: shop`"
+
+
 def test_output_of_kubectl_is_read_as_a_list_or_one_by_one() -> None:
     """kubectl prints several created objects one after the other."""
     one = {"kind": "SubjectAccessReview", "n": 1}
@@ -136,6 +164,7 @@ def test_addresses_come_from_policies() -> None:
             }
         },
         {"spec": {"application": {"flink": {"url": "http://earlier:8081", "job": "b"}}}},
+        {"metadata": {"namespace": "shop"}, "spec": {"target": {"flinkDeployment": {"name": "orders"}}}},
         {
             "spec": {
                 "application": {"consumerGroup": {"groupId": "totals"}},
@@ -144,9 +173,9 @@ def test_addresses_come_from_policies() -> None:
             }
         },
     ]
-    flink = ["[fd00::1]:8081", "earlier:8081", "jobmanager.shop.svc:8081"]
+    flink = ["[fd00::1]:8081", "earlier:8081", "jobmanager.shop.svc:8081", "orders-rest.shop.svc:8081"]
     assert addresses(policies) == {
-        "executor": [*flink, "k3:9092", "scaler:80"],
+        "executor": sorted([*flink, "k3:9092", "scaler:80"]),
         "monitor": sorted([*flink, "k1:9092", "k2:9092", "k3:9092", "prom:443"]),
     }
 
