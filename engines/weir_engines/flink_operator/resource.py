@@ -8,7 +8,7 @@ starts itself in native mode.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,31 +18,30 @@ from weir_contracts import Deployment, Parallelism, Topology, bounded
 from weir_contracts.base import MAX_NAME
 from weir_engines.driver import Refusal
 from weir_engines.flink.rescale import UNLIMITED_SLOTS
-from weir_engines.flink.rest import MAX_PARALLELISM
 from weir_engines.kubernetes.discovery import Kind
 from weir_engines.kubernetes.state import MANAGER
 from weir_engines.kubernetes.values import count, mapping, name, sequence, text
 
+from .spec import (
+    MAX_SPEC_CHARACTERS,
+    OVERRIDES,
+    deployed_part,
+    differences,
+    options_of,
+    overrides_of,
+    recorded_spec,
+    small_number,
+)
+
 FLINK_DEPLOYMENT = Kind("flink.apache.org", "v1beta1", "FlinkDeployment", "flinkdeployments")
 FLINK_SESSION_JOB = Kind("flink.apache.org", "v1beta1", "FlinkSessionJob", "flinksessionjobs", is_scalable=False)
-OVERRIDES = "pipeline.jobvertex-parallelism-overrides"
-"""Option of Flink: parallelism by vertex id, which replaces the program's own."""
 SLOTS, SCHEDULER, SCHEDULER_MODE = "taskmanager.numberOfTaskSlots", "jobmanager.scheduler", "scheduler-mode"
 IN_PLACE = "kubernetes.operator.job.upgrade.inplace-scaling.enabled"
 AUTOSCALER, AUTOSCALER_SCALES = "job.autoscaler.enabled", "job.autoscaler.scaling.enabled"
 _OPTIONS = (SLOTS, SCHEDULER, SCHEDULER_MODE, IN_PLACE, AUTOSCALER, AUTOSCALER_SCALES)
 MIN_VERSION, MAX_MAJOR = (1, 18), 2
 """Versions of Flink whose REST API and options are known."""
-MAX_SPEC_CHARACTERS = 400_000
-"""Length of a spec in the status that is read; a longer one is unknown."""
-MAX_DEPTH = 12
-"""Depth to which specs are compared."""
 _VERSION = re.compile(r"v(\d{1,3})_(\d{1,3})")
-_ENTRY = re.compile(r"""\s*['"]?([0-9A-Za-z_-]{1,64})['"]?\s*:\s*['"]?(\d{1,5})['"]?\s*""")
-_IGNORED = ("job.autoscaler", "kubernetes.operator", "parallelism.default")
-"""Beginnings of options whose change the operator deploys nothing for."""
-_JOB_FIELDS = ("jarURI", "entryClass", "args", "parallelism")
-"""Fields of `spec.job` whose change the operator deploys; it changes others in its own record of the spec."""
 _MAX_REASON = 70
 
 
@@ -130,7 +129,7 @@ class FlinkResource:
     @property
     def slots(self) -> int:
         """Slots of one TaskManager."""
-        return _number(self._host.options.get(SLOTS)) or 1
+        return small_number(self._host.options.get(SLOTS)) or 1
 
     def in_place(self, scheduler: str | None) -> bool:
         """Return whether the operator rescales the running job, by the scheduler of its cluster; else it restarts it."""
@@ -281,9 +280,9 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
     if not called or not uid:
         return None
     job, reconciliation = mapping(status.get("jobStatus")), mapping(status.get("reconciliationStatus"))
-    configuration, wanted = _flat(spec.get("flinkConfiguration")), _comparable(spec)
-    deployed = _spec(reconciliation.get("lastReconciledSpec"))
-    before = _spec(reconciliation.get("lastStableSpec")) or deployed
+    configuration, wanted = options_of(spec.get("flinkConfiguration")), deployed_part(spec)
+    deployed = recorded_spec(reconciliation.get("lastReconciledSpec"))
+    before = recorded_spec(reconciliation.get("lastStableSpec")) or deployed
     group, _, option = OVERRIDES.partition(".")
     generation, observed = count(metadata.get("generation")), count(status.get("observedGeneration"))
     return FlinkResource(
@@ -300,7 +299,7 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
         upgrade_mode=text(mapping(spec.get("job")).get("upgradeMode"), 30),
         replicas=count(mapping(spec.get("taskManager")).get("replicas")) or None,
         options={key: text(configuration[key], 100).lower() for key in _OPTIONS if key in configuration},
-        overrides=_overrides(configuration.get(OVERRIDES)),
+        overrides=overrides_of(configuration.get(OVERRIDES)),
         is_nested=option in mapping(mapping(spec.get("flinkConfiguration")).get(group)),
         fingerprint=hashlib.sha256(to_json(wanted, serialize_unknown=True)).hexdigest()[:16],
         job_id=_job_id(job.get("jobId")),
@@ -313,8 +312,8 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
         is_deployed=bool(reconciliation.get("lastReconciledSpec")),
         deployed_overrides=None
         if deployed is None
-        else _overrides(_flat(deployed.get("flinkConfiguration")).get(OVERRIDES)),
-        changed_field="" if before is None else text(next(_differences(_comparable(before), wanted, "spec"), ""), 60),
+        else overrides_of(options_of(deployed.get("flinkConfiguration")).get(OVERRIDES)),
+        changed_field="" if before is None else text(next(differences(deployed_part(before), wanted, "spec"), ""), 60),
         owners=_owners(metadata.get("managedFields")),
     )
 
@@ -333,53 +332,6 @@ def _message(value: Any) -> str:
         except ValueError:
             found = value
     return text(found)
-
-
-def _spec(value: Any) -> Mapping[str, Any] | None:
-    """Return a spec that the status holds as JSON text; None without one."""
-    if not isinstance(value, str) or len(value) > MAX_SPEC_CHARACTERS:
-        return None
-    try:
-        found = mapping(from_json(value))
-    except ValueError:
-        return None
-    return mapping(found.get("spec", found)) or None
-
-
-def _flat(value: Any) -> dict[str, str]:
-    """Return a configuration as options and texts."""
-    found: dict[str, str] = {}
-
-    def add(prefix: str, node: Any, depth: int) -> None:
-        if isinstance(node, dict) and prefix != OVERRIDES and depth < MAX_DEPTH:
-            for key, each in node.items():
-                add(f"{prefix}.{key}" if prefix else str(key), each, depth + 1)
-        elif isinstance(node, bool):
-            found[prefix] = "true" if node else "false"
-        elif isinstance(node, dict):
-            found[prefix] = ",".join(f"{key}:{each}" for key, each in node.items())
-        elif node is not None:
-            found[prefix] = str(node)
-
-    add("", value if isinstance(value, dict) else {}, 0)
-    return found
-
-
-def _overrides(value: str | None) -> Mapping[str, int] | None:
-    """Return the parallelism by vertex id of `a:1,b:2` or `{a: 1, b: 2}`; None if it is neither."""
-    if value is None or not value.strip().strip("{}").strip():
-        return {}
-    found = {}
-    for part in value.strip().removeprefix("{").removesuffix("}").split(","):
-        entry = _ENTRY.fullmatch(part)
-        if entry is None or not 1 <= int(entry[2]) <= MAX_PARALLELISM:
-            return None
-        found[entry[1]] = int(entry[2])
-    return found
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value is not None and value.strip().isdecimal() and len(value.strip()) < 6 else None
 
 
 def _owners(value: Any) -> Mapping[str, str]:
@@ -401,43 +353,3 @@ def _owners(value: Any) -> Mapping[str, str]:
 def _of_both(first: str | None, other: str) -> str:
     """Return the manager of a field that two may own: then both set the same value, and Weir's counts."""
     return MANAGER if MANAGER in (first, other) else other
-
-
-def _comparable(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the operator deploys of a spec, without the parallelism that Weir writes."""
-    found = dict(spec)
-    configuration = _flat(spec.get("flinkConfiguration"))
-    found["flinkConfiguration"] = {
-        key: each for key, each in configuration.items() if key != OVERRIDES and not key.startswith(_IGNORED)
-    }
-    job = mapping(spec.get("job"))
-    found["job"] = {key: job[key] for key in _JOB_FIELDS if key in job}
-    if "taskManager" in found and spec.get("mode") == "standalone":
-        found["taskManager"] = {key: each for key, each in mapping(spec["taskManager"]).items() if key != "replicas"}
-    return found
-
-
-def _differences(before: Any, now: Any, place: str, depth: int = 0) -> Iterator[str]:
-    """Yield the paths at which two specs differ. A null, empty or default value is a missing one: the operator's record has
-    all fields."""
-    if isinstance(before, dict) and isinstance(now, dict) and depth < MAX_DEPTH:
-        for key in sorted(now.keys() | before.keys()) if place == "spec.flinkConfiguration" else now:
-            yield from _differences(before.get(key), now.get(key), f"{place}.{key}", depth + 1)
-        if place == "spec":
-            yield from (f"{place}.{key}" for key in sorted(before.keys() - now.keys()) if not _is_default(before[key]))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for i, (one, other) in enumerate(zip(before, now, strict=True)):
-            yield from _differences(one, other, f"{place}.{i}", depth + 1)
-    elif not (_is_default(before) and _is_default(now)) and _plain(before) != _plain(now):
-        yield place
-
-
-def _is_default(value: Any) -> bool:
-    return value in (None, "", 0, "native") or value in ({}, []) or value is False
-
-
-def _plain(value: Any) -> str:
-    """Return a scalar as text: the operator's record has numbers as numbers, and maps of options as texts."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)

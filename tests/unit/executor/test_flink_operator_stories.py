@@ -11,7 +11,8 @@ from tests.unit.executor.builders import WANTED, plan
 from tests.unit.executor.house import APP, House
 from weir_contracts import Outcome, Parallelism, policy_of
 from weir_contracts.topics import PLANS, POLICIES
-from weir_engines.flink_operator.resource import FLINK_DEPLOYMENT, OVERRIDES
+from weir_engines.flink_operator.resource import FLINK_DEPLOYMENT
+from weir_engines.flink_operator.spec import OVERRIDES
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 from tests.unit.engines.memory_jobs import MemoryDriver, MemoryJob
 from tests.unit.executor.builders import TOPOLOGY
 from weir_contracts import Parallelism, Subject, Topology
-from weir_engines.flink_operator.resource import OVERRIDES
+from weir_engines.flink_operator.spec import OVERRIDES
 from weir_runtime.clock import Clock
 
 

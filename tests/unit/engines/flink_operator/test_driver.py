@@ -18,7 +18,8 @@ from tests.unit.engines.flink_operator.rig import (
 )
 from weir_contracts import MAX_SENTENCE
 from weir_engines.driver import Accepted, Refusal, Rejected, Snapshot, TargetChanged, Unanswered
-from weir_engines.flink_operator.resource import FLINK_DEPLOYMENT, OVERRIDES
+from weir_engines.flink_operator.resource import FLINK_DEPLOYMENT
+from weir_engines.flink_operator.spec import OVERRIDES
 
 
 class TestInPlace(OperatorSuite):

@@ -8,13 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.engines.flink_operator.rig import deployment_spec
-from weir_engines.flink_operator.resource import (
-    FLINK_DEPLOYMENT,
-    MAX_SPEC_CHARACTERS,
-    OVERRIDES,
-    FlinkResource,
-    resource_of,
-)
+from weir_engines.flink_operator.resource import FLINK_DEPLOYMENT, FlinkResource, resource_of
+from weir_engines.flink_operator.spec import MAX_SPEC_CHARACTERS, OVERRIDES
 
 FIELDS = (
     *("spec", "status", "job", "state", "flinkConfiguration", "pipeline", OVERRIDES, "jobStatus", "jobId", "error"),
