@@ -94,7 +94,9 @@ from .observation import imported_observation as imported_observation
 from .observation import off_level as off_level
 from .outcome import MAX_RESTARTS as MAX_RESTARTS
 from .outcome import TERMINAL as TERMINAL
+from .outcome import ActionEnding as ActionEnding
 from .outcome import ActionState as ActionState
+from .outcome import ManagerChange as ManagerChange
 from .outcome import OperatorBaseline as OperatorBaseline
 from .outcome import Outcome as Outcome
 from .outcome import OutcomeOrder as OutcomeOrder

@@ -22,8 +22,10 @@ from .deployment import DeploymentRef, InstanceRef
 
 Phase = Literal[
     "intended",
+    "preparing",
     "applying",
     "verifying",
+    "releasing",
     "verified",
     "rolling-back",
     "rolled-back",
@@ -31,9 +33,10 @@ Phase = Literal[
     "refused",
     "failed",
 ]
-"""intended: recorded, nothing done. applying: the request is being sent. verifying: the engine accepted the request;
-the executor waits for it to run and checks it. rolling-back: the former parallelism was requested. All others are
-final."""
+"""intended: recorded, nothing done. preparing: TaskManagers that the request needs are brought; only where the policy lets
+Weir set their number. applying: the request is being sent. verifying: the engine accepted the request; the executor
+waits for it to run and checks it. releasing: TaskManagers that the job no longer needs go, then the action ends.
+rolling-back: the former parallelism was requested. All others are final."""
 
 MAX_RESTARTS = 5
 FORGOTTEN_AFTER = timedelta(days=7)
@@ -86,6 +89,39 @@ class _Transition(Message):
         return self.phase in TERMINAL
 
 
+class ActionEnding(Message):
+    """End of an action, decided before its TaskManagers are released."""
+
+    phase: Literal["verified", "rolled-back", "failed"]
+    """Phase that follows `releasing`."""
+    code: Code
+    """Reason, for programs."""
+    sentence: Sentence
+    """Reason, for people."""
+
+
+class ManagerChange(Message):
+    """Number of TaskManagers that an action changes: brought before its request, or released once it runs."""
+
+    before: Annotated[int, Field(ge=0, le=MAX_ORDER)]
+    """Number requested before the action."""
+    wanted: Annotated[int, Field(ge=0, le=MAX_ORDER)]
+    """Number that the action's parallelism needs. Equal to `before`: they were requested, but their slots were missing."""
+    brought_at: Timestamp | None = None
+    """Time at which the target accepted the larger number. None: not yet, or fewer are needed."""
+    ready_at: Timestamp | None = None
+    """Time at which all their slots were first observed registered. None: not yet."""
+    ending: ActionEnding | None = None
+    """End of the action once its TaskManagers are released. None: none are released yet."""
+
+    @property
+    def start_seconds(self) -> float | None:
+        """Time in seconds from the request for the TaskManagers until their slots were registered; None until then."""
+        if self.brought_at is None or self.ready_at is None:
+            return None
+        return max(0.0, (self.ready_at - self.brought_at).total_seconds())
+
+
 class ActionState(_Transition):
     """Complete state of one action, from which another executor continues it after a crash."""
 
@@ -105,6 +141,8 @@ class ActionState(_Transition):
     """Parallelism that the action requests, in subtasks by operator."""
     instance: InstanceRef | None = None
     """Instance that the action restarts, while `wanted` is what is requested already. None: it changes the parallelism."""
+    managers: ManagerChange | None = None
+    """TaskManagers that the action brings or releases. None: their number does not change, or Weir does not set it."""
     started_at: Timestamp
     """Time at which the action was recorded."""
     requested_at: Timestamp | None = None
@@ -123,6 +161,16 @@ class ActionState(_Transition):
     """Rates of the operators before the action."""
     rollback_requested_at: Timestamp | None = None
     """Time at which the rollback was requested. None: no rollback."""
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the wanted parallelism has run: from then on a newer plan may end the action, and it does not count against
+        the limits of concurrent actions. While TaskManagers of an action that failed are given back, none may."""
+        ending = None if self.managers is None else self.managers.ending
+        moves = self.phase == "verifying" or (
+            self.phase == "releasing" and ending is not None and ending.phase == "verified"
+        )
+        return moves and self.running_at is not None
 
     @property
     def restart_seconds(self) -> float | None:

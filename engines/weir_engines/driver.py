@@ -10,6 +10,7 @@ from weir_contracts import Deployment, InstanceRef, Parallelism, Subject, Topolo
 
 NO_GROUP = "the application is not a consumer group"
 NO_CHECKPOINTS = "the application has no checkpoints"
+NO_MANAGERS = "the policy does not let Weir set the number of TaskManagers"
 MAX_OBSERVED = 10_000
 """Applications whose last state is kept; a forgotten one is observed from its beginning again."""
 
@@ -75,6 +76,38 @@ class RunningInstance:
 
 
 @dataclass(frozen=True)
+class TaskManagers:
+    """TaskManagers of a Flink job whose number the policy lets Weir set, at one instant."""
+
+    slots: int
+    """Slots of one, as the policy says."""
+    max: int
+    """Maximum number, as the policy says."""
+    wanted: int | None = None
+    """Number requested of the target that runs them; None: it could not be read."""
+    registered_slots: int | None = None
+    """Slots registered at the cluster; None: unknown."""
+    free_slots: int | None = None
+    """Those of them that no job uses; None: unknown."""
+    is_settled: bool = False
+    """Whether exactly the requested number exists, and all are ready."""
+    one_by_one: bool = False
+    """Whether each starts only once the one before is ready."""
+    releasable: int | None = None
+    """Number of those that may go now without taking slots in use; None: the last ones go, whatever runs there."""
+    refusal: Refusal | None = None
+    """Reason why their number may not change, nor a parallelism that depends on it; None: it may."""
+    progress: Progress | None = None
+    """Reason why those requested are not ready; None: they are, or none is known."""
+    reason: str = ""
+    """Reason why they could not be read."""
+
+    def needed(self, slots: int) -> int:
+        """Return the number of TaskManagers that have so many slots."""
+        return -(-slots // self.slots)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The target at one instant. All times are on this executor's clock, engine times shifted by the driver."""
 
@@ -116,6 +149,8 @@ class Snapshot:
     """Whether the driver can restart one of `instances`, and the policy lets it."""
     instances: tuple[RunningInstance, ...] = ()
     """Instances of a consumer group; empty for another application."""
+    managers: TaskManagers | None = None
+    """TaskManagers that the driver brings and releases; None: it does not."""
 
     def instance_of(self, members: Collection[str]) -> RunningInstance | None:
         """Return the instance that has all of these members, or None."""
@@ -178,7 +213,14 @@ class Fence(Protocol):
         """Check before each further change of the same request, which only the partition's owner may complete."""
 
 
-class WithoutGroups:
+class WithoutManagers:
+    """Part of a driver that does not set the number of TaskManagers."""
+
+    async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, *_: object) -> Rejected:
+        return Rejected(NO_MANAGERS)
+
+
+class WithoutGroups(WithoutManagers):
     """Part of a driver whose targets are no consumer groups: it evicts no member and restarts no instance."""
 
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Unanswered:
@@ -201,8 +243,8 @@ class Unfenced:
 class Driver(Protocol):
     """One kind of target. An error or outage of the target is a response, not an exception.
 
-    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`, `can_restart_instances`), and the core asks
-    for nothing else.
+    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`, `can_restart_instances`, `managers`), and the
+    core asks for nothing else.
     """
 
     async def observe(self, subject: Subject) -> Snapshot:
@@ -245,6 +287,15 @@ class Driver(Protocol):
 
         Called only if the snapshot says `can_restart_instances`. A process that has ended already is an accepted restart.
         `version` is as in `request`.
+        """
+
+    async def provide(
+        self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence
+    ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
+        """Request a number of TaskManagers; idempotent.
+
+        Called only if the snapshot has `managers`. Refuses as `contested` if the number requested at present is not
+        `expected`. Before TaskManagers with slots in use go, the driver has a checkpoint completed.
         """
 
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:

@@ -27,6 +27,7 @@ from weir_engines.driver import (
     Steadiness,
     TargetChanged,
     Unanswered,
+    WithoutManagers,
     contested,
 )
 from weir_engines.endpoint.rest import MAX_ANSWER_BYTES, Endpoint, EndpointFailed
@@ -88,7 +89,7 @@ class _Found:
         return threads_refusal(self.ids, self.group, unit.slots) if self.is_settled else None
 
 
-class EndpointDriver:
+class EndpointDriver(WithoutManagers):
     """All endpoints. Every call has a timeout and every response a size limit; a token goes to its own origin only."""
 
     def __init__(

@@ -27,6 +27,7 @@ from weir_engines.driver import (
     Snapshot,
     TargetChanged,
     Unanswered,
+    WithoutManagers,
     contested,
 )
 from weir_engines.flink.engine import FlinkEngine
@@ -132,7 +133,7 @@ class Services(state.Instances):
         return dict(replicas)
 
 
-class KubernetesDriver:
+class KubernetesDriver(WithoutManagers):
     """Driver for workloads of the listed namespaces. Without any every call reports the setting."""
 
     def __init__(

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import structlog
 
-from weir_contracts import ActionState, Outcome, Plan, ScalingPolicy
+from weir_contracts import ActionState, Outcome, Parallelism, Plan, ScalingPolicy
 from weir_engines.driver import Driver, Refusal, Snapshot, TargetChanged, Unanswered
-from weir_executor.core.observed import Answer, Instruction, Observed, PolicyReading, Record, Request, Step
+from weir_executor.core.observed import Answer, Instruction, Observed, PolicyReading, Provide, Record, Request, Step
 from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus, Refused
 from weir_runtime.clock import Clock
@@ -236,7 +236,7 @@ class ActionRunner:
         action = app.history.action
         if action is None or (action.terminal and not is_watched(action, self._clock.now(), self._rules)):
             return None
-        waiting = action.phase in ("intended", "applying", "rolling-back") or (
+        waiting = action.phase in ("intended", "preparing", "applying", "releasing", "rolling-back") or (
             action.phase == "verifying" and not action.running_at
         )
         return self._pace.expecting if waiting else self._pace.watching
@@ -321,8 +321,10 @@ class ActionRunner:
         action = app.history.action
         if action is None:
             return None
-        if isinstance(instruction, Request) and app.admitted != action.id:
-            refusal = self._beyond_today(app, instruction, snapshot)
+        brings = isinstance(instruction, Provide) and action.phase == "preparing"
+        if (isinstance(instruction, Request) or brings) and app.admitted != action.id:
+            asked = instruction.parallelism if isinstance(instruction, Request) else action.wanted
+            refusal = self._beyond_today(app, asked, snapshot)
             if refusal is not None:
                 return refusal
         if not isinstance(instruction, Record):
@@ -332,13 +334,13 @@ class ActionRunner:
             app.log.warning("held", reason=f"intent not recorded: {answer.reason}")
         return answer
 
-    def _beyond_today(self, app: Application, request: Request, snapshot: Snapshot) -> Refusal | None:
+    def _beyond_today(self, app: Application, asked: Parallelism, snapshot: Snapshot) -> Refusal | None:
         """Return why a request of an action that another process began is not sent: it is outside the limits of the policy
         in force, whatever the topic says was decided."""
         policy, there = self._policies.get(app.id), snapshot.deployment
-        if policy is None or there is None or set(there.observed) != set(request.parallelism):
+        if policy is None or there is None or set(there.observed) != set(asked):
             return POLICY_DELETED if policy is None else None
-        return out_of_bounds(request.parallelism, there, policy.spec, snapshot.topology)
+        return out_of_bounds(asked, there, policy.spec, snapshot.topology)
 
     async def drain(self) -> None:
         """Wait for the pending writes to knowledge."""

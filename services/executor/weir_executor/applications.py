@@ -12,7 +12,6 @@ import structlog
 from weir_contracts import ActionState, Outcome, Plan, Subject, precedes
 from weir_runtime.messages import new_traceparent
 
-from .core.gate import has_run
 from .core.history import ActionHistory
 from .core.limits import Fleet, Recommendation, recommendation_after
 from .core.parameters import Rules
@@ -160,7 +159,7 @@ class Applications:
 
         Every replica orders intents the same way, so that all let the same ones continue.
         """
-        actions = [action for action in self._in_flight() if not has_run(action)]
+        actions = [action for action in self._in_flight() if not action.has_run]
         if intent is not None:
             first = (intent.started_at, intent.id)
             actions = [a for a in actions if a.phase != "intended" or (a.started_at, a.id) < first]

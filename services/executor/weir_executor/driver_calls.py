@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from weir_contracts import ActionState, ScalingPolicy, Subject
 from weir_engines.driver import Driver, Evicted, Refusal, Snapshot, Unanswered
-from weir_executor.core.observed import Answer, Evict, Request, Restart, TriggerCheckpoint
+from weir_executor.core.observed import Answer, Evict, Provide, Request, Restart, TriggerCheckpoint
 from weir_executor.knowledge import Knowledge
 from weir_runtime.clock import Clock
 from weir_runtime.reach import Reach
@@ -62,7 +62,7 @@ class Targets:
         self,
         app: Application,
         action: ActionState,
-        instruction: Request | Restart | Evict | TriggerCheckpoint,
+        instruction: Request | Provide | Restart | Evict | TriggerCheckpoint,
         version: str | None,
     ) -> Answer | None:
         """Return the target's answer, or None: only the next observation shows what the instruction led to.
@@ -75,7 +75,7 @@ class Targets:
         if (refused := self._refused(subject)) is not None:
             return refused
         match instruction:
-            case Request() | Restart():
+            case Request() | Provide() | Restart():
                 return await self._change(app, subject, action, instruction, version)
             case Evict():
                 return await self._evict(app, subject, instruction)
@@ -88,7 +88,7 @@ class Targets:
         app: Application,
         subject: Subject,
         action: ActionState,
-        instruction: Request | Restart,
+        instruction: Request | Provide | Restart,
         version: str | None,
     ) -> Answer:
         fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock)
@@ -98,12 +98,20 @@ class Targets:
             answer = await driver.request(
                 subject, job_id, instruction.parallelism, expected(action), fence, version=version
             )
+        elif isinstance(instruction, Provide):
+            change = action.managers
+            numbers = (
+                (instruction.managers,) if change is None else (change.before, change.wanted, instruction.managers)
+            )
+            expected_managers = range(min(numbers), max(numbers) + 1)
+            answer = await driver.provide(subject, job_id, instruction.managers, expected_managers, fence)
         else:
             answer = await driver.restart(subject, job_id, instruction.instance, action.id, fence, version=version)
         app.log.info(
             "requested",
             action_id=str(action.id),
             parallelism=instruction.parallelism if isinstance(instruction, Request) else None,
+            managers=instruction.managers if isinstance(instruction, Provide) else None,
             instance=instruction.instance.id if isinstance(instruction, Restart) else None,
             answer=type(answer).__name__.lower(),
             reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),

@@ -1,10 +1,11 @@
 """The fence: checks directly before every side effect of an executor.
 
 Invariant: a replica writes an outcome, claims an action, requests a parallelism, restarts an instance, triggers a
-checkpoint, evicts members or changes a workload only while the group has confirmed its ownership of the application's
-partition within the session timeout, on its own monotonic clock. A request forward also needs a plan that has not expired
-and a policy, read again just then, in mode `act` and of the plan's version. A rollback, and a request that has begun, needs
-no policy. The driver compares the target's requirements in the request itself. docs/adr/0006 names the window that remains.
+checkpoint, evicts members or changes a workload or the number of TaskManagers only while the group has confirmed its
+ownership of the application's partition within the session timeout, on its own monotonic clock. A request forward also
+needs a plan that has not expired and a policy, read again just then, in mode `act` and of the plan's version. A rollback,
+a release of TaskManagers, and a request that has begun, need no policy. The driver compares the target's requirements in
+the request itself. docs/adr/0006 names the window that remains.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ class Ownership:
 
 
 class ActionFence:
-    """Fence of one action: a request forward, to what the plan wants, or a rollback."""
+    """Fence of one action: a request forward, to what the plan wants, or a rollback or release."""
 
     def __init__(
         self, app: Application, action: ActionState, ownership: Ownership, knowledge: Knowledge, clock: Clock
@@ -71,7 +72,7 @@ class ActionFence:
         self._clock = clock
 
     async def begin(self) -> Refusal | Unanswered | None:
-        if self._action.phase == "rolling-back":
+        if self._action.phase in ("rolling-back", "releasing"):
             return await self.go_on()
         asked_at = self._clock.monotonic()
         policy = await self._knowledge.policy(self._app.id)

@@ -28,6 +28,11 @@ _RESTART = Histogram(
 _VERIFY = Histogram(
     "weir_executor_verify_seconds", "From the engine's acceptance of a request to its verification", buckets=_LONG
 )
+_MANAGERS = Histogram(
+    "weir_executor_managers_seconds",
+    "From the acceptance of a request for TaskManagers to all of their slots registered",
+    buckets=_LONG,
+)
 
 
 def admitted(plan: Plan, now: datetime) -> None:
@@ -46,5 +51,7 @@ def moved(action: ActionState, event: EventName | None, now: datetime) -> None:
         _ACCEPT.observe(max(0.0, (action.requested_at - action.started_at).total_seconds()))
     elif event == "running" and action.restart_seconds is not None:
         _RESTART.observe(action.restart_seconds)
+    elif event == "prepared" and action.managers is not None and action.managers.start_seconds is not None:
+        _MANAGERS.observe(action.managers.start_seconds)
     elif event == "healthy" and action.requested_at is not None:
         _VERIFY.observe(max(0.0, (now - action.requested_at).total_seconds()))

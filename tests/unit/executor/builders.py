@@ -138,6 +138,8 @@ def snapshot(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: 
         "checkpoint_completed_at": at - timedelta(seconds=5),
         "checkpoint_in_progress": False,
         "can_trigger_checkpoint": True,
+        "topology": None,
+        "managers": None,
     }
     fields = {k: changes.pop(k) for k in list(changes) if k in base}
     return Snapshot(at=at, reachable=True, deployment=deployment(observed, **changes), **{**base, **fields})

@@ -74,7 +74,11 @@ class _Stoppable:
 
         async def call(*given: Any, **named: Any) -> Any:
             published = name == "publish" and given[0] == OUTCOMES.name
-            effect = name if published or name in ("record", "request", "trigger_checkpoint", "evict", "policy") else ""
+            effect = (
+                name
+                if published or name in ("record", "request", "provide", "trigger_checkpoint", "evict", "policy")
+                else ""
+            )
             await self._ports.pass_by(effect and f"before {effect}")
             result = await found(*given, **named)
             await self._ports.pass_by(effect and f"after {effect}")

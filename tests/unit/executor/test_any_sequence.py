@@ -12,6 +12,7 @@ from tests.unit.executor.builders import (
     NOON,
     OTHER_ATTEMPT,
     RULES,
+    TOPOLOGY,
     WANTED,
     absent,
     action,
@@ -22,10 +23,10 @@ from tests.unit.executor.builders import (
     snapshot,
 )
 from weir_contracts import TERMINAL, Outcome
-from weir_engines.driver import Accepted, Rejected, Snapshot, Unanswered
+from weir_engines.driver import Accepted, Refusal, Rejected, Snapshot, TaskManagers, Unanswered
 from weir_engines.flink.topology import health_of
 from weir_executor.core.history import ActionHistory, recall, record_transition
-from weir_executor.core.observed import Conflict, Observed, PolicyReading, Recorded, Request, Step
+from weir_executor.core.observed import Conflict, Observed, PolicyReading, Provide, Recorded, Request, Step
 from weir_executor.core.steps import next_step, resume, supersede
 from weir_executor.core.table import Event
 
@@ -40,6 +41,16 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     kind = draw(st.sampled_from(["there"] * 8 + ["absent", "away"]))
     if kind != "there":
         return absent() if kind == "absent" else away()
+    managers = TaskManagers(
+        slots=draw(st.sampled_from([1, 2])),
+        max=8,
+        wanted=draw(st.sampled_from([None, 1, 2, 4, 4, 7])),
+        registered_slots=draw(st.sampled_from([None, 0, 1, 4, 8])),
+        free_slots=draw(st.sampled_from([None, 0, 1, 4])),
+        is_settled=draw(st.booleans()),
+        releasable=draw(st.sampled_from([None, 0, 1, 9])),
+        refusal=draw(st.sampled_from([None, None, None, Refusal("rollout", "Deployment taskmanagers is rolling out")])),
+    )
     state = draw(st.sampled_from(["RUNNING"] * 4 + ["RESTARTING", "FAILED", "CANCELED"]))
     return snapshot(
         draw(VECTORS),
@@ -51,6 +62,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         job_id=draw(st.sampled_from(["a" * 32] * 6 + ["b" * 32])),
         steady_since=draw(st.one_of(st.none(), st.just(NOON))),
         checkpoint_in_progress=draw(st.one_of(st.none(), st.booleans())),
+        topology=TOPOLOGY,
+        managers=draw(st.one_of(st.none(), st.just(managers))),
     )
 
 
@@ -101,6 +114,12 @@ def test_the_machine_holds_its_promises(cycles: list[tuple[Observed, float, str]
         if step.instruction is not None and isinstance(step.instruction, Request):
             assert step.instruction.parallelism == (BEFORE if step.action.phase == "rolling-back" else WANTED)
             assert step.action.phase in ("applying", "rolling-back")
+        if isinstance(step.instruction, Provide):
+            change, there = step.action.managers, found.snapshot.managers
+            assert change is not None and there is not None
+            grows = there.wanted is None or step.instruction.managers >= there.wanted
+            assert grows if step.action.phase in ("preparing", "rolling-back") else step.action.phase == "releasing"
+            assert step.instruction.managers >= min(change.before, change.wanted)
         if step.name is None:
             assert step.action.version == before.version
             history = ActionHistory(**{**history.__dict__, "action": step.action})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.effort import some
-from tests.unit.engines.memory_jobs import MemoryDriver
+from tests.unit.engines.memory_managers import ManagedMemory
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
-from weir_contracts import Outcome
+from weir_contracts import Outcome, Parallelism
 from weir_engines.driver import Accepted, Refusal, Rejected, Unanswered
 
 pytestmark = pytest.mark.virtual_time
@@ -24,8 +24,8 @@ EVERY = 13
 NTH = some(range(EVERY), EVERY)
 
 
-class Cluster(MemoryDriver):
-    """A cluster in which `then` happens directly after a request, even if its response is lost."""
+class Cluster(ManagedMemory):
+    """A cluster with TaskManagers, in which `then` happens directly after a request, even if its response is lost."""
 
     then: Callable[[House], None] | None = None
     house: House
@@ -38,6 +38,11 @@ class Cluster(MemoryDriver):
         return answer
 
 
+def cluster_of(house: House) -> Cluster:
+    assert isinstance(house.driver, Cluster)
+    return house.driver
+
+
 class Story:
     """One action under two replicas."""
 
@@ -48,14 +53,20 @@ class Story:
         self.house = House(unobserved_limit_seconds=20.0)
         cluster = Cluster(self.house.clock)
         cluster.house = self.house
+        cluster.pool.wanted = cluster.pool.registered = 8  # no action needs more, unless a story says otherwise
         self.house.driver = self.house.drivers["flink"] = self.cluster = cluster
 
-    async def begin(self, prepare: Callable[[House], None] = lambda house: None, replicas: int = 2) -> Replica:
+    async def begin(
+        self,
+        prepare: Callable[[House], None] = lambda house: None,
+        replicas: int = 2,
+        wanted: Parallelism = WANTED,
+    ) -> Replica:
         """A plan is on its way; returns the replica that is to act on it."""
         await self.house.start(replicas)
         await self.house.until(lambda: all(r.executor._consumer is not None for r in self.house.replicas))
         prepare(self.house)
-        await self.house.plan()
+        await self.house.plan(wanted)
         owner = self.house.owner()
         assert owner is not None
         return owner
@@ -81,12 +92,13 @@ class Story:
         Behind such a late outcome the owner publishes its newest once more.
         """
         base, request_sent = {outcome.id for outcome in self.house.published()}, len(self.house.driver.requests)
+        provided = list(self.cluster.pool.provided)
         on_its_way = int(replica.ports.effects[-1] == "before publish")
         replica.ports.wake()
         await self.house.quiet(6)
         new = [outcome for outcome in self.house.published() if outcome.id not in base]
         assert len(new) <= on_its_way, self.house.phases()
-        assert self.house.driver.requests[request_sent:] == []
+        assert self.house.driver.requests[request_sent:] == [] and self.cluster.pool.provided == provided
 
 
 @pytest.fixture
@@ -98,14 +110,17 @@ async def stories() -> AsyncIterator[list[Story]]:
         await story.house.end()
 
 
-async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House], None]) -> Story | None:
+async def interrupted(
+    stories: list[Story], cut: int, prepare: Callable[[House], None], wanted: Parallelism = WANTED
+) -> Story | None:
     """Stopped at the `cut`th effect, replaced by another, awake again after the end; None: it has fewer effects."""
     story = Story()
     stories.append(story)
-    first = await story.begin(prepare)
+    first = await story.begin(prepare, wanted=wanted)
     if not await story.stops(first, cut):
         return None
-    assert not story.house.driver.requests or [o.phase for o in story.house.published()][:2] == ["intended", "applying"]
+    phases = [phase for phase in story.house.phases() if phase != "preparing"]
+    assert not story.house.driver.requests or phases[:2] == ["intended", "applying"]
     await story.followed(first)
     await story.house.until(story.over)
     story.end = story.house.published()[-1]
@@ -115,11 +130,15 @@ async def interrupted(stories: list[Story], cut: int, prepare: Callable[[House],
 
 
 async def every(
-    stories: list[Story], nth: int, prepare: Callable[[House], None], judge: Callable[[Story], None]
+    stories: list[Story],
+    nth: int,
+    prepare: Callable[[House], None],
+    judge: Callable[[Story], None],
+    wanted: Parallelism = WANTED,
 ) -> int:
     """Run the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
     cut = nth + 1
-    while (story := await interrupted(stories, cut, prepare)) is not None:
+    while (story := await interrupted(stories, cut, prepare, wanted)) is not None:
         judge(story)
         cut += EVERY
     return cut
@@ -145,6 +164,41 @@ async def test_an_interrupted_action_ends_like_an_uninterrupted_one(
             assert [q.strikes for q in last.quarantine] == [1]
 
     assert await every(stories, nth, prepare, judge) > 20
+
+
+MANAGED: dict[str, tuple[int, int, int | None, int, str, list[int]]] = {
+    "brought": (1, 1, None, 1000, "verified", [4]),
+    "brought and rolled back": (1, 1, 2, 1000, "rolled-back", [4, 1]),
+    "late": (1, 1, None, 3, "failed", [4, 1]),
+    "released": (4, 6, None, 1000, "verified", [1]),
+}
+"""Parallelism and TaskManagers before, parallelism above which the job crashes, managers that come; how the action ends,
+and each number of managers that is requested."""
+
+
+@pytest.mark.parametrize("nth", NTH)
+@pytest.mark.parametrize("how", MANAGED)
+async def test_an_interrupted_change_of_managers_ends_like_an_uninterrupted_one(
+    stories: list[Story], how: str, nth: int
+) -> None:
+    """Wherever it stops: the managers come before the request, those that are not needed go, each number is requested
+    once."""
+    before, managers, crash_above, come, phase, provided = MANAGED[how]
+
+    def prepare(house: House) -> None:
+        job, pool = house.job(), cluster_of(house).pool
+        job.crash_above, pool.come = crash_above, come
+        job.observed = job.requested = dict(WANTED if before == 4 else BEFORE)
+        pool.wanted = pool.registered = managers
+
+    def judge(story: Story) -> None:
+        pool = cluster_of(story.house).pool
+        assert (story.end.phase, pool.provided) == (phase, provided), story.end.sentence
+        assert pool.wanted == pool.registered == provided[-1]
+        assert len(story.house.driver.requests) == {"late": 0, "brought and rolled back": 2}.get(how, 1)
+
+    wanted = BEFORE if before == 4 else WANTED
+    assert await every(stories, nth, prepare, judge, wanted) > 20
 
 
 def _refused(house: House) -> None:
@@ -187,8 +241,7 @@ async def test_an_interrupted_action_fails_like_an_uninterrupted_one(stories: li
         if how == "refused by the engine":
             happens(house)
         else:
-            assert isinstance(house.driver, Cluster)
-            house.driver.then = happens
+            cluster_of(house).then = happens
 
     def judge(story: Story) -> None:
         assert (story.end.phase, story.end.code) == ("failed", code), story.end.sentence

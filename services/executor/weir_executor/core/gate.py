@@ -26,6 +26,7 @@ from weir_executor.core.observed import PolicyReading, writer
 from .capacity import baselines
 from .history import ActionHistory
 from .limits import Fleet, out_of_bounds
+from .managers import managers_refusal
 from .parameters import Rules
 from .table import LEGAL
 
@@ -59,7 +60,7 @@ def precheck(plan: Plan, history: ActionHistory, fleet: Fleet, now: datetime, ru
         return Refusal("not-act", f"the policy's mode was {plan.mode} when the plan was made")
     if now >= plan.expires_at:
         return _expired(plan, now)
-    if action is not None and not action.terminal and not has_run(action):
+    if action is not None and not action.terminal and not action.has_run:
         return Refusal("in-flight", f"an action is {action.phase}: {action.sentence}")
     return fleet.fleet_shrinking(plan, now, rules)
 
@@ -67,12 +68,6 @@ def precheck(plan: Plan, history: ActionHistory, fleet: Fleet, now: datetime, ru
 def _expired(plan: Plan, now: datetime) -> Refusal:
     late_seconds = (now - plan.expires_at).total_seconds()
     return Refusal("expired", f"the plan expired at {plan.expires_at:%H:%M:%S}, {late_seconds:.0f} s ago")
-
-
-def has_run(action: ActionState) -> bool:
-    """Return whether the wanted parallelism has run: from then on a newer plan may end the action, and it does not count
-    against the limits of concurrent actions."""
-    return action.phase == "verifying" and action.running_at is not None
 
 
 def admit(plan: Plan, context: Context) -> Refusal | ActionState | None:
@@ -95,7 +90,9 @@ def _scale(plan: Plan, there: Deployment, context: Context) -> Refusal | ActionS
     wanted = plan.approved
     if wanted is None:
         return None
-    refusal = _by_operators(wanted, there, context) or _by_bounds(plan, context)
+    refusal = (
+        _by_operators(wanted, there, context) or _by_bounds(plan, context) or managers_refusal(context.snapshot, wanted)
+    )
     return refusal or _intend(plan, wanted, there, context)
 
 

@@ -267,7 +267,8 @@ def _quarantine(
         and snapshot.deployment.health == "failed"
         and snapshot.deployment.job_id == step.action.deployment.job_id
     )
-    if step.name not in ROLLBACK_EVENTS and not failed_for_good:
+    managers_late = step.name in ("given-up", "late") and step.action.code == "managers-late"
+    if step.name not in ROLLBACK_EVENTS and not failed_for_good and not managers_late:
         return kept
     return strike(kept, step.action.wanted, step.action.sentence, now, rules)[:MAX_QUARANTINE]
 

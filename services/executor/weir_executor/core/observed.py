@@ -59,6 +59,13 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Provide:
+    """Request this number of TaskManagers of the target that runs them."""
+
+    managers: int
+
+
+@dataclass(frozen=True)
 class Restart:
     """Restart this instance."""
 
@@ -77,7 +84,7 @@ class Evict:
     members: tuple[DepartedMember, ...]
 
 
-Instruction = Record | Request | Restart | TriggerCheckpoint | Evict
+Instruction = Record | Request | Provide | Restart | TriggerCheckpoint | Evict
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,8 @@ class Step:
     """Result of one step. Without an `event` the phase is unchanged and `action` differs at most in its bookkeeping.
 
     Invariants: a parallelism is requested in the phases `applying` and `rolling-back` only, an instance is restarted in
-    `applying` only, and members are evicted in `verifying` and `rolling-back` only.
+    `applying` only, members are evicted in `verifying` and `rolling-back` only, and the number of TaskManagers changes in
+    `preparing`, `releasing` and `rolling-back` only.
     """
 
     action: ActionState
@@ -133,6 +141,12 @@ class Step:
             raise ValueError(f"{self.action.application}: a request in phase {self.action.phase!r}")
         if isinstance(self.instruction, Restart) and self.action.phase != "applying":
             raise ValueError(f"{self.action.application}: a restart in phase {self.action.phase!r}")
+        if isinstance(self.instruction, Provide) and self.action.phase not in (
+            "preparing",
+            "releasing",
+            "rolling-back",
+        ):
+            raise ValueError(f"{self.action.application}: a change of TaskManagers in phase {self.action.phase!r}")
         if isinstance(self.instruction, Evict) and self.action.phase not in ("verifying", "rolling-back"):
             raise ValueError(f"{self.action.application}: an eviction in phase {self.action.phase!r}")
 

@@ -28,8 +28,9 @@ from weir_contracts import (
 from weir_engines.driver import Accepted, Refusal, Rejected
 from weir_executor.core.observed import Conflict, Observed, PolicyReading, Record, Recorded, Request, Restart, Step
 
+from . import managers
 from .capacity import judge
-from .gate import has_run, intention, still_wanted
+from .gate import intention, still_wanted
 from .history import rollback_target
 from .in_flight import InFlight
 from .parameters import Rules
@@ -57,7 +58,7 @@ def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
 
 def supersede(action: ActionState, now: datetime) -> Step:
     """End an action that runs, for a newer plan; without event while that is not allowed."""
-    if not has_run(action):
+    if not action.has_run:
         return Step(action)
     took = "" if action.restart_seconds is None else f" after {action.restart_seconds:.1f} s"
     sentence = f"a newer plan follows; {changes(action.before, action.wanted)} ran{took}"
@@ -128,8 +129,9 @@ def _intended(case: InFlight) -> Step:
         deadline_at = min(deadline_at, action.deadline_at or deadline_at)
         instance = action.instance
         setting = f"setting {changes(action.before, action.wanted)}"
-        sentence = setting if instance is None else f"restarting {short_name(instance.id)}"
-        return case.go(Timed("recorded", sentence, deadline_at), _change(action))
+        if instance is None:
+            return managers.begin(case, setting, deadline_at, Request(action.wanted))
+        return case.go(Timed("recorded", f"restarting {short_name(instance.id)}", deadline_at), Restart(instance))
     if isinstance(answer, Conflict):
         return case.go(
             Lost("lost", "another executor holds an action of this application", answer.current, code="in-flight")
@@ -158,12 +160,12 @@ def _applying(case: InFlight) -> Step:
         case Accepted(at):
             return case.accepted("accepted", at, change)
         case Rejected(reason):
-            return case.end("rejected", _refused(change, reason))
+            return managers.give_up(case, "rejected", _refused(change, reason))
         case Refusal(code, sentence):
-            return case.end("contested" if code == "contested" else "outdated", sentence, code)
+            return managers.give_up(case, "contested" if code == "contested" else "outdated", sentence, code)
     lost = case.job_lost()
     if lost is not None:
-        return lost
+        return managers.give_up(case, "gone", lost.action.sentence, lost.action.code)
     if snapshot.reachable and snapshot.deployment is not None:
         requested = snapshot.deployment.requested
         if requested == action.wanted and (action.instance is None or snapshot.is_replaced(action.instance)):
@@ -171,10 +173,11 @@ def _applying(case: InFlight) -> Step:
             return case.accepted("found-requested", action.checked_at or case.now, change)
         target = rollback_target(action)
         if requested is not None and not _mixes(requested, target, action.wanted):
-            return case.contested(requested)
+            foreign = case.contested(requested).action
+            return managers.give_up(case, "contested", foreign.sentence, foreign.code)
         if snapshot.refusal is not None:
             sentence = _unfinished(snapshot.refusal.sentence, target, requested or target)
-            return case.end("outdated", sentence, snapshot.refusal.code)
+            return managers.give_up(case, "outdated", sentence, snapshot.refusal.code)
         if not case.is_late:
             return case.stay(_change(action))
     if not case.is_late:
@@ -183,7 +186,7 @@ def _applying(case: InFlight) -> Step:
     if not snapshot.reachable:
         sentence += after_colon(snapshot.reason)
     target, there = rollback_target(action), snapshot.deployment
-    return case.end("unreachable", _unfinished(sentence, target, (there and there.requested) or target))
+    return managers.give_up(case, "unreachable", _unfinished(sentence, target, (there and there.requested) or target))
 
 
 def _refused(request: str, reason: str) -> str:
@@ -274,12 +277,14 @@ def _settling(case: InFlight, running_at: datetime) -> Step:
     if instance is not None:
         sentence = f"{_in_place_of(instance)} settled, {took:.1f} s from request to running"
         return case.end("healthy", sentence, code="verified")
-    sentence = fitted(
+    return managers.settle(
+        case,
+        "healthy",
         f"{changes(case.action.before, case.action.wanted)} settled, {took:.1f} s from request to running",
+        "verified",
         "; capacity holds" if comparison.kind == "fine" else "; capacity is not judged yet",
         f": {comparison.sentence}",
     )
-    return case.end("healthy", sentence, code="verified")
 
 
 def _rolling_back(case: InFlight) -> Step:
@@ -314,13 +319,13 @@ def _rolling_back(case: InFlight) -> Step:
 def _returning(case: InFlight, requested_at: datetime, state: str) -> Step:
     target = rollback_target(case.action)
     if case.snapshot.runs(target) or case.snapshot.runs(case.action.before):
-        return case.end("restored", f"{sizes(target)} runs again", code="rolled-back")
+        return managers.settle(case, "restored", f"{sizes(target)} runs again", "rolled-back")
     if case.is_late:
         progress = case.snapshot.progress.sentence if case.snapshot.progress else ""
         reason = progress or f"the job is {state}"
         sentence = f"{sizes(target)} was requested again but does not run, {reason}: check the job"
         return case.end("stuck", sentence, code="rollback-stuck")
-    return case.stay(case.checkpoint(requested_at))
+    return case.stay(managers.brings_back(case) or case.checkpoint(requested_at))
 
 
 def _mixes(requested: Parallelism, one: Parallelism, other: Parallelism) -> bool:
@@ -356,7 +361,9 @@ def _is_looping(case: InFlight) -> bool:
 
 _STEPS: dict[str, Callable[[InFlight], Step]] = {
     "intended": _intended,
+    "preparing": managers.preparing,
     "applying": _applying,
     "verifying": _verifying,
+    "releasing": managers.releasing,
     "rolling-back": _rolling_back,
 }

@@ -9,12 +9,16 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from weir_contracts import MAX_SENTENCE, TERMINAL, ActionState, Phase, bounded, following
+from weir_contracts import MAX_SENTENCE, TERMINAL, ActionEnding, ActionState, ManagerChange, Phase, bounded, following
 
 EventName = Literal[
     "admitted",
     "resumed",
     "recorded",
+    "short-of-managers",
+    "brought",
+    "prepared",
+    "given-up",
     "outdated",
     "lost",
     "accepted",
@@ -25,6 +29,8 @@ EventName = Literal[
     "waiting",
     "evicted",
     "running",
+    "settled",
+    "given-back",
     "healthy",
     "superseded",
     "not-running",
@@ -34,6 +40,7 @@ EventName = Literal[
     "contested",
     "gone",
     "restored",
+    "late",
     "stuck",
 ]
 
@@ -83,6 +90,34 @@ class Running(Timed):
     at: datetime
 
 
+@dataclass(frozen=True)
+class ManagersChange(Timed):
+    """The number of TaskManagers changes before the request, or after it runs."""
+
+    change: ManagerChange
+
+
+@dataclass(frozen=True)
+class ManagersBrought(Timed):
+    """The target has the request for TaskManagers since `at`."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Prepared(Timed):
+    """All TaskManagers that the request needs have registered their slots by `at`."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Ending(Timed):
+    """The action ends so, once its TaskManagers are released."""
+
+    ending: ActionEnding
+
+
 LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     # None: no action yet, or the last one has ended
     (None, "admitted"): "intended",
@@ -90,10 +125,23 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     # recorded as an intent, nothing done
     ("intended", "resumed"): "intended",  # another process goes on: same intent, its own attempt id
     ("intended", "recorded"): "applying",
+    ("intended", "short-of-managers"): "preparing",
     ("intended", "outdated"): "refused",
     ("intended", "lost"): "refused",
     ("intended", "rejected"): "refused",  # knowledge does not take it
     ("intended", "unpublished"): "refused",
+    # TaskManagers that the request needs are on their way
+    ("preparing", "brought"): "preparing",
+    ("preparing", "waiting"): "preparing",  # they do not start, for a reason worth reporting
+    ("preparing", "prepared"): "applying",
+    ("preparing", "given-up"): "releasing",  # what was brought is given back
+    ("preparing", "outdated"): "failed",  # nothing was brought yet, here and below
+    ("preparing", "rejected"): "failed",
+    ("preparing", "late"): "failed",
+    ("preparing", "unreachable"): "failed",
+    ("preparing", "unpublished"): "failed",
+    ("preparing", "contested"): "failed",
+    ("preparing", "gone"): "failed",
     # the request is on its way
     ("applying", "accepted"): "verifying",
     ("applying", "found-requested"): "verifying",  # the answer was lost, the request was not
@@ -103,11 +151,13 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("applying", "unpublished"): "failed",  # the brokers refuse its outcomes for good, so no replica could go on
     ("applying", "contested"): "failed",
     ("applying", "gone"): "failed",
+    ("applying", "given-up"): "releasing",
     # the engine has it: wait until it runs, then watch it settle
     ("verifying", "waiting"): "verifying",  # requested instances do not run yet, for a reason worth reporting
     ("verifying", "evicted"): "verifying",  # members of a group whose instances have ended
     ("verifying", "running"): "verifying",
     ("verifying", "healthy"): "verified",
+    ("verifying", "settled"): "releasing",  # it is healthy, and needs fewer TaskManagers than there are
     ("verifying", "superseded"): "superseded",
     ("verifying", "not-running"): "rolling-back",
     ("verifying", "below-requested"): "rolling-back",
@@ -118,11 +168,22 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("verifying", "unreachable"): "failed",
     ("verifying", "unpublished"): "failed",
     ("verifying", "gone"): "failed",
+    # TaskManagers that the job does not need go; those that cannot are kept
+    ("releasing", "healthy"): "verified",
+    ("releasing", "restored"): "rolled-back",
+    ("releasing", "given-back"): "failed",
+    ("releasing", "superseded"): "superseded",
+    ("releasing", "not-running"): "rolling-back",
+    ("releasing", "contested"): "failed",
+    ("releasing", "unreachable"): "failed",
+    ("releasing", "unpublished"): "failed",
+    ("releasing", "gone"): "failed",
     # back to what was requested before
     ("rolling-back", "accepted"): "rolling-back",
     ("rolling-back", "found-requested"): "rolling-back",
     ("rolling-back", "evicted"): "rolling-back",
     ("rolling-back", "restored"): "rolled-back",
+    ("rolling-back", "settled"): "releasing",  # it is restored, and what was brought for it may go
     ("rolling-back", "rejected"): "failed",
     ("rolling-back", "unreachable"): "failed",
     ("rolling-back", "unpublished"): "failed",
@@ -153,7 +214,22 @@ def move(action: ActionState, event: Event, now: datetime) -> ActionState:
         "code": event.code or event.name,
         "sentence": bounded(event.sentence, MAX_SENTENCE),
     }
-    return action.model_copy(update=fields | _data_of(event, action.phase))
+    return action.model_copy(update=fields | _data_of(event, action.phase) | _managers_of(event, action.managers))
+
+
+def _managers_of(event: Event, change: ManagerChange | None) -> dict[str, Any]:
+    """Return what the event says of the action's TaskManagers."""
+    match event:
+        case ManagersChange():
+            return {"managers": event.change}
+        case ManagersBrought() if change is not None:
+            return {"managers": change.model_copy(update={"brought_at": event.at})}
+        case Prepared() if change is not None:
+            return {"managers": change.model_copy(update={"ready_at": event.at})}
+        case Ending() if change is not None:
+            return {"managers": change.model_copy(update={"ending": event.ending})}
+        case _:
+            return {}
 
 
 def _data_of(event: Event, phase: Phase) -> dict[str, Any]:

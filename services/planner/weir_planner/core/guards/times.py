@@ -37,7 +37,7 @@ def one_in_flight(proposal: Proposal) -> Proposal:
     action = proposal.request.newest_action
     if action is None or action.phase in TERMINAL:
         return proposal
-    if action.phase == "verifying" and action.running_at is not None and not proposal.moves[1]:
+    if action.has_run and not proposal.moves[1]:
         return proposal
     return proposal.held(
         "one-in-flight", "action-in-flight", f"an action is in flight, {action.phase}: {action.sentence}"
