@@ -87,6 +87,22 @@ def test_offsets_that_were_read_before_are_not_replaced_by_throughput() -> None:
     assert analysis.lag_records.value is None
 
 
+def test_what_a_source_takes_in_to_catch_up_is_no_demand() -> None:
+    """600 of 900 records/s, and after a rescale to 1,200/s the backlog first: 1,200 records/s are no lower bound of what
+    arrives. Then they are 900."""
+    loop = Loop(Job(rate=900))
+    _seen(loop, 60, _without_offsets())
+    loop.job.restart({"enrich": 2})
+    behind = _seen(loop, 14, _without_offsets())
+    taken = behind.operator(ORDERS)
+    assert taken is not None
+    assert taken.input_rate.value == pytest.approx(1200, rel=0.1)
+    assert behind.arrival_rate.value is None
+    assert behind.arrival_rate.lower_bound == pytest.approx(600, rel=0.05)
+    assert behind.arrival_rate.basis.startswith("until this run is")
+    assert _seen(loop, 120, _without_offsets()).arrival_rate.value == pytest.approx(900, rel=0.05)
+
+
 def _with_finished_rules(observation: Observation) -> Observation:
     """A second, bounded source has read its two rules and has finished, as Flink's final readings show it: no busy time, no
     metrics, no partitions."""
