@@ -83,6 +83,10 @@ RULES: Mapping[str, Sequence[Rule]] = {
         (f"!{_ENDPOINT} || ({_GROUP})", "target.endpoint: needs an application that is a consumer group"),
         (f"!{_SERVICE} || {_KUBERNETES}", "application.service: needs a kubernetes target"),
         (
+            f"!has(self.objective.lagMetric) || {_FLINK} || {_DEPLOYMENT} || {_SESSION_JOB}",
+            "objective.lagMetric: only the sources of a Flink job report it",
+        ),
+        (
             f"!({_GROUP}) || !({_ADAPTIVE} || {_DEPLOYMENT} || {_SESSION_JOB})",
             "target: flink, flinkDeployment and flinkSessionJob do not scale consumer groups: name kubernetes or endpoint",
         ),
@@ -125,6 +129,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
         ),
         _at_least("maxLag", "1s"),
         _at_least("maxLatency", "1s"),
+        ("!has(self.lagMetric) || has(self.maxLag)", "lagMetric needs maxLag, which bounds it"),
     ],
     "spec.application": [
         (f"{_given(['flink', 'service', 'kafkaStreams', 'consumerGroup'])} == 1", "name exactly one engine"),

@@ -12,6 +12,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**LAG, "target": {"flink": {}}}, "application: is required"),
     ({**FLINK, "objective": {}}, "give exactly one of maxLag"),
     ({**FLINK, "objective": {"maxLag": "30s", "utilization": 0.7}}, "give exactly one of maxLag"),
+    ({**FLINK, "objective": {"maxLatency": "30s", "lagMetric": "watermarkLag"}}, "lagMetric needs maxLag"),
     ({**FLINK, "objective": {"maxLag": "500ms"}}, "maxLag must be at least 1s"),
     ({**LAG, "application": {"flink": {"url": "http://weir:secret@jm:8081", "job": "orders"}}}, "without credentials"),
     ({**LAG, "application": {"flink": {"url": "http://jm:8081?token=secret", "job": "orders"}}}, "without credentials"),
