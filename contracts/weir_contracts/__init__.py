@@ -161,6 +161,7 @@ from .target import EndpointTarget as EndpointTarget
 from .target import FlinkTarget as FlinkTarget
 from .target import KubernetesTarget as KubernetesTarget
 from .target import Target as Target
+from .target import TaskManagersTarget as TaskManagersTarget
 from .target import Unit as Unit
 from .target import Workload as Workload
 from .topics import DeadLetter as DeadLetter

@@ -253,9 +253,11 @@ class Subject:
     def urls(self) -> list[tuple[str, AnyHttpUrl]]:
         """Addresses of the application, its target and its signals, each with its path."""
         flink, endpoint, prometheus = self.application.flink, self.target.endpoint, self.signals.prometheus
+        managers = None if self.target.managers is None else self.target.managers.endpoint
         named = [
             ("application.flink.url", None if flink is None else flink.url),
             ("target.endpoint.url", None if endpoint is None else endpoint.url),
+            ("target.flink.taskManagers.endpoint.url", None if managers is None else managers.url),
             ("signals.prometheus.url", None if prometheus is None else prometheus.url),
         ]
         return [(field, url) for field, url in named if url is not None]

@@ -326,6 +326,12 @@ def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
     if total is not None and total.max is not None and total.max < minimum:
         reason = f"{total.max} for all operators together is below bounds.min, {minimum} for each"
         found.append(("spec.bounds.total.max", reason))
+    managers = spec.target.managers
+    if managers is not None and managers.max * managers.slots < minimum:
+        reason = (
+            f"{managers.max} TaskManagers of {managers.slots} slots cannot run bounds.min, {minimum} for each operator"
+        )
+        found.append(("spec.target.flink.taskManagers.max", reason))
     if limit is not None and limit[0] < minimum:
         slots, resource = limit
         reason = f"allows {slots} slots ({resource}), and bounds.min requires {minimum} for each operator"

@@ -137,6 +137,10 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "spec.application.flink.url": [URL],
     "spec.target": [(f"{_given(_TARGETS)} <= 1", "name exactly one driver")],
     "spec.target.endpoint.url": [URL],
+    "spec.target.flink.taskManagers": [
+        (f"{_given(['kubernetes', 'endpoint'])} == 1", "name exactly one of kubernetes and endpoint"),
+    ],
+    "spec.target.flink.taskManagers.endpoint.url": [URL],
     "spec.target.kubernetes": [
         (
             "has(self.workloads) ? !(has(self.kind) || has(self.name) || has(self.apiVersion)) : has(self.kind) && has(self.name)",

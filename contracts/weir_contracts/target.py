@@ -19,7 +19,7 @@ Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 """Name of a Kubernetes namespace."""
 
 
-DriverName = Literal["flink", "flink-operator", "kubernetes", "endpoint"]
+DriverName = Literal["flink", "task-managers", "flink-operator", "kubernetes", "endpoint"]
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,53 @@ class KubernetesTarget(Document):
         return None if self.workloads is not None else Unit(self.slots, "pod")
 
 
+class ManagersWorkload(WorkloadRef):
+    """Kubernetes workload whose pods are TaskManagers, one each."""
+
+    name: WorkloadName
+    """Name of the object."""
+    namespace: Namespace | None = None
+    """Namespace of the workload; the settings of monitor and executor must list it, and `WEIR_TARGET_NAMESPACES` the pair of
+    both namespaces. Default: the policy's own, which needs no pair."""
+
+
+class ManagersEndpoint(Document):
+    """HTTP endpoint whose instances are TaskManagers; docs/reference/endpoint.openapi.json describes it."""
+
+    url: RestUrl
+    """Address of the endpoint, without credentials, query or fragment."""
+    credentials: Name | None = None
+    """Name of an entry of the executor's setting `WEIR_EXECUTOR_ENDPOINT_CREDENTIALS`, whose token is sent to its own
+    origin only. Default: none, no token. The policy never contains a secret."""
+
+
+class TaskManagersTarget(Document):
+    """TaskManagers that Weir starts before the job needs their slots, and ends once it does not. Exactly one of `kubernetes` and
+    `endpoint` runs them."""
+
+    kubernetes: ManagersWorkload | None = None
+    """Workload whose replicas are the TaskManagers."""
+    endpoint: ManagersEndpoint | None = None
+    """Endpoint whose instances are the TaskManagers."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Slots of one TaskManager, as its `taskmanager.numberOfTaskSlots` says. Default 1, as Flink's. Where a TaskManager has
+    another number, Weir changes nothing."""
+    max: Annotated[int, Field(ge=1, le=1000)]
+    """Maximum number of TaskManagers, which limits the growth of the job."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.kubernetes is None) == (self.endpoint is None):
+            raise ValueError("name exactly one of kubernetes and endpoint, which runs the TaskManagers")
+        return self
+
+
 class FlinkTarget(Document):
     """Flink's adaptive scheduler, which scales each operator of the application on its own."""
+
+    task_managers: TaskManagersTarget | None = None
+    """TaskManagers whose number Weir sets with the parallelism. Default: none, Weir scales within the slots that are there.
+    Not where the cluster starts TaskManagers itself, as Flink does in its native modes."""
 
 
 class EndpointTarget(Document):
@@ -189,7 +234,7 @@ class Target(Document):
     def _named(self) -> list[tuple[DriverName, str]]:
         """Driver and field of each part that the document names."""
         given: tuple[tuple[DriverName, str, object], ...] = (
-            ("flink", "flink", self.flink),
+            ("flink" if self.managers is None else "task-managers", "flink", self.flink),
             ("flink-operator", "flinkDeployment", self.flink_deployment),
             ("flink-operator", "flinkSessionJob", self.flink_session_job),
             ("kubernetes", "kubernetes", self.kubernetes),
@@ -215,8 +260,14 @@ class Target(Document):
     @property
     def namespace(self) -> str | None:
         """Kubernetes namespace that the document names; None: the policy's own, or the target is no object of Kubernetes."""
-        named = self.kubernetes or self.operated
+        managers = None if self.managers is None else self.managers.kubernetes
+        named = self.kubernetes or self.operated or managers
         return None if named is None else named.namespace
+
+    @property
+    def managers(self) -> TaskManagersTarget | None:
+        """TaskManagers whose number Weir sets; None: it sets none."""
+        return None if self.flink is None else self.flink.task_managers
 
     @property
     def unit(self) -> Unit | None:

@@ -88,7 +88,7 @@ class TaskManagers:
     registered_slots: int | None = None
     """Slots registered at the cluster; None: unknown."""
     free_slots: int | None = None
-    """Those of them that no job uses; None: unknown."""
+    """Those of them that no job uses, where more than one job runs on the cluster; None: unknown, or it is the only one."""
     is_settled: bool = False
     """Whether exactly the requested number exists, and all are ready."""
     one_by_one: bool = False
@@ -200,6 +200,9 @@ class Unanswered:
     reason: str
 
 
+Provided = Accepted | Rejected | TargetChanged | Unanswered | Refusal
+
+
 class Fence(Protocol):
     """Check that a driver calls directly before each change.
 
@@ -216,7 +219,7 @@ class Fence(Protocol):
 class WithoutManagers:
     """Part of a driver that does not set the number of TaskManagers."""
 
-    async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, *_: object) -> Rejected:
+    async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence) -> Provided:
         return Rejected(NO_MANAGERS)
 
 
@@ -289,9 +292,7 @@ class Driver(Protocol):
         `version` is as in `request`.
         """
 
-    async def provide(
-        self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence
-    ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
+    async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence) -> Provided:
         """Request a number of TaskManagers; idempotent.
 
         Called only if the snapshot has `managers`. Refuses as `contested` if the number requested at present is not

@@ -24,6 +24,7 @@ REGISTRY = {
     "kubernetes": "weir_engines.kubernetes.engine:KubernetesEngine",
     "flink_operator": "weir_engines.flink_operator.engine:FlinkOperatorEngine",
     "endpoint": "weir_engines.endpoint.engine:EndpointEngine",
+    "task_managers": "weir_engines.task_managers.engine:TaskManagersEngine",
 }
 """Engine's class by the name of its folder. A new engine adds one line."""
 

@@ -19,6 +19,9 @@ from .reading import USUAL_RESTART_SECONDS, restart_of
 MAX_MEASURED = 5
 """Rescales of one direction whose median counts."""
 
+USUAL_START_SECONDS = 30.0
+"""Time from a request for TaskManagers until their slots are registered, until one was measured."""
+
 FRESH_SECONDS, HALF_LIFE_SECONDS = 300.0, 300.0
 """Age up to which the measured time of a shrink counts in full, and time in which it then halves."""
 
@@ -97,7 +100,10 @@ def restarts_of(
     same."""
     if deployment is None or deployment.group is None:
         found = restart_of(analysis, deployment, outcomes, usual_seconds)
-        return Restarts(found, found)
+        if analysis.policy.spec.target.managers is None:
+            return Restarts(found, found)
+        # The job goes on with what it has until the TaskManagers are there, and only then restarts.
+        return Restarts(replace(found, capacity_after_seconds=start_seconds(outcomes) + found.seconds), found)
     times, group = analysis.restart_times, deployment.group
     grown, shrunk = _measured(outcomes, 1), _measured(outcomes, -1, analysis.observed_at)
     restore = _restore_seconds(analysis, deployment)
@@ -148,6 +154,17 @@ def _is_cooperative(group: Group) -> bool:
     return group.protocol in ("consumer", "streams") or group.assignor in ("stream", "cooperative-sticky")
 
 
+def start_seconds(outcomes: Sequence[Outcome]) -> float:
+    """Return the usual seconds from a request for TaskManagers until their slots are registered: the median of the last
+    ones in `outcomes` (newest first), else `USUAL_START_SECONDS`."""
+    found: dict[object, float] = {}
+    for outcome in outcomes:
+        change = None if outcome.action is None else outcome.action.managers
+        if outcome.action is not None and change is not None and change.start_seconds is not None:
+            found.setdefault(outcome.action.id, change.start_seconds)
+    return median(list(found.values())[:MAX_MEASURED]) if found else USUAL_START_SECONDS
+
+
 def growth_seconds(outcomes: Sequence[Outcome], topology: Topology) -> float | None:
     """Return the usual seconds of the growths in `outcomes`, from the request for more slots until they process records;
     None: there is none."""
@@ -156,7 +173,8 @@ def growth_seconds(outcomes: Sequence[Outcome], topology: Topology) -> float | N
         seconds, action = outcome.restart_seconds, outcome.action
         known = set(topology.names) <= set(outcome.before) & set(outcome.wanted)
         if seconds is not None and action is not None and known and slots(outcome.wanted) > slots(outcome.before):
-            grown.setdefault(action.id, seconds)
+            change = action.managers
+            grown.setdefault(action.id, seconds + ((change.start_seconds if change is not None else None) or 0.0))
     return median(grown.values()) if grown else None
 
 
@@ -170,4 +188,4 @@ def seconds_until_capacity(
         found = remembered
     if found is not None:
         return max(restart.seconds, found)
-    return max([restart.seconds, *(outcomes[0].restarts_seconds if outcomes else [])])
+    return max([restart.settled_seconds, *(outcomes[0].restarts_seconds if outcomes else [])])

@@ -268,11 +268,12 @@ class Reach:
         )
 
     def _of_workloads(self, own: str, subject: "Subject") -> tuple[str, str] | None:
-        named = subject.namespace
+        named, managers = subject.namespace, subject.target.managers
         if own == named or any((a, b) in self.pairs for a in (own, ANY) for b in (named, ANY)):
             return None
+        place = f"target.{subject.target.field}" if managers is None else "target.flink.taskManagers.kubernetes"
         return (
-            f"target.{subject.target.field}.namespace",
+            f"{place}.namespace",
             f"a policy of namespace {own} may not name workloads of {named}: {PAIRS} does not list {own}:{named}",
         )
 
@@ -305,9 +306,11 @@ class Reach:
 
     def _of_credentials(self, own: str, subject: "Subject") -> tuple[str, str] | None:
         flink, endpoint, kafka = subject.application.flink, subject.target.endpoint, subject.signals.kafka
+        managers = None if subject.target.managers is None else subject.target.managers.endpoint
         named = {
             "application.flink.credentials": None if flink is None else flink.credentials,
             "target.endpoint.credentials": None if endpoint is None else endpoint.credentials,
+            "target.flink.taskManagers.endpoint.credentials": None if managers is None else managers.credentials,
             "signals.kafka.credentials": None if kafka is None else kafka.credentials,
         }
         for place, name in named.items():

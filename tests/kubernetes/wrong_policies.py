@@ -24,6 +24,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {**LAG, **FLINK, "target": {"endpoint": {"url": "http://supervisor"}}},
         "needs an application that is a consumer group",
     ),
+    (
+        {**LAG, **FLINK, "target": {"flink": {"taskManagers": {"max": 4}}}},
+        "name exactly one of kubernetes and endpoint",
+    ),
+    ({**LAG, **FLINK, "target": {"flink": {"taskManagers": {**WORKLOAD["target"]}}}}, "max"),
     ({**LAG, "application": {"service": {}}, "target": {"flink": {}}}, "needs a kubernetes target"),
     ({**LAG, "target": {"flinkSessionJob": {"name": "orders"}}}, "application: is required"),
     ({**LAG, "target": {"flinkDeployment": {"name": "orders"}, "flink": {}}}, "name exactly one driver"),

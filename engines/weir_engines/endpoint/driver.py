@@ -10,6 +10,7 @@ from uuid import UUID
 
 import httpx
 import structlog
+from pydantic import AnyHttpUrl
 
 from weir_contracts import InstanceRef, Parallelism, Subject, Unit, changes
 from weir_contracts.plugins import EndpointState
@@ -259,9 +260,11 @@ class EndpointDriver(WithoutManagers):
         return _Found(instances, group, departed)
 
     def _endpoint(self, subject: Subject) -> Endpoint:
-        """Return the endpoint, with its credentials. Raises `CredentialsRefused`."""
         target = subject.target.endpoint
         if target is None:
             raise ValueError("target: the endpoint driver was given a target without endpoint")
-        client = self._clients.of(target.credentials, target.url)
-        return Endpoint(client, str(target.url), self._answer_seconds)
+        return self.endpoint(target.credentials, target.url)
+
+    def endpoint(self, credentials: str | None, url: AnyHttpUrl) -> Endpoint:
+        """Return an endpoint, with its credentials. Raises `CredentialsRefused`."""
+        return Endpoint(self._clients.of(credentials, url), str(url), self._answer_seconds)

@@ -21,10 +21,10 @@ from weir_engines.driver import (
     contested,
 )
 from weir_engines.flink import rescale
-from weir_engines.flink.metrics import plain_metrics
+from weir_engines.flink.metrics import ManagerSlots, manager_slots, plain_metrics
 from weir_engines.flink.rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from weir_engines.flink.rest import CallFailed, Cluster, Unreadable, count, mapping
-from weir_engines.flink.topology import TERMINAL, Job, JobEntry, find_job, job
+from weir_engines.flink.topology import TERMINAL, Job, JobEntry, find_job, job, running_jobs
 from weir_runtime.clock import Clock
 from weir_runtime.files import CredentialsRefused
 from weir_runtime.policy_credentials import FLINK_SETTING, ClientsByCredential, HttpCredential
@@ -44,6 +44,15 @@ class _Settings:
     read_at: datetime
     interval_seconds: float | None
     rescale: RescaleSettings
+
+
+@dataclass(frozen=True)
+class RegisteredManagers:
+    """TaskManagers that are registered at a cluster."""
+
+    each: tuple[ManagerSlots, ...]
+    is_shared: bool
+    """Whether more than one job runs on the cluster."""
 
 
 class FlinkDriver(WithoutGroups):
@@ -139,6 +148,17 @@ class FlinkDriver(WithoutGroups):
         except CallFailed as error:
             return str(error)
         return None
+
+    async def registered(self, subject: Subject) -> RegisteredManagers | str:
+        """Return the TaskManagers that are registered at the cluster, or why they are unknown."""
+        try:
+            cluster = self._cluster(subject)
+            each, running = await asyncio.gather(
+                cluster.get("/taskmanagers", manager_slots), cluster.get("/jobs/overview", running_jobs)
+            )
+        except (CallFailed, Unreadable) as error:
+            return str(error)
+        return RegisteredManagers(tuple(each), is_shared=len(running) > 1)
 
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots of the cluster, or None if unknown."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir_contracts import MAX_SECONDS, Pod, within
-from weir_engines.flink.rest import count, number, sequence
+from weir_engines.flink.rest import Unreadable, count, number, sequence
 
 _OFFSET = re.compile(r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d{1,9})\.currentOffset$")
 _ACTIVE_SPLITS = ".activeSplitCount"
@@ -206,6 +206,44 @@ def task_managers(document: Any) -> list[TaskManager]:
                 processors=number(_part(entry, "hardware").get("cpuCores")) or None,
                 cpu_cores=number(_part(entry, "totalResource").get("cpuCores")) or None,
                 memory_bytes=count(_part(entry, "memoryConfiguration").get("totalProcessMemory")) or None,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class ManagerSlots:
+    """Slots of one registered TaskManager."""
+
+    id: str
+    host: str
+    """Host that it registered with; empty if unknown."""
+    slots: int
+    free: int
+
+
+_ADDRESS = re.compile(r"@(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9A-Za-z_.-]{1,253})):[0-9]{1,5}/")
+"""Host in the path of a TaskManager, such as `pekko.tcp://flink@10.0.0.1:6122/user/rpc/taskmanager_0`."""
+_MAX_REGISTERED = 2000
+
+
+def manager_slots(document: Any) -> list[ManagerSlots]:
+    """Parse the slots in `GET /taskmanagers`. Raises `Unreadable` if those of one are missing: it might be in use."""
+    listed = document.get("taskmanagers") if isinstance(document, dict) else None
+    found = []
+    for each in sequence(listed, "/taskmanagers")[:_MAX_REGISTERED]:
+        entry = each if isinstance(each, dict) else {}
+        slots, free = count(entry.get("slotsNumber")), count(entry.get("freeSlots"))
+        if slots is None or free is None:
+            raise Unreadable("/taskmanagers slotsNumber, freeSlots", "expected a number of slots")
+        path, called = entry.get("path"), entry.get("id")
+        host = _ADDRESS.search(path[:500]) if isinstance(path, str) else None
+        found.append(
+            ManagerSlots(
+                id=called[:253] if isinstance(called, str) else "",
+                host="" if host is None else (host[1] or host[2]),
+                slots=slots,
+                free=min(free, slots),
             )
         )
     return found

@@ -14,7 +14,7 @@ from .signals import ServiceMeter
 
 if TYPE_CHECKING:
     from .cluster import WorkloadReader
-    from .driver import KubernetesDriver
+    from .driver import KubernetesDriver, Workloads
 
 
 class KubernetesEngine(Engine):
@@ -58,22 +58,26 @@ class KubernetesEngine(Engine):
         return None if service is None else ServiceMeter(service)
 
     @cached_property
+    def scaling(self) -> "Workloads | None":
+        """The workloads as drivers read and scale them; None without a cluster."""
+        from .scaling import ApiWorkloads
+
+        api = self.resources.kubernetes
+        return None if api is None else ApiWorkloads(api)
+
+    @cached_property
     def driver(self) -> "KubernetesDriver":
         """The driver of all workloads."""
         from .driver import KubernetesDriver
-        from .scaling import ApiWorkloads
 
-        api, jobs, groups = (
-            self.resources.kubernetes,
-            self.engines.of(FlinkEngine).driver,
-            self.engines.of(KafkaEngine).groups,
-        )
-        workloads = None if api is None else ApiWorkloads(api)
-        return KubernetesDriver(self.resources.clock, jobs, workloads, self.resources.namespaces, groups=groups)
+        jobs, groups = self.engines.of(FlinkEngine).driver, self.engines.of(KafkaEngine).groups
+        return KubernetesDriver(self.resources.clock, jobs, self.scaling, self.resources.namespaces, groups=groups)
 
     async def close(self) -> None:
         """End the watches."""
         if "driver" in self.__dict__:
             await self.driver.close()
+        elif "scaling" in self.__dict__ and self.scaling is not None:
+            await self.scaling.close()
         if "workloads" in self.__dict__ and self.workloads is not None:
             await self.workloads.close()

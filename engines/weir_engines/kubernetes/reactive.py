@@ -77,17 +77,23 @@ class ReactiveJob(state.Instances):
         return await self._cluster.trigger_checkpoint(subject, job_id)
 
     async def complete_checkpoint(self, subject: Subject, job_id: str, observed: Snapshot) -> None:
-        """Trigger a checkpoint just before slots are removed, since the job restores the last one; wait for it up to a
-        limit."""
-        if await self._cluster.trigger_checkpoint(subject, job_id) is not None:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._checkpoint_seconds):
-                while True:
-                    now = await self._cluster.observe(subject)
-                    if now.checkpoint_completed_at != observed.checkpoint_completed_at:
-                        return
-                    await asyncio.sleep(0.25)
+        await complete_checkpoint(self._cluster, subject, job_id, observed, self._checkpoint_seconds)
+
+
+async def complete_checkpoint(
+    cluster: Driver, subject: Subject, job_id: str, observed: Snapshot, seconds: float
+) -> None:
+    """Trigger a checkpoint just before slots are removed, since the job restores the last one; wait for it up to a limit in
+    seconds."""
+    if await cluster.trigger_checkpoint(subject, job_id) is not None:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                now = await cluster.observe(subject)
+                if now.checkpoint_completed_at != observed.checkpoint_completed_at:
+                    return
+                await asyncio.sleep(0.25)
 
 
 def unfit(parallelism: Parallelism, unit: Unit, observed: Snapshot) -> str:

@@ -59,7 +59,11 @@ class Settings(RuleSettings, KubernetesSettings, BrokerSettings, FlinkSettings):
 
     def reach(self) -> Reach:
         """Return what policies may name, with the credentials of this service."""
-        return super().reach().with_credentials("target.endpoint", self.credentials)
+        places = ("target.endpoint", "target.flink.taskManagers.endpoint")
+        reach = super().reach()
+        for place in places:
+            reach = reach.with_credentials(place, self.credentials)
+        return reach
 
     def rules(self) -> Rules:
         """Return the parameters of decisions."""

@@ -7,9 +7,21 @@ import pytest
 
 from tests.unit.planner.build import NOON, SOURCE, WORK, action, analysis, deployment, outcome
 from tests.unit.predictor.test_trajectory import model
-from weir_contracts import Analysis, Group, Instance, Operator, Outcome, RescaleSettings, RestartTimes, Run, Topology
-from weir_predictor import Restart, judged, parse_load, restart_of, restarts_of, what_if
-from weir_predictor.restarts import serving_of
+from weir_contracts import (
+    Analysis,
+    Group,
+    Instance,
+    ManagerChange,
+    Operator,
+    Outcome,
+    RescaleSettings,
+    RestartTimes,
+    Run,
+    Topology,
+    policy_of,
+)
+from weir_predictor import Restart, growth_seconds, judged, parse_load, restart_of, restarts_of, what_if
+from weir_predictor.restarts import USUAL_START_SECONDS, serving_of
 from weir_predictor.trajectory import outlooks
 
 
@@ -53,6 +65,34 @@ def test_a_job_that_is_started_again_is_priced_higher_until_it_was_measured() ->
     assert restart_of(found, again, usual_seconds=90.0).seconds == 90.0
     past = [rescaled(2, 4, 25.0)]
     assert restart_of(found, again, past).seconds == restart_of(found, found.deployment, past).seconds == 25.0
+
+
+MANAGED = policy_of(
+    "shop/orders",
+    application={"flink": {"url": "http://jobmanager:8081", "job": "orders"}},
+    target={"flink": {"taskManagers": {"kubernetes": {"kind": "Deployment", "name": "tm"}, "slots": 2, "max": 8}}},
+    objective={"maxLag": "30s"},
+)
+
+
+def test_task_managers_cost_time_before_a_growth_and_none_before_a_shrink() -> None:
+    """Assumed until an action brought some: then their time until they registered counts. The job runs on meanwhile."""
+    found = analysis().model_copy(update={"policy": MANAGED})
+    assumed, job = restarts_of(found, found.deployment), restart_of(found, found.deployment)
+    assert assumed.up.capacity_after_seconds == USUAL_START_SECONDS + job.seconds
+    assert (assumed.up.seconds, assumed.down) == (job.seconds, job)
+    past = [rescaled(2, 4, 5.0), rescaled(4, 8, 5.0, 5)]
+    for i, (each, seconds) in enumerate(zip(past, (12.0, 20.0), strict=True)):
+        change = ManagerChange(before=1, wanted=2, brought_at=NOON, ready_at=NOON + timedelta(seconds=seconds))
+        assert each.action is not None
+        past[i] = each.model_copy(
+            update={"action": each.action.model_copy(update={"id": each.plan_id, "managers": change})}
+        )
+    learned = restarts_of(found, found.deployment, past)
+    assert learned.up.capacity_after_seconds == 16.0 + learned.up.seconds
+    assert found.topology is not None
+    whole = [each.model_copy(update={"before": {SOURCE: 1, WORK: 2}, "wanted": {SOURCE: 1, WORK: 4}}) for each in past]
+    assert growth_seconds(whole, found.topology) == 21.0, "from the request for them until the job processes"
 
 
 def test_a_group_learns_each_direction_from_its_outcomes() -> None:

@@ -266,6 +266,24 @@ def test_pairs_of_namespaces_have_a_direction(pairs: str, named: str, allowed: b
     assert (refusal(reach, target={"kubernetes": {**WORKLOAD, "namespace": named}}) is None) is allowed
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"kubernetes": {**WORKLOAD, "namespace": "team-b"}}, "kubernetes.namespace"),
+        ({"endpoint": {"url": "http://metadata.internal"}}, "endpoint.url"),
+        ({"endpoint": {"url": "http://tm", "credentials": "b"}}, "endpoint.credentials"),
+    ],
+)
+def test_what_runs_the_task_managers_is_within_reach_too(given: dict[str, Any], field: str) -> None:
+    """Their namespace, address and credentials, each by its own path."""
+    reach = LIMITED.with_credentials("target.flink.taskManagers.endpoint", {"b": ADDRESS_OF_B})
+    application = {"flink": {"url": "http://jobmanager.team-a.svc:8081", "job": "orders"}}
+    if field == "endpoint.credentials":
+        reach = replace(reach, allowed=replace(reach.allowed, hosts=("*",)))
+    found = refusal(reach, application=application, target={"flink": {"taskManagers": {**given, "max": 2}}})
+    assert found is not None and found[0] == f"target.flink.taskManagers.{field}"
+
+
 @pytest.mark.parametrize("pairs", ["team-a", "team-a:", "a:b:c"])
 def test_a_pair_that_is_none_ends_the_service_with_the_settings_name(pairs: str) -> None:
     with pytest.raises(ValueError, match="WEIR_TARGET_NAMESPACES"):

@@ -1,0 +1,158 @@
+"""Driver of Flink jobs that are rescaled in place, with TaskManagers that it brings and releases.
+
+The job is Flink's own driver's. A TaskManager belongs to the pod with the address, or the name, that it registered with.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from weir_contracts import Deployment, Parallelism, Subject, counted, short_name
+from weir_engines.driver import (
+    Accepted,
+    Driver,
+    Fence,
+    Refusal,
+    Rejected,
+    Snapshot,
+    TargetChanged,
+    TaskManagers,
+    Unanswered,
+    WithoutGroups,
+    contested,
+)
+from weir_engines.flink.driver import RegisteredManagers
+from weir_engines.flink.metrics import ManagerSlots
+from weir_engines.kubernetes.reactive import complete_checkpoint
+from weir_engines.task_managers.pools import Answer, Pool, PoolReading, managers_of
+from weir_runtime.clock import Clock
+
+MAX_CHOSEN = 50
+"""Pods that are marked one after another before a write."""
+
+
+class Jobs(Driver, Protocol):
+    """The driver of the jobs."""
+
+    async def registered(self, subject: Subject) -> RegisteredManagers | str:
+        """Return the TaskManagers that are registered at the job's cluster, or why they are unknown."""
+
+
+class TaskManagersDriver(WithoutGroups):
+    """All jobs whose policies name TaskManagers."""
+
+    def __init__(self, clock: Clock, jobs: Jobs, pools: Mapping[str, Pool], *, checkpoint_seconds: float = 5.0) -> None:
+        self._clock = clock
+        self._jobs = jobs
+        self._pools = pools
+        self._checkpoint_seconds = checkpoint_seconds
+
+    async def close(self) -> None:
+        """Do nothing: the engines that run the parts close them."""
+
+    async def observe(self, subject: Subject) -> Snapshot:
+        found, pool, registered = await asyncio.gather(
+            self._jobs.observe(subject), self._pool(subject).read(subject), self._jobs.registered(subject)
+        )
+        return replace(found, managers=_managers(subject, found.deployment, pool, registered))
+
+    async def request(
+        self,
+        subject: Subject,
+        job_id: str,
+        parallelism: Parallelism,
+        expected: Parallelism,
+        fence: Fence,
+        *,
+        version: str | None = None,
+    ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
+        return await self._jobs.request(subject, job_id, parallelism, expected, fence, version=version)
+
+    async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
+        return await self._jobs.trigger_checkpoint(subject, job_id)
+
+    async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence) -> Answer:
+        target, pool = managers_of(subject), self._pool(subject)
+        if managers > target.max:
+            return Rejected(f"{counted(managers, 'TaskManager')} are more than the policy's {target.max}")
+        found = await pool.read(subject)
+        if found.wanted == managers:
+            return Accepted(self._clock.now())
+        if found.refusal is not None:
+            return found.refusal
+        if found.wanted is None:
+            return Unanswered(found.reason)
+        if found.wanted not in expected:
+            return contested(counted(found.wanted, "TaskManager"), found.writer)
+        held = await fence.begin()
+        if held is not None:
+            return held
+        first: Sequence[str] = ()
+        if managers < found.wanted:
+            registered = await self._jobs.registered(subject)
+            free = None if isinstance(registered, str) else free_pods(found, registered)
+            first = (free or [])[: found.wanted - managers]
+            if len(first) < found.wanted - managers:  # slots in use may go: the job restores its last checkpoint
+                observed = await self._jobs.observe(subject)
+                if observed.can_trigger_checkpoint:
+                    await complete_checkpoint(self._jobs, subject, job_id, observed, self._checkpoint_seconds)
+        return await pool.set(subject, found, managers, first[:MAX_CHOSEN], fence)
+
+    def _pool(self, subject: Subject) -> Pool:
+        return self._pools["endpoint" if managers_of(subject).kubernetes is None else "kubernetes"]
+
+
+def free_pods(found: PoolReading, registered: RegisteredManagers) -> list[str] | None:
+    """Return the pods whose TaskManager has only free slots, or has not registered; None: which ones go is not Weir's choice,
+    or it is unknown which pod has which TaskManager."""
+    used = [each for each in registered.each if each.free < each.slots]
+    by_pod = {name: [each for each in used if _is_of(each, name, addresses)] for name, addresses in found.pods}
+    if not by_pod or sum(map(len, by_pod.values())) < len(used):
+        return None
+    return [name for name, those in by_pod.items() if not those]
+
+
+def _is_of(manager: ManagerSlots, pod: str, addresses: Sequence[str]) -> bool:
+    """Return whether a TaskManager runs in a pod: by its address, or by its name in a headless service or as its id."""
+    host = manager.host.partition(".")[0]
+    return manager.host in addresses or pod in (host, manager.id)
+
+
+def _managers(
+    subject: Subject, deployment: Deployment | None, pool: PoolReading, registered: RegisteredManagers | str
+) -> TaskManagers:
+    target = managers_of(subject)
+    found = TaskManagers(
+        slots=target.slots,
+        max=target.max,
+        wanted=pool.wanted,
+        is_settled=pool.is_settled,
+        one_by_one=pool.one_by_one,
+        refusal=pool.refusal,
+        progress=pool.progress,
+        reason=pool.reason,
+    )
+    if deployment is not None and deployment.rescale.max_slots is not None:
+        sentence = "the cluster starts TaskManagers itself: remove target.flink.taskManagers"
+        return replace(found, refusal=Refusal("unsupported", sentence))
+    if isinstance(registered, str):
+        return replace(found, releasable=0)
+    chosen = free_pods(pool, registered)  # a replica without a pod has no slots either
+    total, free = sum(each.slots for each in registered.each), sum(each.free for each in registered.each)
+    return replace(
+        found,
+        registered_slots=total,
+        free_slots=free if registered.is_shared else None,
+        releasable=None if chosen is None else max(0, (pool.wanted or 0) - (len(pool.pods) - len(chosen))),
+        refusal=_mismatch(registered.each, target.slots) or found.refusal,
+    )
+
+
+def _mismatch(registered: Sequence[ManagerSlots], slots: int) -> Refusal | None:
+    """Return the refusal of a policy that counts other slots than the TaskManagers have."""
+    other = next((each for each in registered if each.slots != slots), None)
+    if other is None:
+        return None
+    has = f"TaskManager {short_name(other.id or other.host)} has {counted(other.slots, 'slot')}"
+    return Refusal("slots-mismatch", f"{has}, target.flink.taskManagers.slots says {slots}")
