@@ -136,7 +136,8 @@ class PolicySpec(Document):
     @model_validator(mode="after")
     def _one_application(self) -> Self:
         target, application = self.target, self.application
-        if self.objective.lag_metric is not None and (application is None or application.flink is None):
+        is_flink = target.operated is not None or (application is not None and application.flink is not None)
+        if self.objective.lag_metric is not None and not is_flink:
             raise ValueError("objective.lagMetric: only the sources of a Flink job report it")
         if application is not None and application.group_id is not None:
             return self._one_group(application)

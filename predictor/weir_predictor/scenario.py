@@ -175,24 +175,28 @@ class Scenario:
         return max(found, default=None)
 
     def with_less_waiting(self) -> Iterator["Scenario"]:
-        """Yield the scenario without any backlog; if several sources have one, with that of each alone; and with what
-        arrives in the limit at most, in twice, four times … as long.
+        """Yield the scenario without any backlog; if several sources have one, with that of each alone; and the same with
+        what arrives in the limit at most, in twice, four times … as long, of all sources and of each alone.
 
         A backlog whose end no change brings near may hide a change that a smaller one would show.
         """
-        backlogs, nothing = self.model.backlogs, Backlog(0.0, 0.0)
-        waiting = {s: b for s, b in backlogs.items() if b.records > 0}
+        none = dict.fromkeys(self.model.backlogs, Backlog(0.0, 0.0))
+        waiting = {s: b for s, b in self.model.backlogs.items() if b.records > 0}
         if not waiting:
             return
-        for left in [{}, *({s: b} for s, b in waiting.items() if len(waiting) > 1)]:
-            yield self._with_backlogs({**dict.fromkeys(backlogs, nothing), **left})
+        yield self._with_backlogs(none)
         arrivals, seconds = self.model.arrivals, self.limit_seconds or math.inf
         longest = max((b.records / arrivals[s] for s, b in waiting.items() if arrivals.get(s)), default=0.0)
+        less = [waiting]
         while seconds < longest:
             most = {s: seconds * arrivals.get(s, 0.0) for s in waiting}
-            capped = {s: Backlog(most[s]) for s, b in waiting.items() if b.records > most[s]}
-            yield self._with_backlogs({**backlogs, **capped})
+            less.append({s: b if b.records <= most[s] else Backlog(most[s]) for s, b in waiting.items()})
             seconds *= 2
+        for backlogs in less:
+            if backlogs is not waiting:
+                yield self._with_backlogs({**none, **backlogs})
+            if len(waiting) > 1:
+                yield from (self._with_backlogs({**none, source: b}) for source, b in backlogs.items())
 
     def _with_backlogs(self, backlogs: Mapping[str, Backlog]) -> "Scenario":
         return replace(self, model=replace(self.model, backlogs=backlogs))

@@ -14,7 +14,7 @@ from weir_contracts.analysis import OperatorAnalysis
 from weir_contracts.base import Estimate, unknown
 from weir_contracts.planning import Infeasible
 from weir_contracts.resource import Condition
-from weir_knowledge.core import Newest, summarise
+from weir_knowledge.core import HistoryLimits, Newest, State, remember, summarise
 from weir_knowledge.resource_conditions import InForce, Refusal, camel_case
 from weir_knowledge.resource_status import Resource, differs, merge_patch, status_of
 
@@ -32,16 +32,10 @@ def in_force(*, of: ScalingPolicy | None = None, **messages: Any) -> InForce:
     stored = of or policy(mode="act")
     stored = stored.model_copy(update={"metadata": stored.metadata.model_copy(update={"generation": 1})})
     moving = messages.pop("action", None)
-    newest = Newest(application=APP, **messages)
-    summary = summarise(
-        newest,
-        moving,
-        NOW,
-        mode=stored.spec.mode,
-        objective_seconds=stored.spec.objective.bound_seconds,
-        interval_seconds=5.0,
-    )
-    return InForce(stored, newest, summary)
+    state = State(application=APP)
+    for each in messages.values():
+        state = remember(state, each, HistoryLimits())
+    return InForce(stored, Newest(application=APP, **messages), summarise(state, stored, moving, NOW))
 
 
 def conditions(status: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -198,6 +198,17 @@ def test_more_arrivals_never_give_fewer_subtasks(situation: Situation, times: fl
     ),
     99.0,
 )
+# What waits at `a` alone showed the growth, but no longer from 158 s of it on.
+@example(
+    replace(
+        meeting(
+            {"a": 1, "b": 1, "join": 8}, {"a": 20.0, "b": 20.0, "join": 6.1935}, {"min": 1, "max": 8}, {"b": 100.0}
+        ),
+        selectivities={("a", "join"): 0.1, ("b", "join"): 0.5},
+        objective={"maxLag": "30s"},
+    ),
+    58.0,
+)
 @given(situations(), st.floats(1.0, 2000.0))
 def test_more_lag_never_gives_fewer_subtasks(situation: Situation, seconds: float) -> None:
     """To no operator; nor does it turn a growth into a hold. All sources wait for as long: more of it at those that wait
