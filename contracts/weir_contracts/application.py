@@ -186,7 +186,9 @@ class Application(Document):
 class KafkaSignals(Document):
     """Kafka brokers of the sources. Every scrape reads demand and lag from them."""
 
-    bootstrap_servers: Annotated[str, Field(pattern=r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$", max_length=2000)]
+    bootstrap_servers: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9._:\[\]-]+:[0-9]+(,[A-Za-z0-9._:\[\]-]+:[0-9]+)*$", max_length=2000)
+    ]
     """Addresses of the brokers as `host:port`, separated by commas."""
     group_id: Annotated[str | None, Field(min_length=1, max_length=249)] = None
     """Consumer group whose committed offsets replace a source's position where the source does not report it. Default:

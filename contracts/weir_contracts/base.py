@@ -22,7 +22,9 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
 )
 
 MAX_SENTENCE = 160
@@ -244,9 +246,11 @@ Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", examples=["metric
 """Reason for programs, in kebab-case; the sentence next to it is for people."""
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+_DURATION = re.compile(DURATION_PATTERN)
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _MAX_DURATION = timedelta(days=366)
+MAX_DURATION_SECONDS = _MAX_DURATION.total_seconds()
 
 
 def parse_duration(value: Any) -> timedelta:
@@ -294,11 +298,20 @@ Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$", "maxLength": 40, "examples": ["30s"]}
-    ),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "maxLength": 40, "examples": ["30s"]}),
 ]
 """Duration with a unit, such as `30s`, from 0s to 366d."""
+
+
+PORT_PATTERN = "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+"""Port between 1 and 65535, as one writes it."""
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_HOST = "([A-Za-z0-9_-]+[.])*[0-9]*[A-Za-z_-][A-Za-z0-9_-]*[.]?"
+_PATH = "([A-Za-z0-9._~!$&()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
+URL_PATTERN = rf"^https?://({_HOST}|({_OCTET}[.]){{3}}{_OCTET}|\[[0-9A-Fa-f:]+\])(:({PORT_PATTERN}))?(/{_PATH}*)?$"
+"""Address of an HTTP API as a policy writes it. URL parsers read more, each something else: `http:host`, `http://1.2`,
+`HTTP://host:/`."""
+_URL = re.compile(URL_PATTERN)
 
 
 def _without_credentials(url: AnyHttpUrl) -> AnyHttpUrl:
@@ -306,10 +319,19 @@ def _without_credentials(url: AnyHttpUrl) -> AnyHttpUrl:
         raise ValueError("must not contain credentials: every user with the role read sees policies")
     if url.query or url.fragment:
         raise ValueError("must not have a query or fragment")
+    if url.port == 0:
+        raise ValueError("its port must lie between 1 and 65535")
     return url
 
 
-RestUrl = Annotated[AnyHttpUrl, AfterValidator(_without_credentials)]
+def _written_plainly(value: Any, validate: ValidatorFunctionWrapHandler) -> AnyHttpUrl:
+    url: AnyHttpUrl = validate(value)
+    if isinstance(value, str) and not _URL.fullmatch(value):
+        raise ValueError("must be an http or https address such as http://host:8081/path, without anything else")
+    return url
+
+
+RestUrl = Annotated[AnyHttpUrl, AfterValidator(_without_credentials), WrapValidator(_written_plainly)]
 """Address of an HTTP API, without credentials, query or fragment."""
 
 

@@ -50,8 +50,8 @@ PATTERN_SENTENCES = {
     r"^[a-zA-Z0-9._-]{1,249}$": "must consist of letters, digits, dots, dashes and underscores, at most 249",
     r"^[A-Z][A-Za-z0-9]{0,62}$": "must be a kind such as Deployment: letters and digits, the first an upper-case letter",
     r"^([a-z0-9][a-z0-9.-]{0,252}/)?v[0-9][a-z0-9]{0,30}$": "must be a group and version such as apps/v1",
-    r"^[^\s,/@]+:\d+(,[^\s,/@]+:\d+)*$": "must be host:port, several separated by commas without blanks",
-    r"^([01]\d|2[0-3]):[0-5]\d$": "must be a time such as 22:00",
+    r"^[A-Za-z0-9._:\[\]-]+:[0-9]+(,[A-Za-z0-9._:\[\]-]+:[0-9]+)*$": "must be host:port, several separated by commas without blanks",
+    r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time such as 22:00",
     r"^/[A-Za-z0-9._~/-]{0,200}$": "must be a path such as /metrics",
     r"^https?://": "must begin with http:// or https://",
 }
@@ -108,6 +108,8 @@ class InvalidDocument(ValueError):
         # pydantic counts valid items only: a list of one invalid item has "at least 1 item" as a second, false problem.
         false = short and {loc for loc in short if any(e["loc"][: len(loc)] == loc != e["loc"] for e in found)}
         true = [each for each in found if not (each["type"] == "too_short" and each["loc"] in false)]
+        # A default that depends on an invalid field is none of the user's problems.
+        true = [each for each in true if each["type"] != "default_factory_not_called"]
         first = [
             (
                 ".".join(str(part) for part in each["loc"][skip:]) or root,

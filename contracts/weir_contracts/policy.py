@@ -5,14 +5,15 @@ stand at the fields: planner, interval and mode here; bounds and behaviour (cool
 `policy_behavior.py`, signals in `application.py`, targets in `target.py`.
 """
 
+import re
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AnyHttpUrl, Field, model_validator
+from pydantic import Field, model_validator
 
 from .application import Application, FlinkApplication, ServiceApplication, Signals, Subject
-from .base import Duration, Name, Parameters
+from .base import PORT_PATTERN, Duration, Name, Parameters
 from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
 from .policy_behavior import Behavior, Bounds, Budget
 from .target import ONE_DRIVER, FlinkTarget, Target
@@ -272,14 +273,12 @@ class ScalingPolicy(Document):
         service = self.subject.application.service
         return service is None or service.signals_of(operator, sources).processed is not None
 
-    @property
-    def urls(self) -> list[tuple[str, AnyHttpUrl]]:
-        """The addresses that the document names, each with its path."""
-        return [(f"spec.{field}", url) for field, url in self.subject.urls]
-
     def to_document(self) -> dict[str, Any]:
         """Return the policy as a user writes it, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+_PORT = re.compile(PORT_PATTERN)
 
 
 class InvalidPolicy(InvalidDocument):
@@ -315,11 +314,8 @@ def _contradictions(policy: ScalingPolicy) -> list[tuple[str, str]]:
     spec = policy.spec
     minimum, total, limit = spec.bounds.min, spec.bounds.total, spec.budget.limit
     found = []
-    for field, url in policy.urls:
-        if url.port == 0:
-            found.append((field, "its port must lie between 1 and 65535"))
     for broker in spec.signals.kafka.bootstrap_servers.split(",") if spec.signals.kafka else ():
-        if not broker.isprintable() or not 1 <= int(broker.rpartition(":")[2][:6]) <= 65_535:
+        if not _PORT.fullmatch(broker.rpartition(":")[2]):
             reason = f"{broker[:100]!r} must be host:port with a port between 1 and 65535"
             found.append(("spec.signals.kafka.bootstrapServers", reason))
     if (unread := _unread_signals(spec)) is not None:

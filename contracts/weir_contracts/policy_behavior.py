@@ -91,7 +91,8 @@ class Bounds(Document):
 
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)(k|M|G|T|Ki|Mi|Gi|Ti)")
+MEMORY_PATTERN = r"^([0-9]{1,15}(?:\.[0-9]{1,3})?)(k|M|G|T|Ki|Mi|Gi|Ti)$"
+_MEMORY = re.compile(MEMORY_PATTERN)
 
 
 def parse_memory(value: Any) -> int:
@@ -117,7 +118,14 @@ Memory = Annotated[
     int,
     BeforeValidator(parse_memory),
     PlainSerializer(format_memory, return_type=str | int),
-    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["4Gi"]}, {"type": "integer", "minimum": 1}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": MEMORY_PATTERN, "maxLength": 21, "examples": ["4Gi"]},
+                {"type": "integer", "minimum": 1, "maximum": 2**60},
+            ]
+        }
+    ),
 ]
 """Bytes with a unit, such as `4Gi`, or as an integer."""
 
@@ -167,10 +175,13 @@ class Budget(Document):
         return min(limits, default=None)
 
 
+CLOCK_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
+
+
 def _clock_time(value: Any) -> Any:
     if isinstance(value, time) and value.tzinfo is None:
         return value
-    if isinstance(value, str) and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", value):
+    if isinstance(value, str) and re.fullmatch(CLOCK_PATTERN, value):
         return time.fromisoformat(value)
     hint = " in quotes (YAML reads 22:00 without them as a number)" if isinstance(value, int) else ""
     raise ValueError(f'must be a time of day such as "22:00"{hint}')
@@ -180,7 +191,7 @@ ClockTime = Annotated[
     time,
     BeforeValidator(_clock_time),
     PlainSerializer(lambda value: f"{value:%H:%M}", return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^([01]\d|2[0-3]):[0-5]\d$", "examples": ["22:00"]}),
+    WithJsonSchema({"type": "string", "pattern": CLOCK_PATTERN, "examples": ["22:00"]}),
 ]
 
 

@@ -5,186 +5,15 @@ each other. What neither can express is in the status: `Accepted` is `False`, wi
 give.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .base import NAME_PATTERN, VERSION, Timestamp
+from .base import VERSION, Timestamp
 from .document import Document, without_cluster_state
 from .policy import ScalingPolicy
-
-Rule = tuple[str, str]
-"""Expression that must hold, and the sentence if it does not."""
-
-MAX_URL_CHARACTERS, MAX_NAME_CHARACTERS = 2083, 63
-URL: Rule = (
-    "self.matches('^https?://[^/?#@]+(/[^?#]*)?$')",
-    "must be an http or https address without credentials, query or fragment",
-)
-
-
-def _given(names: Sequence[str]) -> str:
-    """Return the number of the fields that are given."""
-    return " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names)
-
-
-def _between(field: str, low: str, high: str) -> Rule:
-    value = f"self.{field}"
-    within = f"duration({value}) >= duration('{low}') && duration({value}) <= duration('{high}')"
-    return f"!has({value}) || (!{value}.endsWith('d') && {within})", f"{field} must lie between {low} and {high}"
-
-
-def _at_least(field: str, low: str) -> Rule:
-    value = f"self.{field}"
-    return (
-        f"!has({value}) || {value}.contains('d') || duration({value}) >= duration('{low}')",
-        f"{field} must be at least {low}",
-    )
-
-
-_PORT = "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
-_ORDERED: Rule = ("!has(self.min) || !has(self.max) || self.min <= self.max", "min must not be above max")
-_GROUP = "has(self.application) && (has(self.application.kafkaStreams) || has(self.application.consumerGroup))"
-_FLINK = "(has(self.application) && has(self.application.flink))"
-_SERVICE = "(has(self.application) && has(self.application.service))"
-_TARGETS = ("flink", "flinkDeployment", "flinkSessionJob", "kubernetes", "endpoint")
-_ADAPTIVE, _DEPLOYMENT, _SESSION_JOB, _KUBERNETES, _ENDPOINT = (
-    f"(has(self.target) && has(self.target.{name}))" for name in _TARGETS
-)
-_KAFKA = "(has(self.signals) && has(self.signals.kafka))"
-_CALLED = "(has({0}.label) ? {0}.label : {0}.name)"
-
-
-def _unique(field: str) -> Rule:
-    one, other = _CALLED.format("a"), _CALLED.format("b")
-    return (
-        f"!has(self.{field}) || self.{field}.all(a, self.{field}.exists_one(b, {one} == {other}))",
-        f"{field}: two have the same name: set another label",
-    )
-
-
-def _signal(name: str) -> Rule:
-    own = f"self.application.service.{name}"
-    queries = "has(self.signals) && has(self.signals.prometheus)"
-    return (
-        f"!{_SERVICE} || !has({own}) || ({queries} && {own} in self.signals.prometheus.queries)",
-        f"application.service.{name}: signals.prometheus.queries has no such name",
-    )
-
-
-RULES: Mapping[str, Sequence[Rule]] = {
-    "spec": [
-        _between("interval", "1s", "10m"),
-        (
-            f"{_KUBERNETES} || {_DEPLOYMENT} || has(self.application)",
-            "application: is required, such as flink: {url: …, job: …}",
-        ),
-        (f"!{_ENDPOINT} || ({_GROUP})", "target.endpoint: needs an application that is a consumer group"),
-        (f"!{_SERVICE} || {_KUBERNETES}", "application.service: needs a kubernetes target"),
-        (
-            f"!has(self.objective.lagMetric) || {_FLINK} || {_DEPLOYMENT} || {_SESSION_JOB}",
-            "objective.lagMetric: only the sources of a Flink job report it",
-        ),
-        (
-            f"!({_GROUP}) || !({_ADAPTIVE} || {_DEPLOYMENT} || {_SESSION_JOB})",
-            "target: flink, flinkDeployment and flinkSessionJob do not scale consumer groups: name kubernetes or endpoint",
-        ),
-        (
-            f"!({_GROUP}) || {_KUBERNETES} || {_ENDPOINT} || !has(self.mode) || self.mode != 'act'",
-            "mode: act needs a target that scales the group's instances: kubernetes or endpoint",
-        ),
-        (
-            f"({_GROUP}) || !has(self.target) || {_KUBERNETES} || {_ENDPOINT} || {_ADAPTIVE} || {_DEPLOYMENT} || {_SESSION_JOB}",
-            "target: name exactly one driver",
-        ),
-        (f"!({_GROUP}) || {_KAFKA}", "application: a consumer group needs signals.kafka, the brokers of its group"),
-        (
-            f"!{_KUBERNETES} || !has(self.target.kubernetes.workloads) || !(({_GROUP}) || {_FLINK})",
-            "target.kubernetes.workloads: TaskManagers and the instances of a consumer group are one workload",
-        ),
-        (
-            f"!{_KUBERNETES} || !has(self.target.kubernetes.slots) || self.target.kubernetes.slots == 1 || ({_GROUP}) || {_FLINK}",
-            "target.kubernetes.slots: a service has no slots",
-        ),
-        (
-            "!has(self.bounds) || !has(self.bounds.operators) || size(self.bounds.operators) == 0 || "
-            f"!({_KUBERNETES} || {_ENDPOINT})",
-            "bounds.operators: all operators of this target have the same parallelism: use bounds.min and bounds.max",
-        ),
-        _signal("processed"),
-        _signal("waiting"),
-        _unique("candidates"),
-        _unique("shadows"),
-        (
-            "!has(self.candidates) || !has(self.shadows) || self.candidates.all(a, !self.shadows.exists(b, "
-            f"{_CALLED.format('a')} == {_CALLED.format('b')}))",
-            "shadows: one has the name of a candidate: set another label",
-        ),
-    ],
-    "spec.objective": [
-        (
-            f"{_given(['maxLag', 'maxLatency', 'utilization'])} == 1",
-            "give exactly one of maxLag, maxLatency and utilization",
-        ),
-        _at_least("maxLag", "1s"),
-        _at_least("maxLatency", "1s"),
-        ("!has(self.lagMetric) || has(self.maxLag)", "lagMetric needs maxLag, which bounds it"),
-    ],
-    "spec.application": [
-        (f"{_given(['flink', 'service', 'kafkaStreams', 'consumerGroup'])} == 1", "name exactly one engine"),
-    ],
-    "spec.application.flink.url": [URL],
-    "spec.target": [(f"{_given(_TARGETS)} <= 1", "name exactly one driver")],
-    "spec.target.endpoint.url": [URL],
-    "spec.target.flink.taskManagers": [
-        (f"{_given(['kubernetes', 'endpoint'])} == 1", "name exactly one of kubernetes and endpoint"),
-    ],
-    "spec.target.flink.taskManagers.endpoint.url": [URL],
-    "spec.target.kubernetes": [
-        (
-            "has(self.workloads) ? !(has(self.kind) || has(self.name) || has(self.apiVersion)) : has(self.kind) && has(self.name)",
-            "name kind and name, or list workloads",
-        ),
-    ],
-    "spec.signals.prometheus.url": [URL],
-    "spec.signals.kafka.bootstrapServers": [
-        (f"self.matches('^([^,]+:({_PORT})(,|$))+$')", "each port must lie between 1 and 65535"),
-    ],
-    "spec.bounds": [
-        (
-            "(has(self.min) ? self.min : 1) <= (has(self.max) ? self.max : 32)",
-            "min must not be above max, which is 32 by default",
-        )
-    ],
-    "spec.bounds.total": [_ORDERED],
-    "spec.planner": [_between("timeout", "50ms", "60s")],
-    "spec.budget": [
-        (f"!has(self.{name}) || (has(self.perSlot) && has(self.perSlot.{name}))", f"{name} needs perSlot.{name}")
-        for name in ("cpu", "memory")
-    ],
-}
-"""Rules by the path of the field that they are about."""
-
-
-def with_rules(node: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return a schema with the rules of its fields and of those below it; `path` is its own."""
-    found = dict(node)
-    if "properties" in node:
-        found["properties"] = {
-            name: with_rules(each, f"{path}.{name}".lstrip(".")) for name, each in node["properties"].items()
-        }
-    if "items" in node:
-        found["items"] = with_rules(node["items"], f"{path}[]")
-    if node.get("pattern") == f"^{NAME_PATTERN}$":
-        found["maxLength"] = MAX_NAME_CHARACTERS  # the API server estimates a rule's cost by it
-    rules = RULES.get(path, ())
-    if rules:
-        found["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in rules]
-    if URL in rules:
-        found["maxLength"] = MAX_URL_CHARACTERS
-    return found
-
+from .resource_rules import with_rules
 
 GROUP, KIND, PLURAL = "weir.dev", "ScalingPolicy", "scalingpolicies"
 RELEASE = f"{GROUP}/release"
@@ -360,7 +189,9 @@ def structural(node: Mapping[str, Any], root: Mapping[str, Any]) -> Schema:
         others = {key: value for key, value in node.items() if key != "anyOf"}
         return {**structural({**types[0], **others}, root), "nullable": True}
     found = {key: value for key, value in node.items() if key in _KEPT}
-    if types:  # a text or a number
+    if types:  # a text or a number, each with its own limits
+        for each in types:
+            found |= {key: value for key, value in each.items() if key in _KEPT - {"type"}}
         return {**found, "x-kubernetes-int-or-string": True, "nullable": True}
     if "const" in node:
         found["enum"] = [node["const"]]

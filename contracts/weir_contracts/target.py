@@ -13,7 +13,8 @@ from .topology import Topology
 
 _Kind = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]{0,62}$")]
 _ApiVersion = Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.-]{0,252}/)?v[0-9][a-z0-9]{0,30}$")]
-WorkloadName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+WORKLOAD_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+WorkloadName = Annotated[str, StringConstraints(pattern=WORKLOAD_PATTERN)]
 """Name of a Kubernetes object."""
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 """Name of a Kubernetes namespace."""

@@ -67,8 +67,8 @@ def test_an_endpoint_scales_the_threads_of_a_group_alone() -> None:
     subject = policy.subject
     assert (subject.target.driver, subject.cluster) == ("endpoint", "endpoint/shop/orders")
     assert subject.unit is not None and (subject.unit.slots, subject.unit.instance) == (2, "instance")
-    assert [(field, str(url)) for field, url in policy.urls] == [
-        ("spec.target.endpoint.url", "http://supervisor:8070/scale/orders")
+    assert [(field, str(url)) for field, url in subject.urls] == [
+        ("target.endpoint.url", "http://supervisor:8070/scale/orders")
     ]
 
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tests.effort import thorough
 from weir_contracts import InvalidPolicy, ScalingPolicy, format_duration, parse_duration, parse_policy
 from weir_contracts.application import Application
+from weir_contracts.base import DURATION_PATTERN
 from weir_contracts.document import PATTERN_SENTENCES
+from weir_contracts.policy_behavior import MEMORY_PATTERN
 
 FLINK = {"url": "http://jobmanager:8081", "job": "orders"}
 TASKMANAGERS = {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}}
@@ -189,6 +191,9 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.bounds", [], "spec.bounds", "must be a mapping"),
         ("spec.application.flink.url", "http://a:99999", "spec.application.flink.url", "port"),
         ("spec.application.flink.url", "http://a:0", "spec.application.flink.url", "between 1 and 65535"),
+        ("spec.application.flink.url", "http:a", "spec.application.flink.url", "expected //"),
+        ("spec.application.flink.url", "HTTP://a", "spec.application.flink.url", "such as http://host:8081/path"),
+        ("spec.application.flink.url", "http://1.2", "spec.application.flink.url", "such as http://host:8081/path"),
         (
             "spec.signals",
             {"kafka": {"bootstrapServers": "a:9092,b:99999"}},
@@ -199,7 +204,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
             "spec.signals",
             {"kafka": {"bootstrapServers": "a\x1b[31m:9092"}},
             "spec.signals.kafka.bootstrapServers",
-            r"'a\x1b[31m:9092' must be host:port",
+            "must be host:port",
         ),
         ("apiVersion", "weir.dev/v2", "apiVersion", "weir.dev/v1alpha1"),
     ],
@@ -234,7 +239,7 @@ def test_an_unknown_field_is_compared_with_those_there_are(
 
 
 def test_every_pattern_has_a_sentence() -> None:
-    """A user need not read regular expressions. Durations have their own sentence."""
+    """A user need not read regular expressions. Durations and sizes have their own sentences."""
 
     def patterns(part: Any) -> Iterator[str]:
         if isinstance(part, dict):
@@ -244,7 +249,7 @@ def test_every_pattern_has_a_sentence() -> None:
             yield from patterns(each)
 
     schema = ScalingPolicy.model_json_schema()
-    used = set(patterns(schema)) - {schema["$defs"]["Behavior"]["properties"]["cooldown"]["pattern"]}
+    used = set(patterns(schema)) - {DURATION_PATTERN, MEMORY_PATTERN}
     assert len(used) >= 10
     assert used - PATTERN_SENTENCES.keys() == set()
 

@@ -14,6 +14,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**FLINK, "objective": {"maxLag": "30s", "utilization": 0.7}}, "give exactly one of maxLag"),
     ({**FLINK, "objective": {"maxLatency": "30s", "lagMetric": "watermarkLag"}}, "lagMetric needs maxLag"),
     ({**FLINK, "objective": {"maxLag": "500ms"}}, "maxLag must be at least 1s"),
+    ({**FLINK, "objective": {"utilization": 0}}, "must lie between 0.01 and 1"),
     ({**LAG, "application": {"flink": {"url": "http://weir:secret@jm:8081", "job": "orders"}}}, "without credentials"),
     ({**LAG, "application": {"flink": {"url": "http://jm:8081?token=secret", "job": "orders"}}}, "without credentials"),
     ({**LAG, "application": {"flink": {"url": "ftp://jm", "job": "orders"}}}, "must be an http or https address"),
@@ -74,4 +75,82 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         },
         "without credentials",
     ),
+    ({**LAG, **FLINK, "interval": "0.007d"}, "interval must lie between 1s and 10m"),
+    ({**LAG, **FLINK, "behavior": {"cooldown": "367d"}}, "must lie between 0s and 366d"),
+    ({**LAG, **FLINK, "behavior": {"excludedPeriods": [{"from": "22:00"}]}}, "give either cron and duration"),
+    (
+        {**LAG, **FLINK, "behavior": {"excludedPeriods": [{"from": "22:00", "to": "22:00"}]}},
+        "from and to must differ",
+    ),
+    (
+        {**LAG, **FLINK, "behavior": {"excludedPeriods": [{"cron": "0 22 * *", "duration": "2h"}]}},
+        "must have five fields",
+    ),
+    (
+        {**LAG, **FLINK, "behavior": {"excludedPeriods": [{"cron": "0 22 * * *", "duration": "59s"}]}},
+        "must lie between 1m and 31d",
+    ),
+    ({**LAG, **FLINK, "bounds": {"min": 2, "total": {"max": 1}}}, "total.max for all operators together"),
+    ({**LAG, **FLINK, "bounds": {"operators": {"enrich": {"min": 33}}}}, "operators: min must not be above max"),
+    ({**LAG, **FLINK, "bounds": {"operators": {"": {"min": 3}}}}, "names have 1 to 400 characters"),
+    (
+        {
+            **LAG,
+            **WORKLOAD,
+            **STREAMS,
+            **KAFKA,
+            "target": {"kubernetes": {**WORKLOAD["target"]["kubernetes"], "slots": 64}},
+        },
+        "no number of instances",
+    ),
+    ({**LAG, **FLINK, "budget": {"cpu": 1, "perSlot": {"cpu": 2}}}, "cpu is less than a single slot takes"),
+    (
+        {**LAG, **FLINK, "budget": {"memory": "1Gi", "perSlot": {"memory": "1025Mi"}}},
+        "memory is less than a single slot takes",
+    ),
+    ({**LAG, **FLINK, "budget": {"memory": "1048577Ti", "perSlot": {"memory": 1}}}, "must be a size with a unit"),
+    (
+        {**LAG, **FLINK, "bounds": {"min": 3}, "budget": {"memory": "4Gi", "perSlot": {"memory": "1.5Gi"}}},
+        "budget.memory: allows fewer slots than bounds.min requires",
+    ),
+    ({**LAG, **FLINK, "bounds": {"min": 3}, "budget": {"slots": 2}}, "budget.slots: allows fewer slots"),
+    ({**LAG, **FLINK, "candidates": [{"name": "rate"}]}, "has the name of the planner"),
+    (
+        {**LAG, **STREAMS, "signals": {"kafka": {**KAFKA["signals"]["kafka"], "groupId": "totals"}}},
+        "must not name another group than the application",
+    ),
+    (
+        {**LAG, "target": {"kubernetes": {**WORKLOAD["target"]["kubernetes"], "restartInstances": True}}},
+        "only an application that is a consumer group has instances",
+    ),
+    (
+        {**LAG, "target": {"kubernetes": {"workloads": [{"kind": "Deployment", "name": "a"}] * 2}}},
+        "two have the same name",
+    ),
+    (
+        {**LAG, "target": {"kubernetes": {"workloads": [{"kind": "Deployment", "name": "a", "inputs": ["b"]}]}}},
+        "each must be listed before",
+    ),
+    (
+        {**LAG, **WORKLOAD, "application": {"service": {"operators": {"other": {}}}}},
+        "target.kubernetes has no such workload",
+    ),
+    (
+        {
+            **LAG,
+            **WORKLOAD,
+            "application": {"service": {"processed": "done", "operators": {"orders": {"processed": "done"}}}},
+            "signals": {"prometheus": {"url": "http://prometheus:9090", "queries": {"done": "1"}}},
+        },
+        "are of the only source",
+    ),
+    (
+        {**LAG, **FLINK, "signals": {"prometheus": {"url": "http://prometheus:9090", "queries": {"Done": "1"}}}},
+        "names of signals are",
+    ),
+    (
+        {**LAG, "application": {"kafkaStreams": {"applicationId": "orders", "commitInterval": "9ms"}}, **KAFKA},
+        "must lie between 10ms and 1h",
+    ),
+    ({**LAG, "application": {"flink": {"url": "http://1.2", "job": "orders"}}}, "must be an http or https address"),
 ]
