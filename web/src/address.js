@@ -2,7 +2,7 @@
 
 import { REPORT } from "./report.js";
 
-const KNOWN = { fleet: ["text", "namespace", "engine", "state"], application: ["at", "plan", "zoom"], "what-if": ["load"], compare: [] };
+const KNOWN = { fleet: ["text", "namespace", "engine", "state"], application: ["at", "plan", "zoom"], "what-if": ["load", "after"], compare: [] };
 
 /** Read `#/shop/orders?at=…`. An address that names nothing is the fleet's, in a report of one application that one's. */
 export function parse(hash, report = REPORT) {

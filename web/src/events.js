@@ -1,5 +1,14 @@
 // Server-sent events from a stream's text (WHATWG HTML, 9.2.6). Pure.
 
+/** The later one of two ids of events; the first where they are equal or the second is none. */
+export function later(id, other) {
+  const [a, b] = [id, other].map((each) => (/^\d{1,18}(-\d{1,18})?$/.test(each ?? "") ? each.split("-").map(BigInt) : null));
+  if (b === null) return id;
+  if (a === null) return other;
+  const isLater = b[0] > a[0] || (b[0] === a[0] && (b[1] ?? 0n) > (a[1] ?? 0n));
+  return isLater ? other : id;
+}
+
 /** Takes pieces of text as they arrive, and gives the events that they complete. */
 export class EventReader {
   #rest = "";

@@ -1,11 +1,12 @@
 // The graph of operators at one moment, from left to right.
 
 import { useMemo } from "preact/hooks";
+import { capacityOf, hotSubtask } from "./capacity.js";
 import { layered } from "./layout.js";
 import { Text } from "./parts.jsx";
-import { number, rate, share } from "./words.js";
+import { rate, share } from "./words.js";
 
-const BOX = { width: 148, height: 122, gapX: 24, gapY: 16 };
+const BOX = { width: 148, height: 140, gapX: 24, gapY: 16 };
 
 export function Graph({ analysis }) {
   const { columns, edges } = useMemo(
@@ -52,7 +53,8 @@ export function Graph({ analysis }) {
 
 function Operator({ name, found, isBottleneck }) {
   const used = found?.utilization.value;
-  const skew = found?.skew.value;
+  const { text, title } = capacityOf(found);
+  const hot = hotSubtask(found);
   return (
     <div class={isBottleneck ? "operator bottleneck" : "operator"}>
       <p class="title">
@@ -65,22 +67,16 @@ function Operator({ name, found, isBottleneck }) {
         {rate(found?.input_rate.value)} <small>in</small>
       </p>
       <p>
-        <small>can {capacity(found)}</small>
+        <small title={title}>can {text}</small>
       </p>
       <meter min="0" max="1" value={used ?? 0} aria-label={`utilization of ${name}`} class={used > 0.9 ? "full" : undefined}>
         {share(used)}
       </meter>
       <p class="foot">
         <span>{used == null ? "use unknown" : isBottleneck ? share(used) : `${share(used)} used`}</span>
-        {isBottleneck ? <strong>bottleneck</strong> : skew > 1.25 ? <span>skew {number(skew)}</span> : null}
+        {isBottleneck && <strong>bottleneck</strong>}
       </p>
+      {hot && <p class="hot">{hot}</p>}
     </div>
   );
-}
-
-/** The measured capacity, or the bound that is known of it. */
-function capacity(found) {
-  if (found?.true_processing_rate.value != null) return rate(found.true_processing_rate.value);
-  if (found?.min_processing_rate?.value != null) return `≥ ${rate(found.min_processing_rate.value)}`;
-  return "unknown";
 }

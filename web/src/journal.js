@@ -33,7 +33,7 @@ export function throughput(analysis) {
 
 /** Add an event of the feed. */
 export function withEvent(journal, { kind, data }) {
-  if (kind === "observation") return { ...journal, reading: data };
+  if (kind === "observation") return seconds(data.observed_at) < seconds(journal.reading?.observed_at) ? journal : { ...journal, reading: data };
   if (kind === "analysis") return withAnalysis(journal, data);
   if (kind === "plan") return withPlan(journal, data);
   return kind === "outcome" ? withOutcome(journal, data) : journal;
@@ -63,18 +63,26 @@ function withPlan(journal, plan) {
     problems: observation.problems.map((each) => `${each.where}: ${each.what}`),
   };
   const cycle = { correlation_id: plan.observation_id, reading, analysis: analysis ?? null, plan, outcomes: [] };
+  // A plan that the feed brings late stands at its time.
+  const place = journal.cycles.findIndex((each) => planned(each) <= planned(cycle));
+  const [newer, older] = place < 0 ? [journal.cycles, []] : [journal.cycles.slice(0, place), journal.cycles.slice(place)];
   // As the service keeps them: of consecutive holds with one reason the latest.
-  const last = journal.cycles[0]?.plan;
+  const last = older[0]?.plan;
   const isAgain = last?.kind === "hold" && plan.kind === "hold" && last.code === plan.code;
-  const cycles = [cycle, ...(isAgain ? journal.cycles.slice(1) : journal.cycles)];
+  const cycles = [...newer, cycle, ...(isAgain ? older.slice(1) : older)];
   return { ...journal, lines: merged([line], journal.lines), cycles };
 }
 
 function withOutcome(journal, outcome) {
-  const lines = journal.lines.map((each) => (each.plan_id === outcome.plan_id ? { ...each, outcome: outcome.phase } : each));
+  const known = journal.cycles.find((each) => each.plan?.id === outcome.plan_id)?.outcomes ?? [];
+  // Of a feed that goes back: a phase that is over is not the present one again.
+  const isOld = known.some((each) => seconds(each.at) > seconds(outcome.at));
+  const lines = journal.lines.map((each) =>
+    each.plan_id === outcome.plan_id && !isOld ? { ...each, outcome: outcome.phase } : each,
+  );
   const cycles = journal.cycles.map((each) =>
     each.plan?.id === outcome.plan_id && !each.outcomes.some(({ id }) => id === outcome.id)
-      ? { ...each, outcomes: [...each.outcomes, outcome] }
+      ? { ...each, outcomes: [...each.outcomes, outcome].sort((a, b) => seconds(a.at) - seconds(b.at)) }
       : each,
   );
   return { ...journal, lines, cycles };

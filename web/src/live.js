@@ -3,6 +3,7 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ask, feed, onToken } from "./api.js";
+import { later } from "./events.js";
 import { REPORT } from "./report.js";
 
 const FIRST_PAUSE = 1_000;
@@ -139,7 +140,8 @@ export function useFeed(path, take) {
         for await (const event of feed(path, { after, signal: ended.signal })) {
           alive();
           if (event === null) continue;
-          after = event.id;
+          // A feed that goes back is not resumed further back.
+          after = later(after, event.id);
           taking.current(event);
         }
         throw new Error("The feed ended.");
@@ -150,7 +152,7 @@ export function useFeed(path, take) {
   }, [path]);
 }
 
-/** What is at a path now, once; again when the path changes. The answer of a path before is shown until then as `old`. */
+/** What is at a path now, once; again when the path changes. Until then, and where it is refused, the answer before is `old`. */
 export function useAnswer(path, delay = 0) {
   const [state, set] = useState({ path: null, data: null, error: null });
   useEffect(() => {
@@ -161,7 +163,7 @@ export function useAnswer(path, delay = 0) {
         const data = await ask(path, { signal: ended.signal });
         if (!ended.signal.aborted) set({ path, data, error: null });
       } catch (error) {
-        if (!ended.signal.aborted) set({ path, data: null, error });
+        if (!ended.signal.aborted) set((before) => ({ path, data: before.data, error }));
       }
     }, delay);
     return () => {
@@ -169,5 +171,5 @@ export function useAnswer(path, delay = 0) {
       ended.abort();
     };
   }, [path, delay]);
-  return { ...state, isOld: state.path !== path };
+  return { ...state, isOld: state.path !== path || state.error !== null };
 }

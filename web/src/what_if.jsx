@@ -3,12 +3,17 @@
 import { useMemo } from "preact/hooks";
 import uPlot from "uplot";
 import { format, resource } from "./address.js";
+import { ask } from "./api.js";
 import { Chart } from "./chart.jsx";
-import { useAnswer } from "./live.js";
+import { useAnswer, usePolled } from "./live.js";
 import { Copy, Problem, Text } from "./parts.jsx";
 import { Table } from "./timeline.jsx";
-import { command, loadOf, query } from "./question.js";
+import { afterOf, bounds, command, loadOf, query, reach } from "./question.js";
 import { changes, clock, counted, duration, number, rate, seconds, share } from "./words.js";
+
+const EDGES = { present: "as now", expected: "the forecast's middle", "upper-edge": "its upper edge" };
+
+const lateness = (late, recovers) => `${duration(late)}${recovers === false ? ", and does not recover" : ""}`;
 
 /** So that a moving slider asks once. */
 const DELAY = 150;
@@ -16,7 +21,11 @@ const DELAY = 150;
 export function WhatIf({ application, choices, choose }) {
   const load = loadOf(choices.load);
   const parallelism = choices.parallelism ?? {};
-  const path = (vector) => resource("applications", application, `/what-if?${query(load, vector)}`);
+  const after = afterOf(choices.after);
+  const path = (vector) => resource("applications", application, `/what-if?${query(load, vector, after)}`);
+  const analysis = usePolled(`reach ${application}`, (signal) => ask(resource("applications", application, "/analysis"), { signal }), 60_000);
+  const policy = usePolled(`bounds ${application}`, (signal) => ask(resource("policies", application), { signal }), 60_000);
+  const ahead = reach(analysis.data);
   const asked = useAnswer(path(parallelism), DELAY);
   const holding = useAnswer(path({}), DELAY);
   const answer = asked.data;
@@ -26,7 +35,8 @@ export function WhatIf({ application, choices, choose }) {
     else next[name] = value;
     choose({ parallelism: next });
   };
-  const said = command(application, load, parallelism);
+  const said = command(application, load, parallelism, after);
+  const limits = bounds(parallelism, policy.data);
   return (
     <>
       <section class="heading">
@@ -48,9 +58,28 @@ export function WhatIf({ application, choices, choose }) {
       {asked.error && <Problem error={asked.error}>No prediction:</Problem>}
       <div class="columns what-if">
         <section class="card" aria-label="Question">
+          {(ahead > 0 || after > 0) && (
+            <>
+              <h2>When</h2>
+              <div class="slider">
+                <label for="after">At a time of the forecast</label>
+                <input
+                  id="after"
+                  type="range"
+                  min="0"
+                  max={Math.max(ahead, after)}
+                  step="60"
+                  value={after}
+                  aria-valuetext={after > 0 ? `in ${duration(after)}` : "now"}
+                  onInput={(event) => choose({ after: event.target.value === "0" ? "" : event.target.value })}
+                />
+                <output for="after">{after > 0 ? `in ${duration(after)}` : "now"}</output>
+              </div>
+            </>
+          )}
           <h2>Load</h2>
           <div class="slider">
-            <label for="load">Times the present load</label>
+            <label for="load">{after > 0 ? "Times the forecast" : "Times the present load"}</label>
             <input
               id="load"
               type="range"
@@ -62,7 +91,7 @@ export function WhatIf({ application, choices, choose }) {
               onInput={(event) => choose({ load: (2 ** Number(event.target.value)).toFixed(2) })}
             />
             <output for="load">
-              ×{load.toFixed(2)} <small>{answer && rate(answer.arrival_rate_now * load)}</small>
+              ×{load.toFixed(2)} <small>{answer && (after > 0 ? `up to ${rate(answer.arrival_rate)}` : rate(answer.arrival_rate_now * load))}</small>
             </output>
           </div>
           <h2>Parallelism</h2>
@@ -71,10 +100,11 @@ export function WhatIf({ application, choices, choose }) {
           ))}
           {answer === null && !asked.error && <p class="waiting">Reading the operators …</p>}
           <div class="tools">
-            <button type="button" onClick={() => choose({ load: "", parallelism: {} })}>
+            <button type="button" onClick={() => choose({ load: "", after: "", parallelism: {} })}>
               As it is
             </button>
             <Copy text={said}>Copy as command</Copy>
+            {limits && <Copy text={limits}>Copy as policy bounds</Copy>}
           </div>
           <code class="command">{said}</code>
         </section>
@@ -135,12 +165,24 @@ function Answer({ answer, holding }) {
         ]}
         rows={names.map((name, i) => [name, asked[i], ...(held ? [held[i]] : [])])}
       />
+      {answer.loads.length > 0 && (
+        <Table
+          heads={["Arrivals", "At most", "Late", "Late, holding"]}
+          rows={answer.loads.map((each) => [
+            EDGES[each.arrivals] ?? each.arrivals,
+            rate(each.max_arrival_rate),
+            lateness(each.late_seconds, each.recovers),
+            lateness(each.hold_late_seconds, each.hold_recovers),
+          ])}
+        />
+      )}
       <Lag answer={answer} holding={change ? holding : null} />
       <ul class="symptoms">
         {[
           ...answer.infeasible.map((each) => each.because),
           ...answer.unknown.map((each) => `${each.operator}: ${each.what} is unknown, ${each.because}`),
           ...answer.notes,
+          ...answer.explained,
         ].map((each, i) => (
           <li key={i}>
             <Text>{each}</Text>
@@ -172,7 +214,7 @@ function Lag({ answer, holding }) {
     <Chart
       label={
         <>
-          Lag in seconds, minutes from now: <span class="key"><i style={{ color: "var(--lag)" }} aria-hidden="true" /> this</span>{" "}
+          Lag in seconds, minutes from {answer.after_seconds > 0 ? "then" : "now"}: <span class="key"><i style={{ color: "var(--lag)" }} aria-hidden="true" /> this</span>{" "}
           {holding && <span class="key"><i class="dashed" style={{ color: "var(--wanted)" }} aria-hidden="true" /> holding</span>}
           {answer.objective_seconds != null && (
             <span class="key"><i class="dashed" style={{ color: "var(--late)" }} aria-hidden="true" /> objective</span>

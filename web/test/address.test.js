@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { format, parse, resource } from "../src/address.js";
-import { command, loadOf, query } from "../src/question.js";
+import { afterOf, bounds, command, loadOf, query, reach } from "../src/question.js";
 
 test("an address names the application, the moment and the decision, and is read back", () => {
   const place = { view: "application", application: "shop/orders", choices: { at: "2026-01-05T00:39:20Z", plan: "467a6d09" } };
@@ -41,6 +41,36 @@ test("parallelisms that are none are left out", () => {
   assert.equal(loadOf("-2"), 1);
   assert.equal(loadOf("x"), 1);
   assert.equal(loadOf("1.50"), 1.5);
+});
+
+test("a time of the forecast is asked for, in the address and as a command", () => {
+  const place = { view: "what-if", application: "shop/orders", choices: { load: "1.50", after: "1800", parallelism: {} } };
+  assert.deepEqual(parse(format(place)), place);
+  assert.equal(new URLSearchParams(query(1.5, {}, 1800)).get("at"), "in 1800s");
+  assert.equal(new URLSearchParams(query(1.5, {})).get("at"), null);
+  assert.equal(command("shop/orders", 1, {}, 1800), "weir what-if shop/orders --at 'in 1800s'");
+  for (const [text, seconds] of [["1800", 1800], ["-1", 0], ["x", 0], [undefined, 0], ["1e9", 86_400]]) assert.equal(afterOf(text), seconds);
+});
+
+test("the forecast reaches as far as that of every source", () => {
+  const path = (...afters) => ({ path: afters.map((after_seconds) => ({ after_seconds })) });
+  assert.equal(reach({ sources: [1, 2], forecasts: [path(60, 3600), path(60, 1800)] }), 1080);
+  assert.equal(reach({ sources: [1, 2], forecasts: [path(60)] }), 0);
+  assert.equal(reach({ sources: [1], forecasts: [path(600)] }), 0);
+  assert.equal(reach({ sources: [], forecasts: [] }), 0);
+  assert.equal(reach(null), 0);
+});
+
+test("bounds are YAML that a policy takes, whatever operators are called", () => {
+  const policy = { spec: { bounds: { max: 8, operators: { b: { max: 20 } } } } };
+  assert.equal(bounds({ 'Source: "x"': 2, a: 9, b: 12 }, policy), `bounds:
+  operators:
+    "Source: \\"x\\"": {min: 2}
+    "a": {min: 9, max: 9}
+    "b": {min: 12}
+`);
+  assert.equal(bounds({ a: 3, b: 40 }, { spec: { target: { kubernetes: {} } } }), "bounds: {min: 40, max: 40}\n");
+  assert.equal(bounds({}, policy), "");
 });
 
 test("the command asks what the page asked", () => {

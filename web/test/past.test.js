@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { EventReader } from "../src/events.js";
+import { EventReader, later } from "../src/events.js";
 import { published } from "../src/forecast.js";
 import { EMPTY, analysisAt, cycleTime, pace, withEvent, withPast } from "../src/journal.js";
 import { layered } from "../src/layout.js";
@@ -58,6 +58,43 @@ const analysis = (second) => ({
   sources: [{ operator: "a" }],
   operators: [{ operator: "a", input_rate: { value: 9 } }],
   learned: { large: true },
+});
+
+test("a feed that skips, repeats and goes back leads to what one in order does", () => {
+  const phase = (id, second, name) => ({ kind: "outcome", data: { id, plan_id: "p20", phase: name, at: at(second) } });
+  const ordered = [
+    { kind: "observation", data: { id: "o20", observed_at: at(20), status: "running", message: "", problems: [] } },
+    { kind: "analysis", data: analysis(20) },
+    { kind: "plan", data: plan(20, { kind: "scale", code: "short", action: { parallelism: { a: 2 } } }) },
+    phase("x", 21, "applying"),
+    phase("y", 25, "verified"),
+    { kind: "observation", data: { id: "o30", observed_at: at(30), status: "running", message: "", problems: [] } },
+    { kind: "analysis", data: analysis(30) },
+    { kind: "plan", data: plan(30) },
+  ];
+  const told = (events) => events.reduce(withEvent, withPast(EMPTY, [line(10, "held")], []));
+  const expected = told(ordered);
+  assert.deepEqual(expected.lines.map((each) => each.outcome), [null, "verified", null]);
+  assert.deepEqual(told([...ordered, ...ordered]), expected);
+  assert.deepEqual(told([...ordered, ...ordered.slice(0, 4)]), expected);
+  assert.deepEqual(told([...ordered, ...[...ordered].reverse()]), expected);
+  // Plans in another order, and outcomes in another order: each at its time.
+  const shuffled = told([...ordered.slice(5), ...ordered.slice(0, 3), ordered[4], ordered[3]]);
+  assert.deepEqual(shuffled.lines, expected.lines);
+  assert.deepEqual(shuffled.cycles.map((each) => each.plan.id), ["p30", "p20"]);
+  assert.deepEqual(shuffled.cycles[1].outcomes.map((each) => each.id), ["x", "y"]);
+  // What was skipped is filled by the next reading of the past.
+  const skipped = withPast(told([ordered[7]]), expected.lines, expected.cycles);
+  assert.deepEqual(skipped.lines.map((each) => each.outcome), [null, "verified", null]);
+});
+
+test("the place in the feed only moves on", () => {
+  assert.equal(later("20-1", "20-0"), "20-1");
+  assert.equal(later("20-1", "20-10"), "20-10");
+  assert.equal(later("9-5", "10"), "10");
+  assert.equal(later(null, "10-0"), "10-0");
+  assert.equal(later("10-0", ""), "10-0");
+  assert.equal(later("10-0", "nonsense"), "10-0");
 });
 
 test("the feed continues what was read, and a repeated event changes nothing", () => {

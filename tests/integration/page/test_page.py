@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+import yaml
 from playwright.sync_api import Page, expect
 
 from tests.integration.page.conftest import WAIT_MILLISECONDS, Visits, serving
@@ -109,6 +110,30 @@ def test_what_if_answers_beside_holding(world: str, visits: Visits) -> None:
     visits.faults[:] = [each for each in visits.faults if "422" not in each]
 
 
+def test_what_if_at_a_time_of_the_forecast_and_what_it_leads_to(world: str, visits: Visits) -> None:
+    """The load is then the forecast's, its middle and its upper edge; what was found can be copied into the policy, which takes
+    it."""
+    page = visits.open(f"{world}{ORDERS}/what-if")
+    when = page.get_by_label("At a time of the forecast")
+    when.focus()
+    page.keyboard.press("End")
+    expect(page.get_by_role("cell", name="its upper edge")).to_be_visible()
+    assert int(choices(page)["after"][0]) > 60
+    expect(page.locator("code.command")).to_contain_text("--at 'in ")
+    slider = page.locator("#operator-1")
+    slider.focus()
+    page.keyboard.press("End")
+    expect(page.get_by_role("button", name="Copy as policy bounds")).to_be_visible()
+    page.get_by_role("button", name="Copy as policy bounds").click()
+    copied = yaml.safe_load(page.evaluate("navigator.clipboard.readText()"))
+    ((_, limits),) = copied["bounds"]["operators"].items()
+    assert limits["min"] == int(slider.input_value())
+    path = f"{world}v1/policies/shop/orders"
+    document = httpx.get(path).json()
+    document["spec"]["bounds"] = document["spec"].get("bounds", {}) | copied["bounds"]
+    assert httpx.put(path, params={"dry_run": True}, json=document).status_code == 200
+
+
 def test_planners_are_compared_and_a_difference_leads_to_its_decision(world: str, visits: Visits) -> None:
     """The policy's planner beside its shadow, in slot-hours and late time; a click shows the decision in which they differed."""
     page = visits.open(world + ORDERS)
@@ -183,6 +208,54 @@ def test_a_lost_connection_is_said_and_nothing_old_looks_fresh(world: str, visit
     expect(page.locator("main")).not_to_have_class("stale")
     expect(page.locator(".decision-detail")).to_be_visible()
     assert page.url == place
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [(403, "The token does not allow this."), (429, "The API has too many requests."), (500, "The service failed")],
+)
+def test_a_refusal_in_the_middle_is_a_sentence_and_no_lost_place(
+    world: str, visits: Visits, status: int, sentence: str
+) -> None:
+    """The bar says what the API answers, everything stays where it was and turns grey, and goes on by itself; a question that is
+    refused keeps the last answer."""
+    visits.excused = lambda text: str(status) in text
+    page = visits.open(world + ORDERS)
+    page.locator(".entry").first.click()
+    expect(page.locator(".decision-detail")).to_be_visible()
+    place, canvases = page.url, page.locator(".chart canvas").count()
+    page.route("**/v1/**", lambda route: route.fulfill(status=status, body="<html>not of the API</html>"))
+    expect(page.locator(".connection")).to_contain_text(sentence)
+    expect(page.locator(".connection")).to_contain_text("What is shown is from before")
+    expect(page.locator("main")).to_have_class("stale")
+    expect(page.locator(".decision-detail")).to_be_visible()
+    assert (page.url, page.locator(".chart canvas").count()) == (place, canvases)
+    page.unroute("**/v1/**")
+    expect(page.locator(".connection")).to_have_text("Live")
+    expect(page.locator("main")).not_to_have_class("stale")
+    page.goto(f"{world}{ORDERS}/what-if")
+    expect(page.locator(".verdict")).to_be_visible()
+    page.route("**/what-if?**", lambda route: route.fulfill(status=status))
+    page.get_by_label("Times the present load").press("ArrowRight")
+    expect(page.get_by_role("alert")).to_contain_text(sentence)
+    expect(page.locator(".verdict")).to_be_visible()
+    assert page.locator(".slider").count() > 1
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_wrong_clock_of_the_browser_makes_nothing_old_or_fresh(world: str, visits: Visits, hours: int) -> None:
+    """Ages are those of the service's times."""
+    page = visits.open("about:blank")
+    page.add_init_script(
+        f"const Own = Date; const shift = {hours} * 3600_000;"
+        "globalThis.Date = class extends Own { constructor(...given) { given.length ? super(...given) : super(Own.now() + shift); }"
+        " static now() { return Own.now() + shift; } };"
+    )
+    page.goto(world)
+    age = page.get_by_role("row").filter(has_text="orders").locator(".decision time")
+    expect(age).to_have_text(re.compile(r"^[\d.]+\s(s|min) ago$"))
+    page.goto(world + ORDERS)
+    expect(page.locator(".readout dd").first).to_have_text(re.compile(r"\d\d:\d\d:\d\d [\d.]+\ss ago"))
 
 
 @pytest.mark.parametrize("view", VIEWS[2:5:2], ids=["application", "what-if"])
