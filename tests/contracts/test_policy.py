@@ -194,6 +194,7 @@ def test_a_policy_is_written_as_the_user_wrote_it() -> None:
         ("spec.application.flink.url", "http:a", "spec.application.flink.url", "expected //"),
         ("spec.application.flink.url", "HTTP://a", "spec.application.flink.url", "such as http://host:8081/path"),
         ("spec.application.flink.url", "http://1.2", "spec.application.flink.url", "such as http://host:8081/path"),
+        ("spec.application.flink.url", "http://2852039166/", "spec.application.flink.url", "such as http://host:8081"),
         (
             "spec.signals",
             {"kafka": {"bootstrapServers": "a:9092,b:99999"}},

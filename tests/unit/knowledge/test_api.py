@@ -327,7 +327,6 @@ async def test_a_policy_may_be_yaml(house: House) -> None:
             "spec.application.flink.url",
             {"application": {"flink": {"url": "http://[::ffff:a9fe:a9fe]:80", "job": "orders"}}},
         ),
-        ("spec.application.flink.url", {"application": {"flink": {"url": "http://2852039166/", "job": "orders"}}}),
         ("spec.application.flink.url", {"application": {"flink": {"url": "http://[fe80::1]", "job": "orders"}}}),
         (
             "spec.signals.kafka.bootstrapServers",
