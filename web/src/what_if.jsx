@@ -165,7 +165,7 @@ function Answer({ answer, holding }) {
         ]}
         rows={names.map((name, i) => [name, asked[i], ...(held ? [held[i]] : [])])}
       />
-      {answer.loads.length > 0 && (
+      {answer.loads?.length > 0 && (
         <Table
           heads={["Arrivals", "At most", "Late", "Late, holding"]}
           rows={answer.loads.map((each) => [
@@ -182,7 +182,7 @@ function Answer({ answer, holding }) {
           ...answer.infeasible.map((each) => each.because),
           ...answer.unknown.map((each) => `${each.operator}: ${each.what} is unknown, ${each.because}`),
           ...answer.notes,
-          ...answer.explained,
+          ...(answer.explained ?? []),
         ].map((each, i) => (
           <li key={i}>
             <Text>{each}</Text>

@@ -75,9 +75,16 @@ class Visits:
     _contexts: list[BrowserContext] = field(default_factory=list)
 
     def open(
-        self, address: str, width: int = 1280, height: int = 900, scheme: str = "light", zone: str = "UTC"
+        self,
+        address: str,
+        width: int = 1280,
+        height: int = 900,
+        scheme: str = "light",
+        zone: str = "UTC",
+        *,
+        script: str | None = None,
     ) -> Page:
-        """Open an address in a browser without a past."""
+        """Open an address in a browser without a past. `script` runs before the page's."""
         context = self.browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if scheme == "dark" else "light",
@@ -85,6 +92,8 @@ class Visits:
             permissions=["clipboard-read", "clipboard-write"],
         )
         self._contexts.append(context)
+        if script is not None:
+            context.add_init_script(script)
         page = context.new_page()
         page.set_default_timeout(WAIT_MILLISECONDS)
         origin = address.partition("#")[0].rstrip("/")

@@ -245,13 +245,12 @@ def test_a_refusal_in_the_middle_is_a_sentence_and_no_lost_place(
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_wrong_clock_of_the_browser_makes_nothing_old_or_fresh(world: str, visits: Visits, hours: int) -> None:
     """Ages are those of the service's times."""
-    page = visits.open("about:blank")
-    page.add_init_script(
+    script = (
         f"const Own = Date; const shift = {hours} * 3600_000;"
         "globalThis.Date = class extends Own { constructor(...given) { given.length ? super(...given) : super(Own.now() + shift); }"
         " static now() { return Own.now() + shift; } };"
     )
-    page.goto(world)
+    page = visits.open(world, script=script)
     age = page.get_by_role("row").filter(has_text="orders").locator(".decision time")
     expect(age).to_have_text(re.compile(r"^[\d.]+\s(s|min) ago$"))
     page.goto(world + ORDERS)

@@ -32,7 +32,10 @@ class HttpReceiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:  # the sender gave up before
+                    return
                 number = len(receiver.received)
                 headers = {name.lower(): text for name, text in self.headers.items()}
                 receiver.received.append(Received(self.path, headers, json.loads(body)))
