@@ -113,9 +113,13 @@ def test_a_screen_of_all_goes_on_while_the_server_is_away(server: _Server, monke
         sys.argv = ["weir", "get", "--watch", "--server", server.url]
         main()
 
+    interrupted: list[int] = []
+
     def react(pid: int, _terminal: int, shown: str) -> None:
         if "Lag is 4 s." in shown:
-            os.kill(pid, signal.SIGINT)
+            if not interrupted:  # a second one would meet the command at its end
+                os.kill(pid, signal.SIGINT)
+            interrupted.append(pid)
         elif "not current: " in shown:
             item = {**ITEM, "decision": "Lag is 4 s."}
             server.answers["GET", "/v1/applications"] = (200, {"items": [item], "next": None})
