@@ -1,7 +1,11 @@
 """Jars of the real parts, fetched by `make setup`."""
 
 import shutil
+import zipfile
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from .bootstrap import CACHE
 from .process import TestbedError
@@ -27,6 +31,16 @@ def class_path(part: str) -> str:
     """Return the jars of a part as Java's class path wildcard; raises as `jars`."""
     jars(part)
     return str(CACHE / "jars" / part / "*")
+
+
+def flink_operator_definitions() -> list[dict[str, Any]]:
+    """Return the definitions of FlinkDeployment and FlinkSessionJob as the operator's release has them; raises as `jars`."""
+    (jar,) = jars("flink-operator")
+    with zipfile.ZipFile(jar) as files:
+        names = [
+            f"META-INF/fabric8/{kind}.flink.apache.org-v1.yml" for kind in ("flinkdeployments", "flinksessionjobs")
+        ]
+        return [yaml.safe_load(files.read(name)) for name in names]
 
 
 def sample_job_jar() -> Path:
