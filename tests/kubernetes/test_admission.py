@@ -58,7 +58,7 @@ def refusals(spec: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-@settings(suppress_health_check=[*HealthCheck], parent=examples(10_000))
+@settings(suppress_health_check=[*HealthCheck], parent=examples(500))
 @given(spec=specs())
 def test_both_refuse_the_same(admission: Admission, spec: dict[str, Any]) -> None:
     """Except what no rule can say, which the resource's status does."""
