@@ -196,14 +196,24 @@ def test_a_lost_connection_is_said_and_nothing_old_looks_fresh(world: str, visit
     """Until it is regained, which needs no reload and loses no place."""
     visits.excused = lambda text: "ERR_INTERNET_DISCONNECTED" in text
     page = visits.open(world + ORDERS)
+    network = page.context.new_cdp_session(page)
+
+    def emulate(*, offline: bool) -> None:
+        """The browser cuts only connections that were opened under some emulation, such as a latency."""
+        conditions = {"offline": offline, "latency": 1, "downloadThroughput": -1, "uploadThroughput": -1}
+        network.send("Network.emulateNetworkConditions", conditions)
+
+    network.send("Network.enable")
+    emulate(offline=False)
+    page.reload()
     expect(page.locator(".connection")).to_have_text("Live")
     page.locator("li.scale > .entry").first.click()
     place = page.url
-    page.context.set_offline(True)
+    emulate(offline=True)
     expect(page.locator(".connection")).to_contain_text("Connection lost")
     expect(page.locator(".connection")).to_contain_text("What is shown is from before")
     expect(page.locator("main")).to_have_class("stale")
-    page.context.set_offline(False)
+    emulate(offline=False)
     expect(page.locator(".connection")).to_have_text("Live")
     expect(page.locator("main")).not_to_have_class("stale")
     expect(page.locator(".decision-detail")).to_be_visible()
@@ -388,7 +398,7 @@ def test_an_incident_is_one_file_that_needs_no_network(world: str, visits: Visit
 def test_a_report_of_hostile_texts_stays_text(world: str, visits: Visits, tmp_path: Path) -> None:
     """Names and sentences that end scripts, and letters of other scripts, in a file that a mail carried."""
     place = tmp_path / "hostile.html"
-    place.write_bytes(httpx.get(f"{world}v1/applications/shop/hostile/report").content)
+    place.write_bytes(httpx.get(f"{world}v1/applications/shop/hostile/report", timeout=60).content)
     report = visits.open(f"file://{place}")
     expect(report.locator(".operator")).to_have_count(3)
     assert report.title() == "shop/hostile · Weir"
