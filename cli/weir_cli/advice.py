@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from weir_contracts import Analysis, Plan, changes, counted
-from weir_knowledge.core import Newest, Summary, summarise
+from weir_knowledge.newest import Newest
+from weir_knowledge.summary import Summary, summarise
 from weir_knowledge.view import View
 from weir_runtime.clock import Clock
 

@@ -24,15 +24,7 @@ from weir_predictor import InvalidQuestion, NotYet, parse_at, parse_load, parse_
 from weir_runtime.access import Problem
 from weir_runtime.clock import Clock
 
-from .core import (
-    MAX_HISTORY_COUNT,
-    HistoryLimits,
-    Kind,
-    Newest,
-    State,
-    Summary,
-    history_at,
-)
+from .core import MAX_HISTORY_COUNT, HistoryLimits, State, history_at
 from .documents import (
     CHANGED,
     ERRORS,
@@ -53,12 +45,14 @@ from .documents import (
     wrong_address,
 )
 from .events_api import FEED, FEED_DESCRIPTION, Chosen, EventStreams, Feed
+from .newest import Kind, Newest
 from .page import HEADERS
 from .policies_api import parse_version
 from .policy_changes import PolicyChanges
 from .report import report
 from .spend import advice_view, spend_sentence, spend_view
 from .summaries import SummaryList, accepted_age_seconds, summary_by_name
+from .summary import Summary
 from .view import View
 
 Limit = Annotated[int, Query(ge=1, le=1000)]

@@ -23,9 +23,10 @@ from weir_contracts import (
 from weir_contracts.export import CONTRACTS
 from weir_runtime.access import Caller, Problem, documented, requires
 
-from .core import Cycle, HistoryLimits, Past, State, Summary, remember, summarise
+from .core import Cycle, HistoryLimits, Past, State, remember
 from .policy_changes import changed_by_another
 from .spend import AdviceView, SpendView
+from .summary import Summary, summarise
 
 Responses = dict[int | str, dict[str, Any]]
 Namespace = Annotated[str, Path(examples=["shop"])]

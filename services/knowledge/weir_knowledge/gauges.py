@@ -18,7 +18,7 @@ from weir_runtime.bus import Bus, Record
 from weir_runtime.loop import CardinalityLimiter, Stop, run_forever
 from weir_runtime.messages import Undecodable, decode
 
-from .core import Event
+from .newest import Event
 
 Sample = tuple[str, tuple[str, ...], float]
 """Metric, values of its labels without `application`, value."""

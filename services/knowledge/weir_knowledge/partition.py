@@ -18,7 +18,7 @@ from weir_runtime.bus import Record, version_of
 from weir_runtime.messages import is_tombstone
 from weir_runtime.reading import readable
 
-from .core import Event
+from .newest import Event
 from .store import Fields, Key, Position
 from .view import action_fields, policy_fields
 

@@ -12,8 +12,9 @@ from weir_contracts.base import short_name
 from weir_contracts.outcome import TERMINAL
 from weir_contracts.planning import NO_OPINION
 
-from .core import Newest, Summary
 from .decisions import BECAUSE
+from .newest import Newest
+from .summary import Summary
 
 HEALTHY = "the policy is in force, its application is observed, and nothing keeps Weir from scaling it"
 

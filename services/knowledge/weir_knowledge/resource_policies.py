@@ -23,11 +23,12 @@ from weir_engines.kubernetes.watches import Pauses, Watch
 from weir_runtime.access import Caller, Problem, invalid
 from weir_runtime.loop import Stop, run_forever
 
-from .core import Newest, summarise
+from .newest import Newest
 from .policy_changes import PolicyChanges
 from .resource_conditions import InForce, Refusal
 from .resource_events import MAX_NOTE_BYTES, Due, RecordedEvents
 from .resource_status import Resource, differs, merge_patch, status_of
+from .summary import summarise
 
 CHECK_SECONDS = 1.0
 COMPARE_SECONDS = 60.0

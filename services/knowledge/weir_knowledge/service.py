@@ -24,9 +24,10 @@ from weir_runtime.clock import Clock
 from weir_runtime.loop import Stop, canonical_line, run_forever
 from weir_runtime.reading import DeadLetters
 
-from .core import Event, HistoryLimits, Kind, kind_of
+from .core import HistoryLimits
 from .decider import record_of
 from .gauges import ApplicationGauges
+from .newest import Event, Kind, kind_of
 from .partition import DECIDED, KINDS_OF, Decisions, Deletion, Partition, action_change, policy_again
 from .store import RETRY_SECONDS, Batch, Incomplete, Key, NotContinued, Position, StoreFull
 from .view import TEXT, VERSION, View, state_cache

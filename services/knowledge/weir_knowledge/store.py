@@ -8,7 +8,8 @@ from typing import Protocol
 
 from weir_contracts import LoopResult
 
-from .core import HistoryEntry, Kind
+from .core import HistoryEntry
+from .newest import Kind
 
 RETRY_SECONDS = 5.0
 """Between two attempts to write to a full store."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from weir_runtime.clock import Clock
 
-from .core import Summary, summarise
+from .summary import Summary, summarise
 from .view import View
 
 READ_AT_ONCE = 50

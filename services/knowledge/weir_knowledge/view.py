@@ -19,7 +19,8 @@ from weir_contracts import ActionState, ScalingPolicy
 from weir_engines.registry import Claim, claims
 from weir_runtime.bus import partition_of
 
-from .core import KINDS, Cycle, Digest, Kind, Newest, State
+from .core import Cycle, State
+from .newest import KINDS, Digest, Kind, Newest
 from .spend import NO_PRICES, Prices
 from .store import Fields, Store
 

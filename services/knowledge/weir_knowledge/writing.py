@@ -11,7 +11,8 @@ from weir_contracts import Analysis, Notification, Observation, Outcome, Plan, S
 from weir_contracts.topics import POLICIES
 from weir_runtime.bus import Record
 
-from .core import Event, HistoryEntry, HistoryLimits, Kind, State, history_entries, kind_of, remember
+from .core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from .newest import Event, Kind, kind_of
 from .notifications import KEPT, KIND, Waiting, of_analysis, of_outcome
 from .partition import Deletion, Partition, decision_of, policy_version
 from .store import Batch, Fields, Key, Position

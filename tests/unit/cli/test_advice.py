@@ -10,7 +10,7 @@ from tests.sentences import assert_reads_well
 from weir_cli.advice import Advice, line, screen
 from weir_cli.single_run import policy_text
 from weir_contracts import Analysis, Plan, example, parse_policy, policy_of
-from weir_knowledge.core import Summary
+from weir_knowledge.summary import Summary
 
 
 def analysis(**changes: Any) -> Analysis:

@@ -20,7 +20,7 @@ from weir_cli.discovery import LABEL
 from weir_cli.single_run import Display, Key, PolicyFolder
 from weir_cli.terminal import keyboard, say
 from weir_contracts import ScalingPolicy, parse_policy
-from weir_knowledge.core import Summary
+from weir_knowledge.summary import Summary
 from weir_runtime.clock import SystemClock
 from weir_runtime.loop import Stop
 

@@ -19,7 +19,7 @@ from weir_contracts import (
     unknown,
 )
 from weir_contracts.base import Estimate
-from weir_knowledge.core import KINDS, Event, Kind
+from weir_knowledge.newest import KINDS, Event, Kind
 from weir_runtime.bus import Bus
 from weir_runtime.clock import Clock
 from weir_runtime.reading import DeadLetters

@@ -10,10 +10,11 @@ from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import Answer, Change, ScalingPolicy
 from weir_knowledge.applications_api import applications_router
 from weir_knowledge.change_log import ChangeLog
-from weir_knowledge.core import Event, HistoryEntry, HistoryLimits, State, history_entries, kind_of, remember
+from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
 from weir_knowledge.decisions import Log, decide
 from weir_knowledge.events_api import events_router
 from weir_knowledge.imports_api import imports_router
+from weir_knowledge.newest import Event, kind_of
 from weir_knowledge.policies_api import policies_router
 from weir_knowledge.policy_changes import PlannerCatalogue, PolicyChanges
 from weir_knowledge.view import View, state_change

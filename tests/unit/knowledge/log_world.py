@@ -12,7 +12,8 @@ from tests.unit.knowledge.builders import APP, NOON, letters, plan
 from tests.unit.knowledge.memory_store import MemoryStore
 from weir_contracts import ActionState, Analysis, Change, Observation, Outcome, Plan, ScalingPolicy
 from weir_contracts.topics import ACTIONS, ANALYSES, OBSERVATIONS, OUTCOMES, PLANS, POLICIES, Topic
-from weir_knowledge.core import HistoryLimits, Newest, State
+from weir_knowledge.core import HistoryLimits, State
+from weir_knowledge.newest import Newest
 from weir_knowledge.service import Knowledge
 from weir_knowledge.store import StoreUnavailable
 from weir_knowledge.view import View

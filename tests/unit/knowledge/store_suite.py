@@ -22,7 +22,8 @@ from tests.unit.knowledge.builders import (
 )
 from weir_contracts.topics import ACTIONS, PLANS, POLICIES
 from weir_engines.registry import claims
-from weir_knowledge.core import Digest, HistoryEntry, HistoryLimits, Kind, Newest, State, history_entries, remember
+from weir_knowledge.core import HistoryEntry, HistoryLimits, State, history_entries, remember
+from weir_knowledge.newest import Digest, Kind, Newest
 from weir_knowledge.store import Batch, Incomplete, NotContinued, Position, Store, StoreFull
 from weir_knowledge.view import View, action_fields, policy_fields, state_change
 from weir_runtime.bus import partition_of

@@ -23,16 +23,15 @@ from weir_engines.registry import claims, rival
 from weir_knowledge.core import (
     MAX_OPEN_CYCLES,
     End,
-    Event,
     HistoryLimits,
-    Newest,
     State,
     history_at,
     history_entries,
     remember,
-    summarise,
     with_ends,
 )
+from weir_knowledge.newest import Event, Newest
+from weir_knowledge.summary import summarise
 
 LIMITS = HistoryLimits()
 

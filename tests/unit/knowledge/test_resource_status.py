@@ -14,9 +14,11 @@ from weir_contracts.analysis import OperatorAnalysis
 from weir_contracts.base import Estimate, unknown
 from weir_contracts.planning import Infeasible
 from weir_contracts.resource import Condition
-from weir_knowledge.core import HistoryLimits, Newest, State, remember, summarise
+from weir_knowledge.core import HistoryLimits, State, remember
+from weir_knowledge.newest import Newest
 from weir_knowledge.resource_conditions import InForce, Refusal, camel_case
 from weir_knowledge.resource_status import Resource, differs, merge_patch, status_of
+from weir_knowledge.summary import summarise
 
 NOW = NOON + timedelta(seconds=7)
 CODE = r"[a-z][a-z0-9-]{0,63}"
