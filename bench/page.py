@@ -1,6 +1,6 @@
 """The page in a browser: `make bench-page`, results in bench/results/page.json.
 
-Knowledge runs in one process on its log and store in SQLite, with applications that are told of every 5 s; the page runs in
+Knowledge runs in one process on its log and store in SQLite, with applications whose messages come every 5 s; the page runs in
 Debian's Chromium on the same two cores. Times in the browser are those of its own clock, since its navigation began.
 """
 
@@ -98,7 +98,7 @@ def first_view(browser: Browser) -> dict[str, Any]:
 
 
 def open_pages(browser: Browser) -> dict[str, Any]:
-    """Return the share of a core that ten open pages cost the service, beside what it spends without them."""
+    """Return the share of a core that ten open pages cost the service, above what it spends without them."""
 
     def spent(process: psutil.Process) -> float:
         before, began = process.cpu_times(), time.monotonic()

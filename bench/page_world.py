@@ -1,4 +1,4 @@
-"""The knowledge service in one process with applications that are told of every interval, for `make bench-page`.
+"""The knowledge service in one process with applications whose messages come every interval, for `make bench-page`.
 
 Messages are the contracts' full examples, moved to now: an application of three operators. It says `ready` once all of them
 are shown. The first application has a past of so many cycles.

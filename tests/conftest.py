@@ -100,7 +100,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "kubernetes" if tier == "kubernetes" and not _alone(nodeid) else "alone"
 
         def _reschedule(self, node: Any) -> None:
-            """Give out "alone" once the other workers have nothing left: a worker that was told to end still has tests to run."""
+            """Give out "alone" once the other workers have nothing left: a worker that is shutting down still has tests to run."""
             if list(self.workqueue) != ["alone"]:
                 super()._reschedule(node)
             elif self._pending(node) <= 2:  # the number at which a worker gets its next unit

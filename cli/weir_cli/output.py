@@ -217,7 +217,7 @@ def _cycle_title(cycle: Mapping[str, Any], plan: Mapping[str, Any]) -> Text:
 
 
 def event_line(kind: str, data: Mapping[str, Any], application: str | None = None) -> str | None:
-    """Return an event of the feed as one line, with its application if it is given; None for a message that decides nothing."""
+    """Return an event of the feed as one line, with its application if there is one; None for a message that decides nothing."""
     subject = "" if application is None else f"{application} "
     if kind == "plan":
         return (

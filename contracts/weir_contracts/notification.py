@@ -1,4 +1,4 @@
-"""Notification: what a receiver of a namespace is told, as the `data` of a CloudEvent."""
+"""Notification for the receiver of a namespace: the `data` of a CloudEvent."""
 
 from typing import Annotated, Literal
 from uuid import UUID

@@ -41,7 +41,7 @@ _DURATION = _between(0.0, MAX_DURATION_SECONDS, "must lie between 0s and 366d")
 
 
 def _given(names: Sequence[str]) -> str:
-    """Return the number of the fields that are given."""
+    """Return the expression for the number of these fields that are present."""
     return " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names)
 
 

@@ -1,1 +1,1 @@
-"""Resources of the Flink Kubernetes Operator, in which it is told a job's parallelism."""
+"""Resources of the Flink Kubernetes Operator, whose specs have the parallelism of its jobs."""

@@ -244,7 +244,7 @@ class FlinkOperatorDriver(WithoutGroups):
     def _writers(self, subject: Subject, resource: FlinkResource, topology: Topology) -> Mapping[str, str] | None:
         """Return who set the parallelism.
 
-        Overrides that are gone were removed by another client, which the API server does not record, unless the spec changed
+        Overrides that are missing were removed by another client, which the API server does not record, unless the spec changed
         besides: then an upgrade dropped them, and Weir sets them again.
         """
         writer = resource.writer

@@ -186,7 +186,7 @@ class FlinkResource:
 
     @property
     def writer(self) -> str | None:
-        """Client that last set the overrides, with the field, empty for Weir; None: they are not set, or nobody is recorded."""
+        """Client that last set the overrides, with the field, empty for Weir; None: they are not set, or no client is recorded."""
         if not self.owners or self.overrides == {}:
             return None
         place, manager = next((each for each in self.owners.items() if each[1] != MANAGER), ("", ""))

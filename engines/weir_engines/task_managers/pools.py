@@ -1,4 +1,4 @@
-"""What runs TaskManagers: a Kubernetes workload, or an HTTP endpoint. Failures are readings and answers, not exceptions."""
+"""Pools of TaskManagers: a Kubernetes workload, or an HTTP endpoint. Failures are readings and answers, not exceptions."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

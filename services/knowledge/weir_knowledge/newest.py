@@ -135,7 +135,7 @@ class Glance(Message):
 
 
 class Digest(Message):
-    """What a summary of an application is made of."""
+    """The parts of an application's state that its summary shows."""
 
     application: str
     times: NewestTimes = Field(default_factory=NewestTimes)

@@ -1,6 +1,6 @@
 """Which notifications a message leads to, and their forms for a receiver. Pure.
 
-An action is told of once a phase, a missed objective once when it has been missed for long enough and once when it ends,
+An action has one notification a phase, a missed objective once when it has been missed for long enough and once when it ends,
 a refused document once until another one is refused or in force. Ids are derived from what a notification is about, never
 from a sentence with figures: a receiver that has seen an id drops the repetition.
 """
@@ -141,7 +141,7 @@ def _of_objective(
 
 
 def of_outcome(outcome: Outcome, earlier: Iterable[Outcome]) -> Notification | None:
-    """Return the notification of the first outcome of an action in a phase that is told of; `earlier` are those of its plan."""
+    """Return the notification of the first outcome of an action in a phase that has one; `earlier` are those of its plan."""
     action, kind = outcome.action, _OF_PHASES.get(outcome.phase)
     if action is None or kind is None:
         return None
@@ -163,7 +163,7 @@ def of_outcome(outcome: Outcome, earlier: Iterable[Outcome]) -> Notification | N
 
 
 def of_refusal(application: str, at: datetime, *, caller: str, version: int, code: str, sentence: str) -> Notification:
-    """Return the notification of a refused document. The same refusal beside the same version in force is the same one."""
+    """Return the notification of a refused document. The same refusal while the same version is in force has the same id."""
     return Notification(
         id=uuid5(WEIR_NAMESPACE, f"{application} refused beside {version}: {sentence}"),
         kind="policy-refused",

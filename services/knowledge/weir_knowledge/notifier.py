@@ -34,7 +34,7 @@ ATTEMPT_SECONDS = 15.0
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 300.0
 """After the first and after many failures of a receiver; each pause is a random time from half of it on."""
 MAX_RETRY_AFTER_SECONDS = 3600.0
-"""Of a receiver's own wish."""
+"""Of a receiver's `Retry-After`."""
 MAX_WAITING = 500
 """Of a namespace; the oldest are given up."""
 REFUSED = frozenset({400, 413, 415, 422})
@@ -54,7 +54,7 @@ _WAITING = Gauge("weir_knowledge_notifications_waiting", "Notifications that wai
 
 
 class Undelivered(Exception):
-    """An attempt failed. `retry_after_seconds`: the receiver's wish; None: none. `is_final`: it refuses this one for good."""
+    """An attempt failed. `retry_after_seconds`: what the receiver asks for; None: nothing. `is_final`: it refuses this one for good."""
 
     def __init__(self, reason: str, retry_after_seconds: float | None = None, *, is_final: bool = False) -> None:
         self.retry_after_seconds = retry_after_seconds
@@ -64,7 +64,7 @@ class Undelivered(Exception):
 
 @dataclass(eq=False)
 class _Line:
-    """What waits for one receiver, oldest first."""
+    """Notifications that wait for one receiver, oldest first."""
 
     waiting: list[Waiting] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -268,8 +268,8 @@ class Notifier:
         pause_seconds = min(MAX_PAUSE_SECONDS, self.min_pause_seconds * 2.0 ** min(line.failures - 1, 20))
         pause_seconds *= self.random.uniform(0.5, 1.0)
         if error.retry_after_seconds is not None:
-            wish_seconds = min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
-            pause_seconds = max(pause_seconds, wish_seconds * self.random.uniform(1.0, 1.1))
+            asked_seconds = min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
+            pause_seconds = max(pause_seconds, asked_seconds * self.random.uniform(1.0, 1.1))
         if line.failures == 1:  # once for a receiver that is away, not for each attempt
             _LOG.warning(
                 "not-delivered",
@@ -319,8 +319,8 @@ class Notifier:
             raise Undelivered(
                 f"it answers {status}, a redirection, which is not followed: set the address that it leads to"
             )
-        wish_seconds = retry_after_seconds(retry_after, self.clock.now())
-        raise Undelivered(f"it answers {status}", wish_seconds, is_final=status in REFUSED)
+        asked_seconds = retry_after_seconds(retry_after, self.clock.now())
+        raise Undelivered(f"it answers {status}", asked_seconds, is_final=status in REFUSED)
 
 
 def retry_after_seconds(header: str, now: datetime) -> float | None:

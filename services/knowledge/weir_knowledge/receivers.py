@@ -150,7 +150,7 @@ class Receivers:
         return namespace if namespace in self.entries else ANY if ANY in self.entries else None
 
     def late_after(self, namespace: str) -> timedelta | None:
-        """Return for how long an objective is missed before the receiver is told; None without one."""
+        """Return for how long an objective is missed before the receiver is notified; None without one."""
         entry = self.entry_of(namespace)
         return None if entry is None else self.entries[entry].late_after
 

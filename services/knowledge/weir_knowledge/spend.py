@@ -64,7 +64,7 @@ class Spend(Message):
 
 
 class Price(Message):
-    """What an hour of a slot or of an instance costs."""
+    """Price of an hour of a slot or of an instance."""
 
     amount: Amount
     currency: str
@@ -82,7 +82,7 @@ NO_PRICES: Prices = MappingProxyType({})
 
 
 class Money(Message):
-    """What slot-hours cost, by the price of knowledge's settings."""
+    """Cost of slot-hours, by the price of knowledge's settings."""
 
     currency: str
     used: Amount

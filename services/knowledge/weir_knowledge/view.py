@@ -39,7 +39,7 @@ MAX_STATES_READ = 50
 
 
 class Known(NamedTuple):
-    """What a summary of one application is made of; None: it has none."""
+    """The stored parts of one application that its summary shows; None: it has none."""
 
     digest: Digest
     policy: ScalingPolicy | None

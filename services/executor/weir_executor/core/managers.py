@@ -42,7 +42,7 @@ def managers_counted(count: int) -> str:
 
 
 def managers_needed(snapshot: Snapshot, parallelism: Parallelism) -> int | None:
-    """Return the number of TaskManagers with which the job has its slots beside the cluster's other jobs; None: unknown.
+    """Return the number of TaskManagers with which the job has its slots next to the cluster's other jobs; None: unknown.
 
     A slot-sharing group takes as many slots as its largest parallelism.
     """
@@ -263,7 +263,7 @@ def releasing(case: InFlight) -> Step:
 
 
 def _released(case: InFlight, ending: ActionEnding, there: TaskManagers) -> Step:
-    """End the action once those released have gone and the job runs without them; it may restart once."""
+    """End the action once the released TaskManagers have left and the job runs without them; it may restart once."""
     runs = _is_calm(case.snapshot)
     if not case.is_late and not (there.is_settled and runs):
         return case.stay()
