@@ -77,7 +77,9 @@ def export(
             raise NotFound(f"{name} has no policy")
     wanted = {name: policy for name, policy in policies.items() if not names or name in names}
     results, acting = list[dict[str, Any]](), list[str]()
-    part = file.with_name(f"{file.name}.part")
+    place = file.resolve()  # a link stays one
+    is_replaced = place.is_file() or not place.exists()  # not a device or a pipe, which is written to
+    part = place.with_name(f"{place.name}.part") if is_replaced else place
     try:
         with part.open("wb") as out:
             out.write(_encoded(_first_line()))
@@ -90,11 +92,13 @@ def export(
                 if output is Format.TABLE:
                     say(f"{name} exported: {_amounts(result)}{result['left_out']}")
             out.write(_encoded({"end": True, "applications": len(results)}))
-        part.replace(file)
+        if is_replaced:
+            part.replace(place)
     except OSError as error:
         raise InvalidInput(f"{file}: cannot be written: {error.strerror}") from None
     finally:
-        part.unlink(missing_ok=True)
+        if is_replaced:
+            part.unlink(missing_ok=True)
     if output is not Format.TABLE:
         sys.stdout.write(text_of(results, output))
     elif not results:

@@ -259,6 +259,17 @@ def test_a_file_that_is_not_there_or_cannot_be_written(there: Weir, tmp_path: Pa
     assert not [each for each in tmp_path.iterdir() if "jsonl" in each.name]
 
 
+def test_a_link_stays_one_and_a_device_is_written_to(there: Weir, tmp_path: Path) -> None:
+    """The file that a link leads to is replaced; a full device is an error, and still a device afterwards."""
+    place, link = tmp_path / "place.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(place)
+    assert run(there, "export", str(link)).returncode == 0
+    assert link.is_symlink() and place.read_text().endswith("\n")
+    full = run(there, "export", "/dev/full")
+    assert (full.returncode, full.stderr) == (2, "weir: /dev/full: cannot be written: No space left on device\n")
+    assert Path("/dev/full").is_char_device()
+
+
 def test_a_long_past_is_sent_in_parts() -> None:
     """Each is within what the server takes, and together they are the whole."""
     whole = {"learned": LEARNED, "history": [{"n": n, "text": "x" * 900} for n in range(3_000)], "cycles": [{"n": 1}]}
