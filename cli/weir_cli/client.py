@@ -89,6 +89,17 @@ def seconds(option: str) -> Callable[[str], float]:
     return parsed
 
 
+def folder(option: str) -> Callable[[str], Path]:
+    """Return a parser of an option that names a folder. An empty text, which a path takes for the current folder, is none."""
+
+    def parsed(text: str) -> Path:
+        if not text:
+            raise InvalidInput(f"{option}: is empty")
+        return Path(text)
+
+    return parsed
+
+
 def in_seconds(option: str, help: str) -> Any:
     """Return an option that takes seconds, or a duration with a unit."""
     return typer.Option(parser=seconds(option), metavar="DURATION", help=help)

@@ -7,6 +7,7 @@ them. All of it is checked before anything is sent. Readings, tokens and planner
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
@@ -77,21 +78,35 @@ def export(
             raise NotFound(f"{name} has no policy")
     wanted = {name: policy for name, policy in policies.items() if not names or name in names}
     results, acting = list[dict[str, Any]](), list[str]()
-    place = file.resolve()  # a link stays one
-    is_replaced = place.is_file() or not place.exists()  # not a device or a pipe, which is written to
+    with _written(file) as out:
+        out.write(_encoded(_first_line()))
+        for name, policy in wanted.items():
+            line, result = _exported(client, name, policy)
+            out.write(line)
+            results.append(result)
+            if policy["spec"].get("mode") == "act":
+                acting.append(name)
+            if output is Format.TABLE:
+                say(f"{name} exported: {_amounts(result)}{result['left_out']}")
+        out.write(_encoded({"end": True, "applications": len(results)}))
+    if output is not Format.TABLE:
+        sys.stdout.write(text_of(results, output))
+    elif not results:
+        say("no policy: the file holds no application")
+    if acting:
+        say(f"note: {', '.join(acting)} {_act(acting)} here: pause it before another Weir does; {ONE_ACTS}", error=True)
+
+
+@contextmanager
+def _written(file: Path) -> Iterator[BinaryIO]:
+    """Give what to write to, which becomes `file` once all is written. A link stays one, and a device or a pipe is written to.
+    `InvalidInput` if it cannot be written."""
+    place = file.resolve()
+    is_replaced = place.is_file() or not place.exists()
     part = place.with_name(f"{place.name}.part") if is_replaced else place
     try:
         with part.open("wb") as out:
-            out.write(_encoded(_first_line()))
-            for name, policy in wanted.items():
-                line, result = _exported(client, name, policy)
-                out.write(line)
-                results.append(result)
-                if policy["spec"].get("mode") == "act":
-                    acting.append(name)
-                if output is Format.TABLE:
-                    say(f"{name} exported: {_amounts(result)}{result['left_out']}")
-            out.write(_encoded({"end": True, "applications": len(results)}))
+            yield out
         if is_replaced:
             part.replace(place)
     except OSError as error:
@@ -99,12 +114,6 @@ def export(
     finally:
         if is_replaced:
             part.unlink(missing_ok=True)
-    if output is not Format.TABLE:
-        sys.stdout.write(text_of(results, output))
-    elif not results:
-        say("no policy: the file holds no application")
-    if acting:
-        say(f"note: {', '.join(acting)} {_act(acting)} here: pause it before another Weir does; {ONE_ACTS}", error=True)
 
 
 def _act(names: Sequence[str]) -> str:

@@ -1,11 +1,12 @@
 """`weir run` and `weir demo`: all of Weir in this process, and what it would do on the screen."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .client import InvalidInput, seconds
+from .client import InvalidInput, folder, seconds
 from .completion import complete_installed_planner
 from .output import Format, Output
 
@@ -49,7 +50,12 @@ def run(
         typer.Option("--namespace", "-n", help="With --kubernetes: the namespace; default: that of kubectl's context."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder that keeps everything between two runs. By default nothing is kept.")
+        Path | None,
+        typer.Option(
+            parser=folder("--data"),
+            metavar="PATH",
+            help="Folder that keeps everything between two runs. By default nothing is kept.",
+        ),
     ] = None,
     listen: Listen = LISTEN,
     once: Annotated[
@@ -62,7 +68,12 @@ def run(
         ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option(help="Folder to write the policies to that Weir would use, at the end.")
+        Path | None,
+        typer.Option(
+            parser=folder("--write"),
+            metavar="PATH",
+            help="Folder to write the policies to that Weir would use, at the end.",
+        ),
     ] = None,
     html: Html = None,
     output: Output = Format.TABLE,
@@ -74,6 +85,8 @@ def run(
     # Everything that a service imports: a second, which no other command needs.
     from .single_run import Options, run_single
 
+    if duration is not None and not 0 <= duration < math.inf:
+        raise InvalidInput("--for: must be a number of seconds from 0 on")
     if group is not None and kafka is None:
         raise InvalidInput("--group: needs --kafka, the brokers that know the group")
     if kubernetes and (flink is not None or kafka is not None):

@@ -37,7 +37,7 @@ from .documents import (
     Reader,
     SinceInstant,
     UntilInstant,
-    instant,
+    moment,
     refuses,
     responds,
     time_range,
@@ -202,9 +202,9 @@ def applications_router(
         responses={200: {"description": "The file", "content": {"text/html": {"example": "<!doctype html>…"}}}},
     )
     async def get_report(application: Application, _caller: Reader, at: Moment = None) -> HTMLResponse:
-        moment = instant("at", at, clock.now())
+        shown_at = moment(at, clock.now())
         await _state(view, application)
-        content = await report(view, clock, limits, application, at=moment)
+        content = await report(view, clock, limits, application, at=shown_at)
         name = f"weir-{application.replace('/', '-')}.html"
         # A file to keep: at the API's own address nothing of it runs.
         headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}

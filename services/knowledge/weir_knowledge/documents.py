@@ -7,7 +7,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from weir_contracts import (
     Analysis,
@@ -20,6 +20,7 @@ from weir_contracts import (
     example,
     parse_duration,
 )
+from weir_contracts.base import Timestamp
 from weir_contracts.export import CONTRACTS
 from weir_runtime.access import Caller, Problem, documented, requires
 
@@ -65,6 +66,9 @@ UntilInstant = Annotated[
 Moment = Annotated[str | None, Query(max_length=40, description=f"{_INSTANT}; without it now", examples=["30m"])]
 
 
+_TIMESTAMP: TypeAdapter[Timestamp | None] = TypeAdapter(Timestamp | None)
+
+
 def time_range(since: str | None, until: str | None, now: datetime) -> tuple[datetime | None, datetime | None]:
     """Return both ends of a time range of the query; 422 if one cannot be read, or the first is after the second."""
     begin, end = instant("since", since, now), instant("until", until, now)
@@ -86,6 +90,16 @@ def instant(field: str, text: str | None, now: datetime) -> datetime | None:
             return found
     sentence = f"must be {_INSTANT}"
     raise Problem(422, f"{field}: {sentence}", errors=[(f"query.{field}", sentence)])
+
+
+def moment(text: str | None, now: datetime) -> datetime | None:
+    """Return the time `at` of the query; 422 if it cannot be read, or lies where no message does."""
+    found = instant("at", text, now)
+    try:
+        return _TIMESTAMP.validate_python(found)
+    except ValidationError:
+        sentence = "must lie between the years 1970 and 3000"
+        raise Problem(422, f"at: {sentence}", errors=[("query.at", sentence)]) from None
 
 
 class Policies(Message):

@@ -527,6 +527,20 @@ def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: float | None) -
         assert parse(text) == seconds
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        *((("--for", text), "--for: must be a number of seconds from 0 on") for text in ("-3", "-0.5", "nan", "inf")),
+        (("--data", "", "--for", "1"), "--data: is empty"),
+        (("--write", "", "--for", "1"), "--write: is empty"),
+    ],
+)
+def test_a_run_without_end_or_place_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    """A negative time ended at once, without a word. An empty folder, as of an unset variable, was the current one."""
+    done = weir("run", *arguments)
+    assert (done.returncode, done.stderr) == (2, f"weir: {sentence}\n")
+
+
 def test_an_application_without_a_namespace_is_in_default() -> None:
     """And nonsense is refused."""
     assert application_id("orders") == "default/orders"

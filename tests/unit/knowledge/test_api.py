@@ -855,6 +855,15 @@ async def test_history_has_a_time_range(house: House) -> None:
     assert fields(await house.http.get(address, params={"until": "soon"})) == ["query.until"]
 
 
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00"])
+async def test_a_report_of_a_time_that_no_message_has_is_refused(house: House, at: str) -> None:
+    """Its six hours before and its hour after would not be in the calendar."""
+    await house.store_events(observation(1), analysis(1), plan(1))
+    answer = await house.http.get(f"/v1/applications/{APP}/report", params={"at": at})
+    assert (answer.status_code, fields(answer)) == (422, ["query.at"])
+    assert "must lie between the years 1970 and 3000" in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
