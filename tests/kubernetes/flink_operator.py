@@ -1,18 +1,14 @@
 """FlinkDeployments of a real API server: the operator's released definitions, and the small reconciler that stands for it."""
 
 import asyncio
-import contextlib
 import json
-import ssl
 from collections.abc import Callable
 from typing import Any
 
-import httpx
-
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access as UserAccess
-from testbed.process import free_port
-from tests.kubernetes.rigs import DEADLINE_SECONDS, api
+from tests.kubernetes.rigs import DEADLINE_SECONDS, WithAway, api, unanswered, until_observed
+from tests.kubernetes.workers import Controller
 from tests.unit.engines.flink_operator.operator import Operator
 from tests.unit.engines.flink_operator.rig import deployment_spec, operated_subject
 from tests.unit.engines.memory_jobs import MemoryDriver, MemoryJob
@@ -25,7 +21,6 @@ from weir_runtime.clock import SystemClock
 KINDS = {"apiGroups": ["flink.apache.org"], "resources": ["flinkdeployments", "flinksessionjobs"]}
 RULES: list[dict[str, Any]] = [{**KINDS, "verbs": ["get", "patch"]}]
 """Rights of the executor in a namespace of resources."""
-PAUSE_SECONDS = 0.2
 
 
 class ApiOperator(Operator):
@@ -37,72 +32,29 @@ class ApiOperator(Operator):
         )
         clock = SystemClock()
         super().__init__(MemoryDriver(clock, settings), clock, upgrade_seconds=1.0)
-        self.path = f"/apis/flink.apache.org/v1beta1/namespaces/{namespace}/flinkdeployments"
+        path = f"/apis/flink.apache.org/v1beta1/namespaces/{namespace}/flinkdeployments"
         self._namespace = namespace
-        self._client = httpx.AsyncClient(
-            base_url=cluster.url,
-            headers={"Authorization": f"Bearer {cluster.admin.token}"},
-            verify=ssl.create_default_context(cafile=str(cluster.admin.ca_file)),
-            trust_env=False,
-        )
-        self._task = asyncio.create_task(self._run())
-
-    async def close(self) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        await self._client.aclose()
-
-    async def _run(self) -> None:
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                response = await self._client.get(self.path)
-                response.raise_for_status()
-                for each in response.json()["items"]:
-                    await self._keep(each)
-            await asyncio.sleep(PAUSE_SECONDS)
+        self.controller = Controller(cluster, path, self._keep)
 
     async def _keep(self, resource: dict[str, Any]) -> None:
         name = resource["metadata"]["name"]
         status = self.reconcile(resource, operated_subject(name, namespace=self._namespace))
         if status != resource.get("status"):
-            await self._client.patch(
-                f"{self.path}/{name}/status?fieldManager=flink-operator",
-                json={"status": status},
-                headers={"Content-Type": "application/merge-patch+json"},
-            )
+            await self.controller.write_status(name, status, "flink-operator")
 
 
-class Elsewhere(FlinkOperatorDriver):
+class Elsewhere(WithAway, FlinkOperatorDriver):
     """The driver, with an API server that does not answer for the namespace `away`."""
 
     def __init__(self, access: UserAccess, jobs: MemoryDriver, namespace: str) -> None:
         clock = SystemClock()
         super().__init__(clock, jobs, ApiObjects(api(access)), [namespace])
-        closed = ApiObjects(api(access, url=f"https://127.0.0.1:{free_port()}"))
-        self._other = FlinkOperatorDriver(clock, jobs, closed, ["away"])
-
-    async def close(self) -> None:
-        await super().close()
-        await self._other.close()
-        await asyncio.sleep(0.1)  # TLS connections end in later cycles of the event loop
-
-    async def observe(self, subject: Subject) -> Snapshot:
-        return await (self._other.observe(subject) if subject.namespace == "away" else super().observe(subject))
+        self._other = FlinkOperatorDriver(clock, jobs, ApiObjects(unanswered(access)), ["away"])
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         if subject.namespace == "away":
             return await self._other.trigger_checkpoint(subject, job_id)
         return await super().trigger_checkpoint(subject, job_id)
-
-    async def request(self, subject: Subject, *given: Any, **named: Any) -> Answer:
-        if subject.namespace == "away":
-            return await self._other.request(subject, *given, **named)
-        answer = await super().request(subject, *given, **named)
-        if isinstance(answer, TargetChanged) and named.get("version") is None:
-            # The operator wrote the status between reading and writing: the executor decides again.
-            return await super().request(subject, *given, **named)
-        return answer
 
 
 class ApiRig:
@@ -153,19 +105,12 @@ class ApiRig:
 
     async def close(self) -> None:
         """Delete the resource, which the next test's operator would take for its own."""
-        await self.operator.close()
+        await self.operator.controller.close()
         await self.driver.close()
         await asyncio.to_thread(self.kubectl, "delete", "flinkdeployment", self.name, "--ignore-not-found")
 
     async def until(self, condition: Callable[[Snapshot], bool], *, seconds: float = DEADLINE_SECONDS) -> Snapshot:
-        found = None
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition(found := await self.driver.observe(self.subject)):  # noqa: ASYNC110 - no event signals it
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"not within {seconds} s: {found}") from None
-        return found
+        return await until_observed(self.driver, self.subject, condition, seconds)
 
     async def until_lifecycle(self, state: str) -> None:
         """Wait until the operator reports this state of the newest generation."""
@@ -191,7 +136,7 @@ class ApiRig:
                     return answer
 
     def document(self) -> dict[str, Any]:
-        return self.cluster.request("GET", f"{self.operator.path}/{self.name}")  # type: ignore[no-any-return]
+        return self.cluster.request("GET", f"{self.operator.controller.path}/{self.name}")  # type: ignore[no-any-return]
 
     def configuration(self) -> dict[str, str]:
         return dict(self.document()["spec"]["flinkConfiguration"])

@@ -16,7 +16,7 @@ from tests.unit.engines.kubernetes.pod_groups import PodGroup, PodProcess, no_po
 from tests.unit.engines.kubernetes.rig import chain_subject, group_subject, service_subject
 from tests.unit.engines.memory_jobs import MemoryDriver
 from weir_contracts import Parallelism, Subject
-from weir_engines.driver import Fence, Snapshot, TargetChanged, Unfenced
+from weir_engines.driver import Driver, Fence, Snapshot, TargetChanged, Unfenced
 from weir_engines.kubernetes.api import Access, ApiFailed, Call, KubernetesApi
 from weir_engines.kubernetes.driver import Answer, KubernetesDriver
 from weir_engines.kubernetes.scaling import ApiWorkloads
@@ -44,7 +44,54 @@ def api(access: UserAccess, *, url: str = "", timeout_seconds: float = 5.0) -> K
     return KubernetesApi(Access(url or access.url, access.ca_file, access.token_file), timeout_seconds=timeout_seconds)
 
 
-class Elsewhere(KubernetesDriver):
+def unanswered(access: UserAccess) -> KubernetesApi:
+    """Return the client of an API server that does not answer."""
+    return api(access, url=f"https://127.0.0.1:{free_port()}")
+
+
+async def until_observed(
+    driver: Driver, subject: Subject, condition: Callable[[Snapshot], bool], seconds: float
+) -> Snapshot:
+    """Return the first snapshot that fulfils a condition."""
+    found = None
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition(found := await driver.observe(subject)):  # noqa: ASYNC110 - no event signals it
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds} s: {found}") from None
+    return found
+
+
+class WithAway:
+    """Mixed into a driver: `_other`, whose API server does not answer, serves the namespace `away`."""
+
+    _other: Any
+
+    async def close(self) -> None:
+        await super().close()  # type: ignore[misc]
+        await self._other.close()
+        await asyncio.sleep(0.1)  # TLS connections end in later cycles of the event loop
+
+    async def observe(self, subject: Subject) -> Snapshot:
+        found: Snapshot
+        if subject.namespace == "away":
+            found = await self._other.observe(subject)
+        else:
+            found = await super().observe(subject)  # type: ignore[misc]
+        return found
+
+    async def request(self, subject: Subject, *given: Any, **named: Any) -> Any:
+        if subject.namespace == "away":
+            return await self._other.request(subject, *given, **named)
+        answer = await super().request(subject, *given, **named)  # type: ignore[misc]
+        if isinstance(answer, TargetChanged) and named.get("version") is None:
+            # A controller wrote the status between reading and writing: the executor decides again.
+            return await super().request(subject, *given, **named)  # type: ignore[misc]
+        return answer
+
+
+class Elsewhere(WithAway, KubernetesDriver):
     """The driver, with an API server that does not answer for the namespace `away`."""
 
     def __init__(
@@ -54,30 +101,13 @@ class Elsewhere(KubernetesDriver):
         workloads = ApiWorkloads(api(access, timeout_seconds=timeout_seconds))
         groups = groups or PodGroup(clock, no_pods)
         super().__init__(clock, MemoryDriver(clock), workloads, [namespace], groups=groups)  # type: ignore[arg-type]
-        closed = ApiWorkloads(api(access, url=f"https://127.0.0.1:{free_port()}"))
-        self._other = KubernetesDriver(clock, MemoryDriver(clock), closed, ["away"], groups=groups)  # type: ignore[arg-type]
-
-    async def close(self) -> None:
-        await super().close()
-        await self._other.close()
-        await asyncio.sleep(0.1)  # TLS connections end in later cycles of the event loop
-
-    async def observe(self, subject: Subject) -> Snapshot:
-        return await (self._other.observe(subject) if subject.namespace == "away" else super().observe(subject))
+        away = ApiWorkloads(unanswered(access))
+        self._other = KubernetesDriver(clock, MemoryDriver(clock), away, ["away"], groups=groups)  # type: ignore[arg-type]
 
     async def restart(self, subject: Subject, *given: Any, **named: Any) -> Answer:
         if subject.namespace == "away":
-            return await self._other.restart(subject, *given, **named)
+            return await self._other.restart(subject, *given, **named)  # type: ignore[no-any-return]
         return await super().restart(subject, *given, **named)
-
-    async def request(self, subject: Subject, *given: Any, **named: Any) -> Answer:
-        if subject.namespace == "away":
-            return await self._other.request(subject, *given, **named)
-        answer = await super().request(subject, *given, **named)
-        if isinstance(answer, TargetChanged) and named.get("version") is None:
-            # A controller wrote the status between reading and writing: the executor decides again.
-            return await super().request(subject, *given, **named)
-        return answer
 
 
 class ApiRig:
@@ -133,14 +163,7 @@ class ApiRig:
         return self
 
     async def until(self, condition: Callable[[Snapshot], bool], *, seconds: float = DEADLINE_SECONDS) -> Snapshot:
-        found = None
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition(found := await self.driver.observe(self.subject)):  # noqa: ASYNC110 - no event signals it
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"not within {seconds} s: {found}") from None
-        return found
+        return await until_observed(self.driver, self.subject, condition, seconds)
 
     async def ask(self, wanted: Parallelism, fence: Fence | None = None) -> Answer:
         """Send one request for the replicas that are there.

@@ -13,28 +13,18 @@ from testbed.jars import flink_operator_definitions
 from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access
 from testbed.process import TestbedError
-from tests.kubernetes.flink_operator import KINDS, RULES, ApiRig, Elsewhere
+from tests.kubernetes.flink_operator import KINDS, RULES, ApiRig
 from tests.kubernetes.rigs import api
-from tests.kubernetes.test_stories import RULES as FAST
+from tests.kubernetes.story import APP, Story
 from tests.kubernetes.workers import define
 from tests.unit.engines.flink_operator.driver_suite import OperatorSuite, RestartSuite
 from tests.unit.engines.flink_operator.rig import DEFAULT_SCHEDULER, STANDALONE, deployment_spec
-from tests.unit.executor.builders import WANTED, plan
-from weir_contracts import Outcome, Parallelism, Plan, policy_of
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from tests.unit.executor.builders import WANTED
+from weir_contracts import Parallelism, Plan, policy_of
 from weir_engines.driver import Accepted, TargetChanged
 from weir_engines.flink_operator.collector import ResourceReader
 from weir_engines.flink_operator.resource import FLINK_DEPLOYMENT
 from weir_engines.flink_operator.spec import OVERRIDES
-from weir_executor.knowledge import MemoryKnowledge
-from weir_executor.service import Executor
-from weir_runtime.clock import SystemClock
-from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.messages import encode
-from weir_runtime.reach import TARGETS, Reach
-
-APP = "shop/orders"
 
 
 @pytest.fixture(scope="module")
@@ -188,77 +178,26 @@ async def test_a_failed_job(rig: ApiRig) -> None:
     assert found.refusal is not None and found.refusal.code == "resource-failed"
 
 
-class Shop:
-    """A FlinkDeployment, and executors with bus and knowledge in memory."""
+class Shop(Story):
+    """A FlinkDeployment."""
 
     def __init__(self, rig: ApiRig) -> None:
-        self.rig, self.clock, self.bus, self.knowledge = rig, SystemClock(), MemoryBus(), MemoryKnowledge()
+        self.rig = rig
         target = {"flinkDeployment": {"name": rig.name, "namespace": rig.namespace}}
-        self.policy = policy_of(APP, version=3, objective={"maxLag": "30s"}, target=target, mode="act")
-        self.knowledge.policies[APP] = self.policy
-        self.executors: list[tuple[Executor, Stop, asyncio.Task[None], Elsewhere]] = []
+        policy = policy_of(APP, version=3, objective={"maxLag": "30s"}, target=target, mode="act")
+        super().__init__("flink-operator", rig.new_driver, policy, rig.namespace)
 
     async def begin(self) -> None:
-        body, headers = encode(self.policy, type=POLICIES.type, source="test", id=uuid4(), time=self.clock.now())
-        await self.bus.publish(POLICIES.name, APP, body, headers)
+        await self.publish_policy()
         self.start()
 
-    def start(self) -> None:
-        """Start one more executor, with its own connection."""
-        driver, stop = self.rig.new_driver(), Stop()
-        reach = Reach.of(TARGETS, "*", f"shop:{self.rig.namespace}")
-        executor = Executor(
-            self.bus, {"flink-operator": driver}, self.knowledge, self.clock, FAST, attempt_id=uuid4(), reach=reach
-        )
-        self.executors.append((executor, stop, asyncio.create_task(executor.run(stop)), driver))
-
-    async def kill(self) -> None:
-        """End the executor abruptly: it does nothing more."""
-        executor, stop, task, driver = self.executors.pop()
-        for app in executor.applications.own.values():
-            if app.task is not None:
-                app.task.cancel()
-        stop.request("killed")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await driver.close()
-
     async def end(self) -> None:
-        for _, stop, task, driver in self.executors:
-            stop.request("the test is over")
-            await task
-            await driver.close()
+        await self.stop()
         await self.rig.close()
 
     async def wants(self, wanted: Parallelism = WANTED) -> Plan:
         """Publish a plan for the job as it is now."""
-        found = await self.rig.driver.observe(self.policy.subject)
-        assert found.deployment is not None, found.reason
-        current, ref = found.deployment.observed, found.deployment.ref()
-        made = plan(wanted, at=self.clock.now(), id=uuid4(), deployment=ref, current=current)
-        body, headers = encode(made, type=PLANS.type, source="test", id=made.id, time=self.clock.now())
-        await self.bus.publish(PLANS.name, APP, body, headers)
-        return made
-
-    def published(self) -> list[Outcome]:
-        return [Outcome.model_validate_json(r.value or b"") for r in self.bus.records(OUTCOMES.name)]
-
-    async def until_phase(self, phase: str) -> None:
-        async with asyncio.timeout(60):
-            while phase not in [outcome.phase for outcome in self.published()]:  # noqa: ASYNC110 - no event signals it
-                await asyncio.sleep(0.05)
-
-    async def until_ended(self, made: Plan) -> Outcome:
-        """Return the outcome that ends a plan's action."""
-        try:
-            async with asyncio.timeout(90):
-                while True:
-                    found = [o for o in self.published() if o.plan_id == made.id and o.terminal]
-                    if found:
-                        return found[0]
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise AssertionError([(o.phase, o.code, o.sentence) for o in self.published()]) from None
+        return await self.publish_plan(self.rig.driver, wanted)
 
 
 @pytest.fixture(params=["in place", "restarted"])

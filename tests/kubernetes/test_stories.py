@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,33 +14,15 @@ from testbed.kubernetes import KubernetesCluster
 from testbed.kubernetes_access import Access
 from tests.kubernetes.rigs import RULES as RIGHTS
 from tests.kubernetes.rigs import ApiRig, Elsewhere
+from tests.kubernetes.story import RULES, Story
 from tests.kubernetes.workloads import deployment
 from tests.unit.engines.kubernetes.rig import kubernetes_policy
-from tests.unit.executor.builders import plan
-from weir_contracts import Outcome, Plan
-from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
+from weir_contracts import Plan
 from weir_executor.core.parameters import Rules
-from weir_executor.knowledge import MemoryKnowledge
-from weir_executor.service import Executor
-from weir_runtime.clock import SystemClock
-from weir_runtime.loop import Stop
-from weir_runtime.memory_bus import MemoryBus
-from weir_runtime.messages import encode
-from weir_runtime.reach import TARGETS, Reach
-
-APP = "shop/orders"
-RULES = Rules(
-    settle_seconds=2.0,
-    deadline_floor_seconds=10.0,
-    container_start_seconds=0.0,
-    restart_estimate_seconds=1.0,
-    capacity_watch_seconds=0,
-    unobserved_limit_seconds=30.0,
-)
 
 
-class Shop:
-    """A Deployment of two pods, and executors with bus and knowledge in memory."""
+class Shop(Story):
+    """A Deployment of two pods."""
 
     def __init__(
         self,
@@ -53,90 +35,25 @@ class Shop:
     ) -> None:
         self.rig = ApiRig(cluster, access, namespace, kind)
         self.name = self.rig.names[0]
-        self.cluster, self.access, self.namespace, self.rules = cluster, access, namespace, rules
-        self.clock = SystemClock()
-        self.bus = MemoryBus()
-        self.knowledge = MemoryKnowledge()
-        target = {"kind": kind, "name": self.name, "namespace": namespace}
-        self.knowledge.policies[APP] = self.policy = kubernetes_policy(target)
-        self.executors: list[tuple[Executor, Stop, asyncio.Task[None], Elsewhere]] = []
+        self.cluster, self.access = cluster, access
+        policy = kubernetes_policy({"kind": kind, "name": self.name, "namespace": namespace})
+        super().__init__("kubernetes", self._driver, policy, namespace, rules)
+
+    def _driver(self) -> Elsewhere:
+        return Elsewhere(self.access, self.namespace, timeout_seconds=2.0)
 
     async def begin(self, **behaviour: str) -> None:
         await self.rig.begin(**behaviour)
-        body, headers = encode(self.policy, type=POLICIES.type, source="test", id=uuid4(), time=self.clock.now())
-        await self.bus.publish(POLICIES.name, APP, body, headers)
+        await self.publish_policy()
         self.start()
 
-    def start(self) -> None:
-        """Start one more executor, with its own connection."""
-        driver, stop = Elsewhere(self.access, self.namespace, timeout_seconds=2.0), Stop()
-        executor = Executor(
-            self.bus,
-            {"kubernetes": driver},
-            self.knowledge,
-            self.clock,
-            self.rules,
-            attempt_id=uuid4(),
-            reach=Reach.of(TARGETS, "*", f"shop:{self.namespace}"),
-        )
-        self.executors.append((executor, stop, asyncio.create_task(executor.run(stop)), driver))
-
-    async def kill(self) -> None:
-        """End the executor abruptly: it does nothing more."""
-        executor, stop, task, driver = self.executors.pop()
-        for app in executor.applications.own.values():
-            if app.task is not None:
-                app.task.cancel()
-        stop.request("killed")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await driver.close()
-
     async def end(self) -> None:
-        for _, stop, task, driver in self.executors:
-            stop.request("the test is over")
-            await task
-            await driver.close()
+        await self.stop()
         await self.rig.driver.close()
 
     async def wants(self, replicas: int) -> Plan:
         """Publish a plan for the workload as it is now."""
-        found = await self.rig.driver.observe(self.policy.subject)
-        assert found.deployment is not None, found.reason
-        made = plan(
-            {self.name: replicas},
-            at=self.clock.now(),
-            id=uuid4(),
-            deployment=found.deployment.ref(),
-            current=found.deployment.observed,
-        )
-        body, headers = encode(made, type=PLANS.type, source="test", id=made.id, time=self.clock.now())
-        await self.bus.publish(PLANS.name, APP, body, headers)
-        return made
-
-    def published(self) -> list[Outcome]:
-        return [Outcome.model_validate_json(r.value or b"") for r in self.bus.records(OUTCOMES.name)]
-
-    def phases(self) -> list[str]:
-        return [outcome.phase for outcome in self.published()]
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():  # noqa: ASYNC110 - no event signals it
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            reported = [(o.phase, o.code, o.sentence) for o in self.published()]
-            raise AssertionError(f"not within {seconds} s: {reported}") from None
-
-    async def until_ended(self, made: Plan, seconds: float = 60.0) -> Outcome:
-        """Return the outcome that ends a plan's action."""
-        await self.until(lambda: any(o.plan_id == made.id and o.terminal for o in self.published()), seconds)
-        assert all(len(outcome.sentence) <= 160 for outcome in self.published())
-        return next(o for o in self.published() if o.plan_id == made.id and o.terminal)
-
-    async def until_phase(self, phase: str) -> None:
-        await self.until(lambda: phase in self.phases())
+        return await self.publish_plan(self.rig.driver, {self.name: replicas})
 
     def kubectl(self, *arguments: str) -> str:
         return self.cluster.kubectl("-n", self.namespace, *arguments)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -65,13 +66,14 @@ def _is_served(cluster: KubernetesCluster, path: str) -> bool:
     return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
 
 
-class WorkerController:
-    """Keeps as many pods of each Worker of a namespace as it requests, the highest numbers removed first."""
+class Controller:
+    """Calls `keep` with each object at a path, again and again until it is closed."""
 
-    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
-        self._pods = f"/api/v1/namespaces/{namespace}/pods"
-        self._workers = f"/apis/{GROUP}/v1/namespaces/{namespace}/{PLURAL}"
-        self._client = httpx.AsyncClient(
+    def __init__(
+        self, cluster: KubernetesCluster, path: str, keep: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        self.path, self._keep = path, keep
+        self.client = httpx.AsyncClient(
             base_url=cluster.url,
             headers={"Authorization": f"Bearer {cluster.admin.token}"},
             verify=ssl.create_default_context(cafile=str(cluster.admin.ca_file)),
@@ -83,35 +85,46 @@ class WorkerController:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self._client.aclose()
+        await self.client.aclose()
 
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(httpx.HTTPError):
-                for each in (await self._get(self._workers))["items"]:
+                for each in (await self.get(self.path))["items"]:
                     await self._keep(each)
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _keep(self, worker: dict[str, Any]) -> None:
+    async def get(self, path: str) -> Any:
+        response = await self.client.get(path)
+        response.raise_for_status()
+        return response.json()
+
+    async def write_status(self, name: str, status: dict[str, Any], manager: str = "controller") -> None:
+        await self.client.patch(
+            f"{self.path}/{name}/status?fieldManager={manager}",
+            json={"status": status},
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+
+
+class WorkerController(Controller):
+    """Keeps as many pods of each Worker of a namespace as it requests, the highest numbers removed first."""
+
+    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        super().__init__(cluster, f"/apis/{GROUP}/v1/namespaces/{namespace}/{PLURAL}", self._keep_pods)
+
+    async def _keep_pods(self, worker: dict[str, Any]) -> None:
         name, wanted = worker["metadata"]["name"], worker["spec"]["replicas"]
-        listed = (await self._get(f"{self._pods}?labelSelector=app%3D{name}"))["items"]
+        listed = (await self.get(f"{self._pods}?labelSelector=app%3D{name}"))["items"]
         there = {pod["metadata"]["name"] for pod in listed if "deletionTimestamp" not in pod["metadata"]}
         numbered = {f"{name}-{i}" for i in range(wanted)}
         for pod in numbered - there:
             metadata = {"name": pod, "labels": {"app": name}}
             spec = {"nodeName": NODE, "containers": [{"name": "main", "image": "example/main:1"}]}
-            await self._client.post(self._pods, json={"metadata": metadata, "spec": spec})
+            await self.client.post(self._pods, json={"metadata": metadata, "spec": spec})
         for pod in there - numbered:
-            await self._client.delete(f"{self._pods}/{pod}")
+            await self.client.delete(f"{self._pods}/{pod}")
         status = {"replicas": len(there), "selector": f"app={name}"}
         if worker.get("status") != status:
-            await self._client.patch(
-                f"{self._workers}/{name}/status",
-                json={"status": status},
-                headers={"Content-Type": "application/merge-patch+json"},
-            )
-
-    async def _get(self, path: str) -> Any:
-        response = await self._client.get(path)
-        response.raise_for_status()
-        return response.json()
+            await self.write_status(name, status)
