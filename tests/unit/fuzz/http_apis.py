@@ -30,11 +30,12 @@ KEPT = PlannerRegistration.model_validate(example("planner-registration", "minim
 
 
 class Library(MemoryStore):
-    """A store that knows one application, and whose feed ends, so that a request for it does."""
+    """A store that knows one application, and whose feed ends for whoever waits, so that a request for it does."""
 
-    async def events(self, after: str | None, wait_seconds: float) -> list[FeedEvent]:
-        del after, wait_seconds
-        raise StoreUnavailable("this feed ends")
+    async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
+        if wait_seconds:
+            raise StoreUnavailable("this feed ends")
+        return await super().events(after, count)
 
     async def fill(self) -> None:
         """Store one cycle of the loop."""
