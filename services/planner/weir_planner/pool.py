@@ -15,7 +15,7 @@ import signal
 import socket
 import struct
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from multiprocessing import forkserver
@@ -188,13 +188,15 @@ class Pool:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([FORKED_FROM])
             made = context.Process(target=_serve, args=(theirs, self._niceness, 1), daemon=True)
-        process = _Process(made, ours)
+        process, handed = _Process(made, ours), deque([theirs])
         self._running.add(process)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await asyncio.to_thread(_launch, made, theirs)
+                await asyncio.to_thread(_launch, made, handed)
                 await process.receive(1)
         except BaseException as error:
+            with suppress(IndexError):
+                handed.pop().close()  # no thread was free to begin
             self._end(process)
             if isinstance(error, TimeoutError):
                 raise OSError(f"no process started within {START_SECONDS:g} s") from None
@@ -257,7 +259,9 @@ class Pool:
         self._idle.clear()
 
 
-def _launch(process: BaseProcess, calls: socket.socket) -> None:
+def _launch(process: BaseProcess, handed: deque[socket.socket]) -> None:
+    """Start a process and close its socket here: whoever takes it from `handed` does."""
+    calls = handed.pop()
     parent: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     watch = threading.Timer(FORK_SECONDS, _end_parent, [parent])
     watch.daemon = True

@@ -150,6 +150,20 @@ def test_a_cancelled_call_leaves_the_line(pool: Pool, tmp_path: Path) -> None:
     assert asyncio.run(line()) == (None, "last")
 
 
+def test_a_start_that_is_cancelled_leaves_no_socket() -> None:
+    """Of more processes than threads to start them: some have not begun."""
+
+    async def cancelled() -> None:
+        pool = Pool(40)
+        starting = asyncio.create_task(pool.start())
+        while len(pool._running) < 40:  # noqa: ASYNC110 - no event signals it
+            await asyncio.sleep(0)
+        starting.cancel()
+        pool.close()
+
+    asyncio.run(cancelled())
+
+
 def test_a_process_that_died_is_noticed_by_the_next_call(pool: Pool, tmp_path: Path) -> None:
     """Killed from outside while it had nothing to do: the next call is answered by another."""
     notes = str(tmp_path / "notes")
