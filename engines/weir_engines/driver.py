@@ -139,6 +139,8 @@ class Snapshot:
     None: the target does not record it."""
     can_trigger_checkpoint: bool = False
     """Whether the driver can trigger a checkpoint of the deployment, which a rescale waits for."""
+    engine_triggers_checkpoint: bool = False
+    """Whether the engine triggers the checkpoint for a rescale itself."""
     version: str | None = None
     """Version of the target for a conditional request, in the driver's own format; None if the driver has no versions.
     """

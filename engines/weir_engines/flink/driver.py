@@ -44,6 +44,7 @@ class _Settings:
     read_at: datetime
     interval_seconds: float | None
     rescale: RescaleSettings
+    triggers_checkpoint: bool
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,12 @@ class FlinkDriver(WithoutGroups):
             _get_or_none(cluster, f"{path}/checkpoints/config", rescale.checkpoint_interval_seconds),
             _get_or_none(cluster, "/config", lambda d: mapping(d, "/config")),
         )
-        found = _Settings(self._clock.now(), interval, _rescale_settings(configuration, about or {}, interval))
+        found = _Settings(
+            self._clock.now(),
+            interval,
+            _rescale_settings(configuration, about or {}, interval),
+            rescale.triggers_checkpoint(configuration),
+        )
         if configuration is not None and about is not None:
             fresh = {k: s for k, s in self._settings.items() if found.read_at - s.read_at < SETTINGS_LIFE}
             self._settings = {**fresh, (cluster.url, job_id): found}
@@ -323,6 +329,7 @@ def _snapshot(
         checkpoint_in_progress=None if points.in_progress is None else points.in_progress > 0,
         topology=graph,
         can_trigger_checkpoint=True,
+        engine_triggers_checkpoint=settings.triggers_checkpoint,
     )
 
 

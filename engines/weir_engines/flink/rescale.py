@@ -18,6 +18,8 @@ from weir_engines.flink.rest import (
 )
 
 _ADAPTIVE = "jobmanager.adaptive-scheduler."
+_TRIGGERS_CHECKPOINT = f"{_ADAPTIVE}rescale-trigger.active-checkpoint.enabled"
+"""Option of Flink (FLINK-36753): once a rescale has its resources, the scheduler triggers the checkpoint that it waits for."""
 UNLIMITED_SLOTS = 2**31 - 1
 """Flink's default of `slotmanager.number-of-slots.max`."""
 
@@ -85,6 +87,11 @@ def configuration(document: Any) -> dict[str, str]:
         for e in entries
         if isinstance(e, dict) and isinstance(e.get("key"), str) and isinstance(e.get("value"), str)
     }
+
+
+def triggers_checkpoint(configuration: Mapping[str, str] | None) -> bool:
+    """Return whether the cluster itself triggers the checkpoint that a rescale waits for, as far as it says."""
+    return configuration is not None and configuration.get(_TRIGGERS_CHECKPOINT, "").strip().lower() == "true"
 
 
 def bounds_by_name(wanted: Requirements | None, graph: Topology) -> tuple[Parallelism | None, Parallelism | None]:

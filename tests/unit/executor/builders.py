@@ -138,6 +138,7 @@ def snapshot(observed: Parallelism = BEFORE, *, at: datetime = NOON, **changes: 
         "checkpoint_completed_at": at - timedelta(seconds=5),
         "checkpoint_in_progress": False,
         "can_trigger_checkpoint": True,
+        "engine_triggers_checkpoint": False,
         "topology": None,
         "managers": None,
     }

@@ -303,6 +303,12 @@ class TestTriggerCheckpoint:
         accepted = step(action("applying"), snapshot(can_trigger_checkpoint=False), answer=Accepted(after(4)))
         assert (accepted.name, accepted.instruction) == ("accepted", None)
 
+    def test_not_if_the_engine_does_it(self) -> None:
+        """Two checkpoints for one rescale would cost twice."""
+        assert not self.due(1, checkpoint_at=-5, engine_triggers_checkpoint=True)
+        accepted = step(action("applying"), snapshot(engine_triggers_checkpoint=True), answer=Accepted(after(4)))
+        assert (accepted.name, accepted.instruction) == ("accepted", None)
+
     def test_not_after_the_rescale_began(self) -> None:
         """A new execution, or tasks that do not run, wait for no checkpoint."""
         assert not self.due(5, checkpoint_at=-5, running_since=2)

@@ -85,8 +85,9 @@ class InFlight:
         return rescale_limit(deployment, analysis, self.rules, starts=starts)
 
     def checkpoint(self, requested_at: datetime | None = None) -> TriggerCheckpoint | None:
-        """Return the instruction to trigger a checkpoint if the driver can and, for a waiting rescale, one is due."""
-        if not self.snapshot.can_trigger_checkpoint:
+        """Return the instruction to trigger a checkpoint if the driver can, the engine does not, and, for a waiting rescale,
+        one is due."""
+        if not self.snapshot.can_trigger_checkpoint or self.snapshot.engine_triggers_checkpoint:
             return None
         due = requested_at is None or checkpoint_is_due(self.snapshot, requested_at, self.now)
         return TriggerCheckpoint() if due else None

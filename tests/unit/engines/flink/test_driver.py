@@ -63,6 +63,23 @@ class TestRecorded:
         assert found.running_since == NOON + timedelta(milliseconds=1795241805766 - 1795241811004)
 
 
+@pytest.mark.parametrize(("value", "expected"), [("true", True), ("TRUE ", True), ("false", False), (None, False)])
+async def test_a_cluster_that_triggers_the_checkpoint_itself_is_known(value: str | None, expected: bool) -> None:
+    """By the option of FLINK-36753 (apache/flink#27921), whose default is seen nowhere: unset, Weir triggers one."""
+    clock = FakeClock(NOON)
+    history = MemoryDriver(clock)
+    history.add(subject(), TOPOLOGY, BEFORE, JOB)
+    flink = FakeFlink(history, subject())
+    option = {"key": "jobmanager.adaptive-scheduler.rescale-trigger.active-checkpoint.enabled", "value": value}
+    settings = [] if value is None else [option]
+    flink.broken[f"/jobs/{JOB}/jobmanager/config"] = (200, json.dumps(settings).encode())
+    driver = FlinkDriver(clock, transport=flink.transport)
+    found = await driver.observe(subject())
+    await driver.close()
+    assert found.reachable and found.can_trigger_checkpoint
+    assert found.engine_triggers_checkpoint is expected
+
+
 class TestHostile:
     """Whatever comes, it is an answer with a reason and never an exception."""
 
