@@ -1,5 +1,7 @@
 """The real parts, started once for all tests that need them, each test with its own topics, keys and jobs."""
 
+import gc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,16 @@ from testbed.kafka import KafkaBroker
 from testbed.process import TestbedError
 from testbed.register import reap_leftovers
 from testbed.service import RedisServer
+
+
+@pytest.fixture
+def sockets_are_collected() -> Iterator[None]:
+    """Collect the sockets that kafka-python leaves unclosed where a connection fails, so that no later test is blamed for
+    them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

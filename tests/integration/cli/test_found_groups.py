@@ -24,7 +24,10 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.loop import Stop
 from weir_runtime.policy_credentials import BrokerCredentials, read_broker_credentials
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"),
+    pytest.mark.usefixtures("sockets_are_collected"),
+]
 """kafka-python leaves sockets whose connection was refused to the garbage collector."""
 
 

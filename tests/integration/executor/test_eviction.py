@@ -27,7 +27,7 @@ from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials
 from weir_runtime.reach import Allowed
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("sockets_are_collected")]
 
 PROGRAM = Path(__file__).parent / "group_member.py"
 DOCUMENT = PROJECT / "docs" / "reference" / "signals.md"

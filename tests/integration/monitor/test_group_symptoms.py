@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import gc
 import time
 import uuid
-import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,8 @@ from weir_runtime.policy_credentials import NO_CREDENTIALS
 
 from .test_groups import RealRig
 
+pytestmark = pytest.mark.usefixtures("sockets_are_collected")
+
 SECONDS = 60.0
 
 
@@ -48,15 +48,6 @@ def policy_of(application: dict[str, Any], servers: str, **kafka: Any) -> Scalin
             },
         }
     )
-
-
-@pytest.fixture(autouse=True)
-def sockets_are_collected() -> Iterator[None]:
-    """Collect the sockets that kafka-python leaves unclosed, so that no later test is blamed for them."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 class GroupObserver:

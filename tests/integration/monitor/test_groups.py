@@ -21,6 +21,8 @@ from weir_monitor.applications import Collectors
 from weir_runtime.clock import SystemClock
 from weir_runtime.policy_credentials import BrokerCredentials
 
+pytestmark = pytest.mark.usefixtures("sockets_are_collected")
+
 
 class Members:
     """Consumers of one group, polled by one thread until they end."""

@@ -21,6 +21,8 @@ from weir_engines.kafka.partitions import Brokers, BrokersAway, Offsets
 from weir_runtime.clock import FakeClock, SystemClock
 from weir_runtime.reach import Allowed
 
+pytestmark = pytest.mark.usefixtures("sockets_are_collected")
+
 
 class RealRig:
     """The shared broker, and the test's own topics and group."""

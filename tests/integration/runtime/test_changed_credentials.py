@@ -25,9 +25,10 @@ from weir_runtime.messages import decode
 from weir_runtime.policy_credentials import BrokerSettings
 from weir_runtime.service import topic_specs
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed <ssl:ResourceWarning", "ignore:unclosed <socket:ResourceWarning"
-)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning", "ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.usefixtures("sockets_are_collected"),
+]
 """kafka-python leaves sockets whose connection was refused to the garbage collector."""
 
 SECONDS = 120
