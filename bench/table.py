@@ -154,6 +154,16 @@ def _ahead(found: dict[str, Any]) -> Figures:
         yield case, f"{late}, {each['slots_with_over_without']:.3f} × the slots: {each['sentence']}"
 
 
+def _page(found: dict[str, Any]) -> Figures:
+    first, pages, one = found["first_view"], found["open_pages"], found["application"]
+    yield f"first view of {first['applications']:,} applications in a new browser", _percentiles(first["seconds"], "s")
+    yield "the page's files, packed", f"{found['bundle']['packed_bytes'] / 1000:.0f} kB"
+    cost = f"{pages['cores_of_pages']:.1%} of a core"
+    yield f"cost of {pages['pages']} open pages with {pages['applications']} applications", cost
+    yield f"timeline of {one['cycles']:,} cycles, in an open page", _percentiles(one["timeline_seconds"], "s")
+    yield "answer of a what-if", _percentiles(one["what_if_seconds"], "s")
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "loop": _loop,
     "fleet": _fleet,
@@ -164,6 +174,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figures]] = {
     "forecast": _forecast,
     "ahead": _ahead,
     "chaos": _chaos,
+    "page": _page,
 }
 """How each result becomes rows of the table of figures. `compare`, `quality` and `planners` have the table of
 strategies."""

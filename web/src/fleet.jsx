@@ -9,9 +9,10 @@ import { LEVELS, engineName, filtered, namespaces, ranked, visible } from "./tro
 import { money, spent } from "./spend.js";
 import { ago, clock, counted, duration, seconds, share, subtasks, vector } from "./words.js";
 
-const EVERY = 3_000;
+/** As often as an application is observed by default. */
+const EVERY = 5_000;
 /** A list that another page has read is recent enough; with the time between two readings no row is older than twice that. */
-const SHARED = { "Cache-Control": "max-age=2" };
+const SHARED = { "Cache-Control": "max-age=4" };
 /** Points of a row's line. */
 const POINTS = 60;
 
