@@ -12,7 +12,7 @@ FAST := tests/unit tests/contracts tests/loop
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .PHONY: help environment setup kubernetes kubernetes-node node-means means trial check lint types imports fast explore test test-integration test-e2e \
-        test-containers test-kubernetes test-node demo-kubernetes bench chaos schemas man page lock images clean
+        test-containers test-kubernetes test-node demo-kubernetes bench chaos schemas man page picture lock images clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -107,6 +107,9 @@ man: environment  ## writes the man pages in docs/man from what the command's he
 
 page:  ## builds the page from web/ into the knowledge service's package (needs Node 18 or later)
 	@cd web && npm ci --silent && npm run --silent build
+
+picture: environment  ## takes the pictures of the page that the README begins with, from a running world
+	@$(BIN)/python -m tests.integration.page.picture
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
 	--no-header --annotation-style line -q

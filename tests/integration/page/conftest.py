@@ -45,9 +45,9 @@ def serving(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
         process.communicate(timeout=60)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium. Of this module, since Playwright holds an event loop that later tests would meet."""
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium."""
     program = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("no chromium on the PATH: install Debian's package chromium")
@@ -56,6 +56,13 @@ def browser() -> Iterator[Browser]:
         started = driver.chromium.launch(executable_path=program, args=arguments)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Of this module, since Playwright holds an event loop that later tests would meet."""
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
