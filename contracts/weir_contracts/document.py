@@ -185,6 +185,33 @@ def _object(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def without_nulls(document: Any, model: type[BaseModel]) -> Any:
+    """Return the document of a model without its known fields that are null: they are not given, as for Kubernetes' API server.
+
+    A null in a list, below a planner's parameters or in an unknown field stays.
+    """
+    root = _schema(model)
+    return _without_nulls(document, root, root)
+
+
+def _without_nulls(value: Any, node: Any, root: Mapping[str, Any]) -> Any:
+    found = _object(node, root)
+    if isinstance(value, list) and "items" in found:
+        return [_without_nulls(each, found["items"], root) for each in value]
+    if not isinstance(value, dict):
+        return value
+    fields = found.get("properties", {})
+    others = found.get("additionalProperties") or next(iter(found.get("patternProperties", {}).values()), None)
+    kept = {}
+    for name, each in value.items():
+        known = fields.get(name, others)
+        if not isinstance(known, Mapping):
+            kept[name] = each
+        elif each is not None:
+            kept[name] = _without_nulls(each, known, root)
+    return kept
+
+
 def printable(text: str, max_characters: int) -> str:
     """Return the text on one line: cut to `max_characters`, control characters and lone surrogates escaped."""
     cut = bounded(text, max_characters)

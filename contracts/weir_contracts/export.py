@@ -219,7 +219,7 @@ def _json(name: str, description: str) -> Schema:
 _HEAD = """# Policy
 
 Generated from the contracts by `make schemas`; do not edit. Fields are in camelCase, durations as `500ms`, `30s`,
-`5m`, `1h30m` or `2d`. An unknown field is refused. The same fields as JSON Schema:
+`5m`, `1h30m` or `2d`. An unknown field is refused, a field that is `null` is not given. The same fields as JSON Schema:
 [policy.schema.json](../../contracts/schemas/v1alpha1/policy.schema.json).
 """
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from .application import Application, FlinkApplication, ServiceApplication, Signals, Subject
 from .base import PORT_PATTERN, Duration, Name, Parameters
-from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state
+from .document import Document, InvalidDocument, Metadata, read_document, without_cluster_state, without_nulls
 from .policy_behavior import Behavior, Bounds, Budget
 from .target import ONE_DRIVER, FlinkTarget, Target
 
@@ -286,13 +286,13 @@ class InvalidPolicy(InvalidDocument):
 
 
 def parse_policy(document: Any) -> ScalingPolicy:
-    """Return the policy of a user's document, in which an unknown field is a mistake and not a newer version.
+    """Return the policy of a user's document, in which an unknown field is a mistake and not a newer version, and null is a
+    field that is not given.
 
     Raises `InvalidPolicy`, which names the first invalid fields and counts the others.
     """
-    policy = read_document(
-        ScalingPolicy, without_cluster_state(document), root="policy", refusal=InvalidPolicy, by_name=False
-    )
+    given = without_nulls(without_cluster_state(document), ScalingPolicy)
+    policy = read_document(ScalingPolicy, given, root="policy", refusal=InvalidPolicy, by_name=False)
     if contradictions := _contradictions(policy):
         raise InvalidPolicy(contradictions)
     return policy

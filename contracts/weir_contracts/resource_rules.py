@@ -88,6 +88,7 @@ _ADAPTIVE, _DEPLOYMENT, _SESSION_JOB, _KUBERNETES, _ENDPOINT = (
 )
 _KAFKA, _PROMETHEUS = (f"(has(self.signals) && has(self.signals.{name}))" for name in ("kafka", "prometheus"))
 _WORKLOADS = "self.target.kubernetes.workloads"
+_MANAGERS = "self.target.flink.taskManagers"
 _MIN = _or("self.bounds.min", 1).replace("has(self.bounds.min)", "has(self.bounds) && has(self.bounds.min)")
 _MAX = _or("self.bounds.max", 32).replace("has(self.bounds.max)", "has(self.bounds) && has(self.bounds.max)")
 _CALLED = "(has({0}.label) ? {0}.label : {0}.name)"
@@ -196,6 +197,10 @@ _SPEC: Sequence[Rule] = [
     ),
     _fits("kubernetes"),
     _fits("endpoint"),
+    (
+        f"!{_ADAPTIVE} || !has({_MANAGERS}) || {_MANAGERS}.max * {_or(f'{_MANAGERS}.slots', 1)} >= {_MIN}",
+        "target.flink.taskManagers.max: allows fewer slots than bounds.min requires",
+    ),
     *_signals("processed"),
     *_signals("waiting"),
     (

@@ -413,6 +413,33 @@ def test_a_document_from_kubernetes_is_read() -> None:
     assert parse_policy(shown) == policy
 
 
+def test_a_field_that_is_null_is_not_given() -> None:
+    """As for Kubernetes' API server: YAML has `bounds:` with nothing but comments below. A planner's parameters are its own."""
+    plain = _with("spec.planner.parameters", {"a": None})
+    spec = plain["spec"]
+    nulls = {"mode": None, "bounds": None, "shadows": None, "behavior": {"cooldown": None, "excludedPeriods": None}}
+    odd = {**plain, "spec": {**spec, **nulls, "planner": {**spec["planner"], "name": None}}}
+    policy = parse_policy(odd)
+    assert policy.spec == parse_policy(plain).spec.model_copy(update={"behavior": policy.spec.behavior})
+    assert policy.spec.behavior == parse_policy(DOCUMENT).spec.behavior
+    assert policy.spec.planner.parameters == {"a": None}
+    assert policy.to_document()["spec"].keys() == {"application", "objective", "planner", "behavior"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("spec.objective", None, "spec.objective: is required"),
+        ("spec.moode", None, "spec.moode: is not a field of this version: did you mean mode?"),
+        ("spec.shadows", [None], "spec.shadows.0: must be a mapping of fields"),
+    ],
+)
+def test_null_is_no_value_of_what_is_required_unknown_or_in_a_list(path: str, value: Any, sentence: str) -> None:
+    with pytest.raises(InvalidPolicy) as refused:
+        parse_policy(_with(path, value))
+    assert sentence in str(refused.value)
+
+
 def test_an_earlier_name_of_a_field_is_refused_with_its_present_one() -> None:
     """Field and name stand in the answer."""
     with pytest.raises(InvalidPolicy, match=r"behavior.scaleDown.collapseHold: .*its name is inputOutageHold"):

@@ -74,12 +74,14 @@ _workload = _mostly(WORKLOADS, ODD_WORKLOADS)
 _group_id = _mostly(["orders", "totals"], ["", "x" * 250])
 
 _utilization = _mostly([0.01, 0.7, 1], [0, 1.01, "0.7", None])
+_lag_metric = _mostly(["currentFetchEventTimeLag", "watermarkLag"], ["pendingRecords", ""], null=True)
 _objective = _rarely(
     st.one_of(
         *(st.fixed_dictionaries({name: _limit}) for name in ("maxLag", "maxLatency")),
+        st.fixed_dictionaries({"maxLag": _limit, "lagMetric": _lag_metric}),
         st.fixed_dictionaries({"utilization": _utilization}),
     ),
-    _fields(maxLag=_nullable_limit, maxLatency=_nullable_limit, utilization=_utilization),
+    _fields(maxLag=_nullable_limit, maxLatency=_nullable_limit, utilization=_utilization, lagMetric=_lag_metric),
 )
 _flink = st.fixed_dictionaries(
     {"url": _url, "job": _mostly(["orders"], ["", "x" * 301])}, optional={"credentials": _name}
@@ -112,11 +114,12 @@ _several = _rarely(
 )
 _slots = _mostly([1, 1, 2, 4], [0, 1024, 1025, "2", None])
 _restarts = _mostly([False, False, True], ["true", None])
+_namespace = _mostly(["shop"], ["a.b"], null=True)
 _single = st.fixed_dictionaries(
     {"kind": _kind, "name": _workload},
     optional={
         "apiVersion": _api_version,
-        "namespace": _mostly(["shop"], ["a.b"], null=True),
+        "namespace": _namespace,
         "slots": _slots,
         "restartInstances": _restarts,
     },
@@ -129,6 +132,24 @@ _endpoint = st.fixed_dictionaries(
     {"url": _url},
     optional={"credentials": _name, "slots": _slots, "restartInstances": _restarts},
 )
+_manager_pods = st.fixed_dictionaries(
+    {"kind": _kind, "name": _workload}, optional={"apiVersion": _api_version, "namespace": _namespace}
+)
+_manager_instances = st.fixed_dictionaries({"url": _url}, optional={"credentials": _name})
+_manager_limits: dict[str, Strategy] = {"max": _small(1000)}
+_managers = _rarely(
+    st.fixed_dictionaries({**_manager_limits, "kubernetes": _manager_pods}, optional={"slots": _slots})
+    | st.fixed_dictionaries({**_manager_limits, "endpoint": _manager_instances}, optional={"slots": _slots}),
+    _fields(
+        **_manager_limits,
+        kubernetes=st.none() | _manager_pods,
+        endpoint=st.none() | _manager_instances,
+        slots=_slots,
+    ),
+)
+_managed = st.fixed_dictionaries({"taskManagers": _managers})
+_adaptive = _mostly([{}], [{"taskManagers": None}]) | _managed
+_operated = st.fixed_dictionaries({"name": _workload}, optional={"namespace": _namespace})
 _kafka = st.fixed_dictionaries(
     {"bootstrapServers": _mostly(BROKERS, ODD_BROKERS)},
     optional={
@@ -148,18 +169,38 @@ _engines = _fields(
     flink=st.none() | _flink, service=st.none() | _service, kafkaStreams=_streams, consumerGroup=st.none() | _group
 )
 _targets = _fields(
-    flink=st.sampled_from([{}, None]), kubernetes=st.none() | _kubernetes, endpoint=st.none() | _endpoint
+    flink=st.none() | _adaptive,
+    flinkDeployment=st.none() | _operated,
+    flinkSessionJob=st.none() | _operated,
+    kubernetes=st.none() | _kubernetes,
+    endpoint=st.none() | _endpoint,
 )
 _sources = _fields(kafka=st.none() | _kafka, prometheus=st.none() | _prometheus)
 _of_kubernetes, _of_endpoint = (
     st.fixed_dictionaries({"kubernetes": _kubernetes}),
     st.fixed_dictionaries({"endpoint": _endpoint}),
 )
+_of_operator = st.fixed_dictionaries({"flinkDeployment": _operated}) | st.fixed_dictionaries(
+    {"flinkSessionJob": _operated}
+)
 _job = _rarely(
     st.one_of(
         st.fixed_dictionaries(
             {"application": st.fixed_dictionaries({"flink": _flink})},
-            optional={"target": st.just({"flink": {}}) | _of_kubernetes, "signals": _sources},
+            optional={
+                "target": st.fixed_dictionaries({"flink": _adaptive}) | _of_operator | _of_kubernetes,
+                "signals": _sources,
+            },
+        ),
+        st.fixed_dictionaries(
+            {
+                "application": st.fixed_dictionaries({"flink": _flink}),
+                "target": st.fixed_dictionaries({"flink": _managed}) | _of_operator,
+            },
+            optional={"signals": _sources},
+        ),
+        st.fixed_dictionaries(
+            {"target": st.fixed_dictionaries({"flinkDeployment": _operated})}, optional={"signals": _sources}
         ),
         st.fixed_dictionaries(
             {

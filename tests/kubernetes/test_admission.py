@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from testbed.kubernetes import KubernetesCluster
 from tests.effort import examples
@@ -58,8 +58,18 @@ def refusals(spec: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
+POOL: dict[str, Any] = {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}, "slots": 2, "max": 3}
+
+
 @settings(suppress_health_check=[*HealthCheck], parent=examples(500))
 @given(spec=specs())
+@example({**USUAL, "target": {"kubernetes": {"kind": "Deployment", "name": "orders", "restartInstances": None}}})
+@example({**USUAL, "mode": None, "bounds": None, "planner": {"name": None}, "behavior": {"cooldown": None}})
+@example({**USUAL, "bounds": {"min": None, "operators": {"enrich": None}}, "shadows": None, "moode": None})
+@example({**USUAL, "objective": None})
+@example({**USUAL, "shadows": [None]})
+@example({**USUAL, "target": {"flink": {"taskManagers": POOL}}, "bounds": {"min": 7}})
+@example({**USUAL, "target": {"flink": {"taskManagers": {**POOL, "slots": None}}}, "bounds": {"min": 4}})
 def test_both_refuse_the_same(admission: Admission, spec: dict[str, Any]) -> None:
     """Except what no rule can say, which the resource's status does."""
     problems = refusals(spec)

@@ -30,6 +30,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "name exactly one of kubernetes and endpoint",
     ),
     ({**LAG, **FLINK, "target": {"flink": {"taskManagers": {**WORKLOAD["target"]}}}}, "max"),
+    (
+        {**LAG, **FLINK, "target": {"flink": {"taskManagers": {**WORKLOAD["target"], "max": 3}}}, "bounds": {"min": 4}},
+        "allows fewer slots than bounds.min requires",
+    ),
     ({**LAG, "application": {"service": {}}, "target": {"flink": {}}}, "needs a kubernetes target"),
     ({**LAG, "target": {"flinkSessionJob": {"name": "orders"}}}, "application: is required"),
     ({**LAG, "target": {"flinkDeployment": {"name": "orders"}, "flink": {}}}, "name exactly one driver"),
