@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from weir_runtime.loop import Stop
 SOURCE, WORK = "orders", "work"
 VERTICES = {SOURCE: "a" * 32, WORK: "b" * 32}
 NAMES = {vertex: name for name, vertex in VERTICES.items()}
+MAX_PARALLELISM = 128
 GAUGES = {"busyTimeMsPerSecond": 500.0, "backPressuredTimeMsPerSecond": 0.0}
 CONFIGURATION = {
     "jobmanager.scheduler": "adaptive",
@@ -45,20 +46,40 @@ class Job:
     restarts: int = 0
     requests: list[dict[str, int]] = field(default_factory=list)
 
-    def settle(self) -> None:
-        """Run the requested parallelism once its moment has passed."""
-        if self.observed != self.requested and time.time() >= self.applied_at:
-            self.observed, self.running_since = dict(self.requested), self.applied_at
+    def settle(self, slots: int | None = None) -> None:
+        """Run the requested parallelism once its moment has passed, as far as there are slots (None: enough)."""
+        wanted = {name: p if slots is None else max(1, min(p, slots)) for name, p in self.requested.items()}
+        if self.observed != wanted and time.time() >= self.applied_at:
+            self.observed, self.running_since = wanted, self.applied_at if slots is None else time.time()
             self.restarts += 1
 
 
-class ManyJobs:
-    """Serves the jobs by name at `url`."""
+Running = Callable[[], Awaitable[list[tuple[str, str]]]]
+"""Returns id and host of each TaskManager that has registered, in the order in which their slots are used."""
 
-    def __init__(self, names: list[str], rescale_seconds: float) -> None:
+
+class ManyJobs:
+    """Serves the jobs by name at `url`. With `managers` a cluster of one job, which runs on their slots; a `reactive` one on
+    all of them, and its requirements cannot be set."""
+
+    def __init__(
+        self,
+        names: list[str],
+        rescale_seconds: float,
+        managers: Running | None = None,
+        slots_each: int = 1,
+        *,
+        reactive: bool = False,
+    ) -> None:
         self.jobs = {name: Job(name) for name in names}
+        self._configuration = CONFIGURATION | ({"scheduler-mode": "reactive"} if reactive else {})
+        if reactive:
+            for job in self.jobs.values():
+                job.requested = dict.fromkeys(VERTICES, MAX_PARALLELISM)
         self.url = ""
         self._rescale_seconds = rescale_seconds
+        self._managers = managers
+        self._slots_each = slots_each
 
     @property
     def graph_hash(self) -> str:
@@ -80,6 +101,12 @@ class ManyJobs:
 
     async def _answer(self, path: str, request: Request) -> JSONResponse:
         parts = path.split("/")
+        registered = [] if self._managers is None else await self._managers()
+        if self._managers is not None:
+            for each in self.jobs.values():
+                each.settle(len(registered) * self._slots_each)
+        if parts == ["taskmanagers"]:
+            return JSONResponse({"taskmanagers": self._task_managers(registered)})
         if parts == ["jobs", "overview"]:
             return JSONResponse({"jobs": [self._line(job) for job in self.jobs.values()]})
         if parts == ["overview"]:
@@ -89,21 +116,60 @@ class ManyJobs:
         job = next((j for j in self.jobs.values() if parts[:2] == ["jobs", j.id]), None)
         if job is None:
             return JSONResponse({"errors": [f"x.NotFoundException: no {path}"]}, status_code=404)
-        job.settle()
+        if self._managers is None:
+            job.settle()
         if request.method == "PUT":
             return self._rescale(job, await request.json())
         if request.method == "POST":
             return JSONResponse({"request-id": "0" * 32}, status_code=202)
-        return JSONResponse(_about(job, "/".join(parts[2:]), request.query_params.get("get")))
+        return JSONResponse(self._about(job, "/".join(parts[2:]), request.query_params.get("get")))
 
     def _rescale(self, job: Job, body: dict[str, Any]) -> JSONResponse:
+        if "scheduler-mode" in self._configuration:
+            refused = "Cannot change the parallelism of a job running in reactive mode."
+            return JSONResponse({"errors": ["Internal server error.", refused]}, status_code=500)
         job.requested = {NAMES[vertex]: each["parallelism"]["upperBound"] for vertex, each in body.items()}
         job.requests.append(dict(job.requested))
         job.applied_at = time.time() + self._rescale_seconds
         return JSONResponse({})
 
+    def _about(self, job: Job, what: str, names: str | None) -> Any:
+        if what == "":
+            return _details(job)
+        if what == "metrics":
+            return [{"id": "numRestarts", "value": str(job.restarts)}]
+        if what.startswith("vertices/"):
+            wanted = names.split(",") if names else list(GAUGES)
+            return [
+                {"id": n, **(dict.fromkeys(("min", "max", "avg", "sum"), GAUGES[n]) if names else {})} for n in wanted
+            ]
+        return {
+            "resource-requirements": {
+                vertex: {"parallelism": {"lowerBound": 1, "upperBound": job.requested[name]}}
+                for name, vertex in VERTICES.items()
+            },
+            "checkpoints": {
+                "counts": {"in_progress": 0, "completed": 1, "failed": 0, "total": 1, "restored": 0},
+                "latest": {"completed": {"latest_ack_timestamp": _ms(time.time() - 1), "end_to_end_duration": 200}},
+            },
+            "checkpoints/config": {"mode": "exactly_once", "interval": 10_000},
+            "jobmanager/config": [{"key": key, "value": value} for key, value in self._configuration.items()],
+        }[what]
+
+    def _task_managers(self, registered: list[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Return the TaskManagers, of which the first ones have the slots in use."""
+        used, listed = max(max(job.observed.values()) for job in self.jobs.values()), []
+        for id, host in registered:
+            taken = min(used, self._slots_each)
+            used -= taken
+            path = f"pekko.tcp://flink@{host}:6122/user/rpc/taskmanager_0"
+            free = self._slots_each - taken
+            listed.append({"id": id, "path": path, "slotsNumber": self._slots_each, "freeSlots": free})
+        return listed
+
     def _line(self, job: Job) -> dict[str, Any]:
-        job.settle()
+        if self._managers is None:
+            job.settle()
         total = sum(job.observed.values())
         return {
             "jid": job.id,
@@ -114,28 +180,6 @@ class ManyJobs:
             "last-modification": _ms(job.running_since),
             "tasks": {"total": total, "running": total, "finished": 0},
         }
-
-
-def _about(job: Job, what: str, names: str | None) -> Any:
-    if what == "":
-        return _details(job)
-    if what == "metrics":
-        return [{"id": "numRestarts", "value": str(job.restarts)}]
-    if what.startswith("vertices/"):
-        wanted = names.split(",") if names else list(GAUGES)
-        return [{"id": n, **(dict.fromkeys(("min", "max", "avg", "sum"), GAUGES[n]) if names else {})} for n in wanted]
-    return {
-        "resource-requirements": {
-            vertex: {"parallelism": {"lowerBound": 1, "upperBound": job.requested[name]}}
-            for name, vertex in VERTICES.items()
-        },
-        "checkpoints": {
-            "counts": {"in_progress": 0, "completed": 1, "failed": 0, "total": 1, "restored": 0},
-            "latest": {"completed": {"latest_ack_timestamp": _ms(time.time() - 1), "end_to_end_duration": 200}},
-        },
-        "checkpoints/config": {"mode": "exactly_once", "interval": 10_000},
-        "jobmanager/config": [{"key": key, "value": value} for key, value in CONFIGURATION.items()],
-    }[what]
 
 
 def _details(job: Job) -> dict[str, Any]:
@@ -152,7 +196,7 @@ def _details(job: Job) -> dict[str, Any]:
                 "id": vertex,
                 "slotSharingGroupId": "all",
                 "name": name,
-                "maxParallelism": 128,
+                "maxParallelism": MAX_PARALLELISM,
                 "parallelism": job.observed[name],
                 "status": "RUNNING",
                 "tasks": {"RUNNING": job.observed[name], "FINISHED": 0},
