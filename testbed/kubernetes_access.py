@@ -131,15 +131,16 @@ class Access:
     def token(self) -> str:
         return self.token_file.read_text()
 
-    def client(self, timeout_seconds: float = REQUEST_SECONDS) -> httpx.Client:
-        """Return an HTTP client with this user's token, to be closed by the caller."""
+    def client(self, timeout_seconds: float = REQUEST_SECONDS, *, connections: int = 0) -> httpx.Client:
+        """Return an HTTP client with this user's token, to be closed by the caller. By default it keeps no connection: the
+        API server may be restarted between requests."""
         return httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.token}"},
             verify=ssl.create_default_context(cafile=str(self.ca_file)),
             timeout=timeout_seconds,
             trust_env=False,
-            limits=httpx.Limits(max_keepalive_connections=0),  # the API server may be restarted between requests
+            limits=httpx.Limits(max_keepalive_connections=connections),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import stamina
 from hypothesis import HealthCheck, example, given, settings
 
 from testbed.kubernetes import KubernetesCluster
@@ -24,8 +25,19 @@ INEXPRESSIBLE = re.compile(r"\.(timeZone|cron|parameters)\b")
 """Fields whose texts no rule of the API server can judge: `Accepted` says what is wrong with them."""
 
 
+DEADLINE_SECONDS = 300.0
+"""Limit of one dry run, repeated as often as fits, on a machine that gives the API server next to nothing."""
+
+
+class Busy(Exception):
+    """The API server did not judge a document."""
+
+
 class Admission:
-    """Dry runs of creating a policy, as a user who may do nothing else."""
+    """Dry runs of creating a policy, as a user who may do nothing else.
+
+    One that gets no answer, or that the API server is too busy for, is repeated: only what it says of the document counts.
+    """
 
     def __init__(self, http: httpx.Client, namespace: str) -> None:
         self._http, self._path = http, f"/apis/weir.dev/v1alpha1/namespaces/{namespace}/scalingpolicies"
@@ -34,7 +46,11 @@ class Admission:
         """Return why the API server refuses a specification; None if it takes it. Strict, as kubectl asks."""
         document = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": name, **metadata}}
         query = {"dryRun": "All", "fieldValidation": "Strict"}
-        answer = self._http.post(self._path, params=query, json={**document, "spec": spec})
+        for attempt in stamina.retry_context(on=(httpx.TransportError, Busy), attempts=None, timeout=DEADLINE_SECONDS):
+            with attempt:
+                answer = self._http.post(self._path, params=query, json={**document, "spec": spec})
+                if answer.status_code == 429 or answer.status_code >= 500:
+                    raise Busy(answer.text)
         assert answer.status_code in (201, 400, 422), answer.text
         return None if answer.status_code == 201 else str(answer.json()["message"])
 
@@ -44,7 +60,7 @@ def admission(cluster: KubernetesCluster) -> Iterator[Admission]:
     definition = json.loads(DEFINITION.read_text())
     define(cluster, definition)
     access = cluster.identity("writer", WRITER, namespace="default")
-    with access.client() as http:
+    with access.client(60.0, connections=1) as http:
         yield Admission(http, "default")
     cluster.kubectl("delete", "crd", definition["metadata"]["name"])
 
