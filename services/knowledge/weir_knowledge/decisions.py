@@ -116,14 +116,17 @@ def _action(log: Log, change: Change, version: int) -> tuple[Log, Answer]:
 
 def _mode(log: Log, change: Change, current: ScalingPolicy | None, version: int) -> tuple[Log, Answer]:
     """Pause or resume the policy in force, also one of another owner. A resource ends the pauses of its annotation only;
-    a caller who pauses what the annotation has paused keeps it paused when that goes."""
+    a caller who pauses what the annotation has paused keeps it paused when that goes, and one who pauses it again replaces
+    the reason."""
     if current is None:
         return log, Answer(change_id=change.id, refused="missing")
     if change.owner == "resource" and current.metadata.owner != "resource":
         return log, Answer(change_id=change.id, refused="owned", policy=current)
     is_paused, by_annotation = current.spec.mode == "paused", is_paused_by_annotation(current)
     if change.kind == "pause":
-        is_done = is_paused and (change.owner == "resource" or not by_annotation)
+        own = dict(current.metadata.annotations)
+        is_same = change.reason is None or _with_room(own, BECAUSE, change.reason) == own
+        is_done = is_paused and (change.owner == "resource" or (is_same and not by_annotation))
     else:
         is_done = not is_paused or (change.owner == "resource" and not by_annotation)
     if is_done:

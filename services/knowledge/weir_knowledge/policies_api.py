@@ -37,7 +37,8 @@ from .policy_changes import PolicyChanges
 _POLICY_SCHEMA = {"$ref": "#/components/schemas/ScalingPolicy"}
 _VERSION = re.compile(r"[0-9]{1,18}")
 _REASON = (
-    f"A `reason` is kept in the policy's annotation `{BECAUSE}` until the next pause or resume, or the next document."
+    f"A `reason` is kept in the policy's annotation `{BECAUSE}` until the next one, a resume or the next document: pausing again "
+    "replaces it."
 )
 Reason = Annotated[
     str | None,

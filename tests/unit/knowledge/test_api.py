@@ -465,6 +465,9 @@ async def test_the_reason_of_a_pause_stays_until_the_next_change(house: House) -
     before = await house.apply(mode="act")
     paused = await house.http.post(f"{POLICY}/pause", params={"reason": "migration\nuntil 15:00"})
     assert paused.json()["metadata"]["annotations"] == {BECAUSE: "migration\\nuntil 15:00"}
+    for reason, shown in (("incident", "incident"), (None, "incident")):
+        paused = await house.http.post(f"{POLICY}/pause", params={"reason": reason} if reason else {})
+        assert paused.json()["metadata"]["annotations"] == {BECAUSE: shown}
     resumed = (await house.http.post(f"{POLICY}/resume")).json()
     assert resumed["metadata"].keys() == before["metadata"].keys()
     for wrong in ("", "x" * 201):

@@ -108,6 +108,21 @@ def test_a_pause_with_a_reason_leaves_a_policy_that_can_be_read() -> None:
         assert log.policies[APP].metadata.annotations == own | ({BECAUSE: "done"} if expected else {})
 
 
+def test_the_newest_reason_of_a_pause_counts() -> None:
+    """Pausing again replaces it, with the caller and the time; without one, or with the same, nothing changes. Resuming a policy that
+    is not paused has nothing to give a reason for."""
+    log, _ = decided(put(), change("pause", reason="migration"))
+    log, (said, kept, again) = decided(
+        change("pause", reason="incident"), change("pause"), change("pause", reason="incident"), log=log
+    )
+    paused = log.policies[APP]
+    assert said.version == paused.metadata.version and (kept.version, again.version) == (None, None)
+    assert paused.metadata.annotations == {BECAUSE: "incident"}
+    log, _ = decided(change("resume"), log=log)
+    assert (log.policies[APP].spec.mode, log.policies[APP].metadata.annotations) == ("advise", {})
+    assert decided(change("resume", reason="late"), log=log)[0].policies[APP].metadata.annotations == {}
+
+
 def test_a_policy_has_one_owner_who_alone_gives_it_away() -> None:
     """A resource takes a policy of the REST API only with its annotation; the REST API one of a resource that is gone."""
     log, (_, refused) = decided(put(), put(job="b", owner="resource"))
