@@ -364,18 +364,20 @@ def _document(place: str, text: bytes) -> dict[str, Any]:
 def _line(place: str, number: int, offset: int, document: Mapping[str, Any]) -> Line:
     from pydantic import ValidationError
 
-    from weir_analyzer.core import UnreadableState, learned_state
+    from weir_analyzer.core import UnreadableState, check_learned
     from weir_contracts import InvalidDocument, InvalidPolicy, parse_policy
     from weir_knowledge.documents import Import
 
-    missing = [name for name in ("application", "policy", "learned", "history", "cycles") if name not in document]
-    if missing:
+    fields = ("application", "policy", "learned", "history", "cycles")
+    if missing := [name for name in fields if name not in document]:
         raise InvalidInput(f"{place}: {missing[0]} is required")
+    if unknown := [name for name in document if name not in fields]:
+        raise InvalidInput(f"{place}: {unknown[0][:130]}: {InvalidDocument.unknown_field}")
     application, learned = document["application"], document["learned"]
     try:
         named = parse_policy(document["policy"]).application
         Import.model_validate({name: document[name] for name in ("learned", "history", "cycles")})
-        operators = len(learned_state(learned, 0.0).capacities) if learned else 0
+        operators = len(check_learned(learned).capacities) if learned else 0
     except InvalidPolicy as error:
         raise InvalidInput(f"{place}: policy: {error}") from None
     except ValidationError as error:

@@ -218,6 +218,23 @@ def _second(change: Callable[[dict[str, Any]], object]) -> Callable[[list[str]],
         (_second(lambda entry: entry["policy"]["spec"].update(mode="go")), ":2: policy: spec.mode"),
         (_second(lambda entry: entry["learned"].update(version=9)), ":2: learned: it has version 9"),
         (_second(lambda entry: entry.update(learned=[1])), ":2: learned: must be a mapping"),
+        (_second(lambda entry: entry.update(polices=1)), ":2: polices: is not a field of this version"),
+        (_second(lambda entry: entry["learned"].update(capacity={})), ":2: learned: capacity: is not a field"),
+        (_second(lambda entry: entry["learned"].update(restarts=[1e12, 3, 2])), ":2: learned: restarts.0: "),
+        (_second(lambda entry: entry["learned"].update(restarts=[4, 3, -2])), ":2: learned: restarts.2: "),
+        (_second(lambda entry: entry["learned"].update(restarts=[4, True, 2])), ":2: learned: restarts.1: "),
+        (_second(lambda entry: entry["learned"].update(moves=[4, 1e12])), ":2: learned: moves.1: "),
+        (_second(lambda entry: entry["learned"].update(forecasts=["a"])), ":2: learned: forecasts: "),
+        (
+            _second(lambda entry: entry["learned"].update(forecasts={"serie": {}})),
+            ":2: learned: forecasts.serie: is not",
+        ),
+        (
+            _second(
+                lambda entry: entry["learned"].update(forecasts={"series": {"orders": [1, "x"]}, "wait_seconds": 1})
+            ),
+            ":2: learned: forecasts.series.orders: ",
+        ),
         (_second(lambda entry: entry["history"][0].update(at="noon")), ":2: history.0.at: "),
         (_second(lambda entry: entry.update(application="shop/other")), ":2: application: is 'shop/other'"),
     ],

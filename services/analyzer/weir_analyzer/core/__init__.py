@@ -4,7 +4,16 @@ Knows no clock, network, thread or framework; time is the observation's.
 """
 
 from .advance import advance
-from .state import STATE_VERSION, AnalyzerState, UnreadableState, learned_state, seed
+from .state import STATE_VERSION, AnalyzerState, UnreadableState, check_learned, learned_state, seed
 from .window import AnalysisSettings
 
-__all__ = ["STATE_VERSION", "AnalysisSettings", "AnalyzerState", "UnreadableState", "advance", "learned_state", "seed"]
+__all__ = [
+    "STATE_VERSION",
+    "AnalysisSettings",
+    "AnalyzerState",
+    "UnreadableState",
+    "advance",
+    "check_learned",
+    "learned_state",
+    "seed",
+]

@@ -6,14 +6,17 @@ written and read once for each observation.
 
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from pydantic_core import from_json, to_json
 
-from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, within
+from weir_contracts import MAX_NUMBER, MAX_SECONDS, Analysis, InvalidDocument, within
+from weir_contracts.base import Seconds
 
 from .capacity import MIN_RATE, Point, merged, published
 from .forecast.application import MAX_SOURCES, ForecastState
+from .forecast.series import SeriesState
 from .graph import Ratio
 from .offsets import LogHistory
 from .restarts import CheckpointState, RestartState
@@ -197,6 +200,46 @@ def learned_state(learned: dict[str, Any], at: float) -> AnalyzerState:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError) as error:
         raise UnreadableState(f"it is damaged: {type(error).__name__}: {error}") from None
     return state
+
+
+class _Exact(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Forecasts(_Exact):
+    wait_seconds: Seconds | None = None
+    series: dict[str, list[int | str]] = {}
+
+
+class _Learned(_Exact):
+    """The form of what `learned_of` returns."""
+
+    version: Literal[1]
+    job_id: str
+    dropped: NonNegativeInt
+    capacities: dict[str, list[tuple[int, float, float, bool, int, float, str, float, float | None]]]
+    selectivities: dict[str, tuple[float, float, float]]
+    restarts: tuple[Seconds | None, Seconds | None, NonNegativeInt]
+    forecasts: _Forecasts
+    moves: tuple[Seconds | None, Seconds | None]
+
+
+def check_learned(learned: dict[str, Any]) -> AnalyzerState:
+    """Return the state of what a file has learned. `UnreadableState` names what is not as `learned_of` wrote it: of a message what
+    can be read counts, and a user can correct a file."""
+    if learned.get("version") != _LEARNED_VERSION:
+        return learned_state(learned, 0.0)  # which says so
+    try:
+        # As JSON, in which lists are tuples.
+        exact = _Learned.model_validate_json(to_json(learned))
+    except ValidationError as error:
+        raise UnreadableState(str(InvalidDocument.of(error))) from None
+    for name, model in exact.forecasts.series.items():
+        try:
+            SeriesState.seeded(model)
+        except (ValueError, TypeError, IndexError) as error:
+            raise UnreadableState(f"forecasts.series.{name}: is not readable ({error})") from None
+    return learned_state(learned, 0.0)
 
 
 def _check(state: AnalyzerState) -> None:
