@@ -217,6 +217,8 @@ def explain(
     """Explain the last decisions, from reading to outcome, newest last."""
     if at is not None and html is None:
         raise InvalidInput("--at: is the moment of a page: add --html FILE")
+    if html is not None and output is not Format.TABLE:
+        raise InvalidInput("--output: is the form of decisions on the screen: leave it or --html out")
     client, name = connect(server, token_file), application_id(application)
     if html is not None:
         # Draws curves as well, which no other command that speaks HTTP needs.

@@ -90,12 +90,17 @@ def seconds(option: str) -> Callable[[str], float]:
 
 
 def folder(option: str) -> Callable[[str], Path]:
-    """Return a parser of an option that names a folder. An empty text, which a path takes for the current folder, is none."""
+    """Return a parser of an option that names a folder, which need not exist. An empty text, which a path takes for the current
+    folder, is none, nor is a file or what would be in one."""
 
     def parsed(text: str) -> Path:
         if not text:
             raise InvalidInput(f"{option}: is empty")
-        return Path(text)
+        path = Path(text)
+        for each in (path, *path.parents):
+            if os.path.lexists(each) and not os.path.isdir(each):  # noqa: PTH112 - in a closed folder Path raises
+                raise InvalidInput(f"{option}: {each} is no folder: name one")
+        return path
 
     return parsed
 

@@ -24,7 +24,7 @@ from .advice import Advice
 from .chart import check_place
 from .client import CommandError, InvalidInput
 from .single import LocalApi, SingleSettings, compose_knowledge, of_environment
-from .single_run import Display, address_of, log_and_store, write_page
+from .single_run import Display, address_of, log_and_store, page_of, write_page
 from .terminal import say
 from .trial import sparkline
 
@@ -77,7 +77,7 @@ async def _run(prepared: Replay, listen: str, html: Path | None) -> int:
     with log_and_store(None, loop.clock) as (bus, store):
         one = compose_knowledge(settings, bus, store, loop.clock)
         view = View(store, settings.partitions, of_environment(KnowledgeSettings).prices)
-        day = Day(prepared, loop, one.api, view, bus, messages, f"http://{listen}")
+        day = Day(prepared, loop, one.api, view, bus, messages, page_of(settings))
         display = Display(view, loop.clock, day.notes, settings.log_level)
 
         async def show(stop: Stop) -> None:

@@ -202,6 +202,8 @@ class Session:
         display = Display(self.view, self.clock, self._notes, self.log_level, quiet)
         if self.discovery is not None:
             display.keys = {"w": Key(f"writes the policies to {self._folder.path}", self._write)}
+        if not quiet:
+            say(f"weir: {self.address}/ is the page; Ctrl-C ends it", error=True)
         await display.follow(stop, self._is_over)
         try:
             await self._end()
@@ -385,9 +387,7 @@ async def _run(options: Options) -> int:
             await one.close()
             raise
         view = View(store, settings.partitions, of_environment(KnowledgeSettings).prices)
-        scheme = "http" if settings.http_certificate_file is None else "https"
-        address = f"{scheme}://{options.listen}"
-        session = Session(options, one.api, view, clock, documents, discovery, address, settings.log_level)
+        session = Session(options, one.api, view, clock, documents, discovery, page_of(settings), settings.log_level)
         tasks = {**one.tasks, "policies": session.prepare, "screen": session.show}
         code = await run_service("weir", settings, app=one.app, tasks=tasks, on_stopped=one.close)
         if session.error is not None:
@@ -408,13 +408,20 @@ async def _source(options: Options, settings: SingleSettings, clock: Clock) -> S
 
 
 def address_of(address: str) -> tuple[str, int]:
-    """Return host and port of `--listen`; `InvalidInput` if it is no address, or one that cannot be had."""
+    """Return host and port of `--listen`, a free one for port 0; `InvalidInput` if it is no address, or one that cannot be had."""
     named, _, digits = address.rpartition(":")
     if not named or not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
         raise InvalidInput(f"--listen: {address!r} is no address: write host:port, such as 127.0.0.1:8080")
     host, port = named.strip("[]"), int(digits)
     try:
-        listen(host, port).close()
+        with listen(host, port) as bound:
+            return host, bound.getsockname()[1]
     except PortInUse as error:
         raise InvalidInput(f"--listen: {error}: name another address, such as 127.0.0.1:8081") from None
-    return host, port
+
+
+def page_of(settings: SingleSettings) -> str:
+    """Return the address of the page of this process, without its last slash."""
+    scheme = "http" if settings.http_certificate_file is None else "https"
+    host = settings.http_host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.http_port}"

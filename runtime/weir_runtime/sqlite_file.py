@@ -66,18 +66,24 @@ class SqliteFile:
     def open(cls, path: Path, clock: Clock, *, min_free_bytes: int = MIN_FREE_BYTES) -> "SqliteFile":
         """Open or make the file, and its folder; `FileUnusable` if it is another program's, or in use."""
         path = path.absolute()
+        is_first = not os.path.lexists(_lock_of(path))  # in a closed folder Path raises
         lock = _locked(path)
         try:
             if not path.exists():
                 path.touch(mode=0o600)  # policies name what belongs to their users
             file = cls(path, clock, lock, min_free_bytes)
-        except (OSError, sqlite3.Error) as error:
+            try:
+                file._begin()
+            except BaseException:
+                file._db.close()
+                raise
+        except BaseException as error:
+            if is_first:
+                # While it is held: a process that waits for it sees that it is gone.
+                _lock_of(path).unlink(missing_ok=True)
             lock.close()
-            raise FileUnusable(f"{path} cannot be opened: {error}") from error
-        try:
-            file._begin()
-        except BaseException:
-            file.close()
+            if isinstance(error, OSError | sqlite3.Error):
+                raise FileUnusable(f"{path} cannot be opened: {error}") from error
             raise
         return file
 
@@ -221,11 +227,15 @@ def _foreign(path: Path) -> str:
     return f"{path} is a file of another program: name another folder, or move that file away"
 
 
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
 def _locked(path: Path) -> IO[str]:
     """Return the open lock of a file. It ends with the process, however that ends; children do not inherit it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(path.name + ".lock").open("a+")
+        lock = _lock_of(path).open("a+")
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise FileUnusable(
@@ -242,6 +252,13 @@ def _locked(path: Path) -> IO[str]:
         raise FileUnusable(
             f"{path} is in use by another process{f' ({holder})' if holder else ''}: end it, or name another folder"
         ) from error
+    try:
+        is_in_place = os.path.samestat(os.fstat(lock.fileno()), _lock_of(path).stat())
+    except FileNotFoundError:
+        is_in_place = False
+    if not is_in_place:
+        lock.close()
+        return _locked(path)  # a process that was refused has removed the one that it made
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -208,7 +211,24 @@ async def command(*arguments: str) -> asyncio.subprocess.Process:
         *(sys.executable, "-m", "weir_cli", "run", "--listen", "127.0.0.1:0", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
+
+
+async def test_it_says_where_its_page_is_and_ends_while_it_starts() -> None:
+    """Without options or a terminal, with the port that it has. Ctrl-C reaches the planners' processes as well, which start: no
+    traceback."""
+    process = await command()
+    assert process.stderr is not None
+    async with asyncio.timeout(START_SECONDS):
+        line = (await process.stderr.readline()).decode()
+        said = re.fullmatch(r"weir: (http://127\.0\.0\.1:[1-9]\d*/) is the page; Ctrl-C ends it\n", line)
+        assert said is not None, line
+        async with httpx.AsyncClient(timeout=START_SECONDS) as client:
+            assert "<title>Weir</title>" in (await client.get(said[1])).text
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (0, "")
 
 
 async def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess, SpawnProcess
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -267,6 +267,10 @@ def _launch(process: BaseProcess, handed: deque[socket.socket]) -> None:
     watch.daemon = True
     if isinstance(process, ForkServerProcess) and parent is not None:
         watch.start()
+    # Ctrl-C reaches the whole group of a terminal, and a process that is still importing would write a traceback: the
+    # service ends it. The tracker comes first, since its start ends the block.
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with calls:
         try:
             process.start()
@@ -274,6 +278,7 @@ def _launch(process: BaseProcess, handed: deque[socket.socket]) -> None:
             process.start()  # the process that it is forked from had just died: this makes another
         finally:
             watch.cancel()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end_parent(pid: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,24 @@ def workers() -> Iterator[Workers]:
 
 def reply_of(workers: Workers, question: PlanRequest, planner: str = "rate") -> PlanReply:
     return asyncio.run(workers.ask(question, planner, 20.0))
+
+
+async def test_ctrl_c_ends_no_process_that_starts(capfd: pytest.CaptureFixture[str]) -> None:
+    """It reaches all of a terminal's group: the service ends its processes in order, and none writes a traceback."""
+    pool, launched = Pool(1), psutil.Process().children()
+
+    def interrupted() -> bool:
+        for each in psutil.Process().children():
+            if each not in launched and "spawn_main" in " ".join(each.cmdline()):
+                each.send_signal(signal.SIGINT)
+                return True
+        return False
+
+    starting = asyncio.create_task(pool.start())
+    await asyncio.to_thread(wait_until, interrupted, timeout_seconds=60, what="a process", poll_seconds=0.01)
+    await starting
+    pool.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_reply_is_that_of_the_pure_function(workers: Workers) -> None:

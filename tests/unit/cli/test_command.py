@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -177,7 +178,33 @@ def test_an_incident_is_written_into_a_file(server: _Server, tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (2, "weir: --at: is the moment of a page: add --html FILE\n")
     done = weir("explain", "shop/orders", "--html", str(tmp_path), "--server", server.url)
     assert (done.returncode, done.stderr) == (2, f"weir: --html: {tmp_path}: is a folder\n")
+    done = weir("explain", "shop/orders", "--html", str(place), "-o", "json", "--server", server.url)
+    said = "weir: --output: is the form of decisions on the screen: leave it or --html out\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     assert len(server.requests) == 1
+
+
+CTRL_C = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["MODULE"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+from weir_cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "weir_cli.watch", "weir_cli.single_run"])
+def test_ctrl_c_in_the_first_second_says_nothing(module: str) -> None:
+    """While modules are imported, of the command and of `weir run`: no traceback, and a code that says what ended it."""
+    started = [sys.executable, "-c", CTRL_C, "run", "--once", "--listen", "127.0.0.1:0"]
+    environment = os.environ | {"MODULE": module}
+    done = subprocess.run(started, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode in (-signal.SIGINT, 130), done.stdout, done.stderr) == (True, "", "")
 
 
 def test_a_place_for_a_page_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

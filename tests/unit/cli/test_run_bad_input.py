@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from aiohttp import web
 
-from weir_cli.client import CommandError, InvalidInput, Unreachable
+from weir_cli.client import CommandError, InvalidInput, Unreachable, folder
 from weir_cli.demo_run import run_demo
 from weir_cli.single_run import FILE, _run
 from weir_cli.single_run import Options as RunOptions
@@ -36,6 +36,19 @@ async def test_a_folder_that_cannot_be_written() -> None:
     said = await refusal(Options(data=Path("/dev/null/weir")))
     assert said.startswith("--data: /dev/null/weir is not writable (")
     assert said.endswith("give this user the right to write there, or name another folder")
+
+
+@pytest.mark.parametrize("option", ["--data", "--write"])
+def test_a_file_where_a_folder_is_wanted(tmp_path: Path, option: str) -> None:
+    """Also somewhere above it: rights would not help. A folder that does not exist yet is one."""
+    file, link = tmp_path / "policy.yaml", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "gone")
+    for given, named in ((file, file), (file / "sub" / "folder", file), (link, link)):
+        with pytest.raises(InvalidInput) as refused:
+            folder(option)(str(given))
+        assert str(refused.value) == f"{option}: {named} is no folder: name one"
+    assert folder(option)(str(tmp_path / "new" / "folder")) == tmp_path / "new" / "folder"
 
 
 class Usage(NamedTuple):

@@ -1,5 +1,6 @@
 """The file of one process: whose it is, its format, its room, and what it says when it cannot be used."""
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -81,17 +83,39 @@ def test_a_second_process_is_refused(path: Path) -> None:
 
 
 def test_a_file_of_another_program_is_refused_and_left_as_it_was(path: Path) -> None:
-    """Another SQLite database, one of a text, and one that is empty inside: only the last may be made Weir's."""
+    """Another SQLite database, one of a text, and one that is empty inside: only the last may be made Weir's. Beside the others no
+    lock stays, unless it was there."""
     foreign = f"{path} is a file of another program: name another folder, or move that file away"
     make(path, "CREATE TABLE songs (title TEXT)", "PRAGMA user_version = 3")
     before = path.read_bytes()
     assert refused(path) == foreign
     assert path.read_bytes() == before
+    lock = path.with_name("weir.db.lock")
+    assert not lock.exists()
+    lock.touch()
     path.write_text("a letter of more than a hundred characters, " * 40)
     assert refused(path) == foreign
+    assert lock.exists()
     path.write_bytes(b"")
     opened(path).close()
     assert path.read_bytes().startswith(b"SQLite format 3")
+
+
+def test_a_lock_that_was_removed_meanwhile_holds_no_other_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process opened the lock, and the one that had made it was refused and removed it: the file is locked by its new lock."""
+    path.parent.mkdir()
+    lock, real = path.with_name("weir.db.lock"), fcntl.flock
+    removals = iter([lock.unlink])
+
+    def raced(file: IO[str], operation: int) -> None:
+        next(removals, lambda: None)()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", raced)
+    file = opened(path)
+    assert lock.read_text() == str(os.getpid())
+    assert "in use by another process" in refused(path)
+    file.close()
 
 
 def test_a_newer_file_is_refused(path: Path) -> None:
