@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-import stamina
 from hypothesis import HealthCheck, example, given, settings
 
 from testbed.kubernetes import KubernetesCluster
+from testbed.process import wait_until
 from tests.effort import examples
 from tests.kubernetes.policy_documents import specs
 from tests.kubernetes.workers import define
@@ -29,10 +29,6 @@ DEADLINE_SECONDS = 300.0
 """Limit of one dry run, repeated as often as fits, on a machine that gives the API server next to nothing."""
 
 
-class Busy(Exception):
-    """The API server did not judge a document."""
-
-
 class Admission:
     """Dry runs of creating a policy, as a user who may do nothing else.
 
@@ -46,11 +42,16 @@ class Admission:
         """Return why the API server refuses a specification; None if it takes it. Strict, as kubectl asks."""
         document = {"apiVersion": "weir.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": {"name": name, **metadata}}
         query = {"dryRun": "All", "fieldValidation": "Strict"}
-        for attempt in stamina.retry_context(on=(httpx.TransportError, Busy), attempts=None, timeout=DEADLINE_SECONDS):
-            with attempt:
-                answer = self._http.post(self._path, params=query, json={**document, "spec": spec})
-                if answer.status_code == 429 or answer.status_code >= 500:
-                    raise Busy(answer.text)
+        body = {**document, "spec": spec}
+
+        def judged() -> httpx.Response | None:
+            try:
+                answer = self._http.post(self._path, params=query, json=body)
+            except httpx.TransportError:
+                return None
+            return None if answer.status_code == 429 or answer.status_code >= 500 else answer
+
+        answer = wait_until(judged, timeout_seconds=DEADLINE_SECONDS, what=f"an answer to {body}")
         assert answer.status_code in (201, 400, 422), answer.text
         return None if answer.status_code == 201 else str(answer.json()["message"])
 
