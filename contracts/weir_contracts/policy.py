@@ -202,8 +202,7 @@ class PolicySpec(Document):
             return self
         if self.bounds.operators:
             raise ValueError(
-                f"bounds.operators: all operators of a {self.target.driver} target have the same parallelism: "
-                "use bounds.min and bounds.max"
+                "bounds.operators: all operators of this target have the same parallelism: use bounds.min and bounds.max"
             )
         if self.bounds.max // unit.slots * unit.slots < self.bounds.min:
             raise ValueError(

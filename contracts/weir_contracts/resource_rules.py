@@ -89,6 +89,12 @@ _ADAPTIVE, _DEPLOYMENT, _SESSION_JOB, _KUBERNETES, _ENDPOINT = (
 _KAFKA, _PROMETHEUS = (f"(has(self.signals) && has(self.signals.{name}))" for name in ("kafka", "prometheus"))
 _WORKLOADS = "self.target.kubernetes.workloads"
 _MANAGERS = "self.target.flink.taskManagers"
+_UNITS = {
+    "kubernetes": f"({_KUBERNETES} && !has({_WORKLOADS}))",
+    "endpoint": _ENDPOINT,
+    "flink.taskManagers": f"({_ADAPTIVE} && has({_MANAGERS}) && {_or(f'{_MANAGERS}.reactive', 'false')})",
+}
+"""Whether a target is scaled by its number of instances, by the target's field."""
 _MIN = _or("self.bounds.min", 1).replace("has(self.bounds.min)", "has(self.bounds) && has(self.bounds.min)")
 _MAX = _or("self.bounds.max", 32).replace("has(self.bounds.max)", "has(self.bounds) && has(self.bounds.max)")
 _CALLED = "(has({0}.label) ? {0}.label : {0}.name)"
@@ -126,11 +132,9 @@ def _signals(name: str) -> list[Rule]:
     ]
 
 
-def _fits(target: str) -> Rule:
-    """Return the rule that some number of instances of a target is within the bounds."""
-    field = f"self.target.{target}"
-    slots = _or(f"{field}.slots", 1)
-    is_unit = f"has(self.target) && has({field})" + (f" && !has({_WORKLOADS})" if target == "kubernetes" else "")
+def _fits(target: str, is_unit: str) -> Rule:
+    """Return the rule that some number of instances of a target, if `is_unit`, is within the bounds."""
+    slots = _or(f"self.target.{target}.slots", 1)
     return (
         f"!({is_unit}) || {_MAX} / {slots} * {slots} >= {_MIN}",
         f"bounds: no number of instances of target.{target} gives a parallelism between min and max",
@@ -192,11 +196,10 @@ _SPEC: Sequence[Rule] = [
     ),
     (
         "!has(self.bounds) || !has(self.bounds.operators) || size(self.bounds.operators) == 0 || "
-        f"!({_ENDPOINT} || ({_KUBERNETES} && !has({_WORKLOADS})))",
+        f"!({' || '.join(_UNITS.values())})",
         "bounds.operators: all operators of this target have the same parallelism: use bounds.min and bounds.max",
     ),
-    _fits("kubernetes"),
-    _fits("endpoint"),
+    *(_fits(target, is_unit) for target, is_unit in _UNITS.items()),
     (
         f"!{_ADAPTIVE} || !has({_MANAGERS}) || {_MANAGERS}.max * {_or(f'{_MANAGERS}.slots', 1)} >= {_MIN}",
         "target.flink.taskManagers.max: allows fewer slots than bounds.min requires",

@@ -31,6 +31,8 @@ class Unit:
     """Slots or threads of one instance."""
     instance: str = "instance"
     """Noun for one instance in sentences, such as pod."""
+    max: int | None = None
+    """Maximum number of instances. None: only the limits of parallelism apply."""
 
     def instances_for(self, topology: Topology, parallelism: int) -> int:
         """Return the minimum number of instances that give all operators one parallelism of at least `parallelism`.
@@ -160,6 +162,10 @@ class TaskManagersTarget(Document):
     another number, Weir changes nothing."""
     max: Annotated[int, Field(ge=1, le=1000)]
     """Maximum number of TaskManagers, which limits the growth of the job."""
+    reactive: bool = False
+    """Whether the cluster runs in reactive mode (`scheduler-mode: reactive`), where the job takes every slot: Weir then sets only
+    the number of TaskManagers, and all operators have the same parallelism. Default false. Where the cluster's mode is
+    another one, Weir changes nothing."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -167,9 +173,14 @@ class TaskManagersTarget(Document):
             raise ValueError("name exactly one of kubernetes and endpoint, which runs the TaskManagers")
         return self
 
+    @property
+    def unit(self) -> Unit | None:
+        """Parallelism that one TaskManager adds in reactive mode; None outside of it: each operator is scaled on its own."""
+        return Unit(self.slots, "TaskManager", self.max) if self.reactive else None
+
 
 class FlinkTarget(Document):
-    """Flink's adaptive scheduler, which scales each operator of the application on its own."""
+    """Flink's adaptive scheduler, which scales each operator of the application on its own, except in reactive mode."""
 
     task_managers: TaskManagersTarget | None = None
     """TaskManagers whose number Weir sets with the parallelism. Default: none, Weir scales within the slots that are there.
@@ -273,7 +284,7 @@ class Target(Document):
     @property
     def unit(self) -> Unit | None:
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
-        instances = self.kubernetes or self.endpoint
+        instances = self.kubernetes or self.endpoint or self.managers
         return None if instances is None else instances.unit
 
     @property

@@ -348,11 +348,16 @@ def _above_limit(code: str, name: str, wanted: int, limit: int) -> str:
 
 
 def _uneven(case: Case, unit: Unit) -> list[Infeasible]:
-    """Check that instances, which bring their own slots, run every operator alike."""
+    """Check that instances, which bring their own slots, run every operator alike, and are no more than the policy allows."""
     maximum, minimum = max(case.wanted.values()), min(case.wanted.values())
-    level = unit.parallelism_of(case.topology, unit.instances_for(case.topology, maximum))
+    count = unit.instances_for(case.topology, maximum)
+    level = unit.parallelism_of(case.topology, count)
     if case.wanted == case.topology.uniform(level):
-        return []
+        if unit.max is None or count <= unit.max:
+            return []
+        limit = unit.parallelism_of(case.topology, unit.max)
+        reason = f"{counted(count, unit.instance)} are needed, the policy allows {unit.max}"
+        return [Infeasible(wanted=level, limit=limit, code="slots", because=reason)]
     reason = f"{unit.instance}s of {unit.slots} slots run every operator alike: {level} for all is the next"
     wanted = minimum if minimum != level else maximum
     return [Infeasible(wanted=wanted, limit=level, code="one-parallelism", because=reason)]

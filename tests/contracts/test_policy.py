@@ -110,6 +110,20 @@ def test_a_job_whose_taskmanagers_are_pods_has_one_parallelism() -> None:
         parse_policy(document)
 
 
+def test_a_job_in_reactive_mode_has_one_parallelism() -> None:
+    """As with pods as a target of their own; outside of reactive mode each operator has its own."""
+    pool = {"kubernetes": {"kind": "Deployment", "name": "taskmanager"}, "slots": 3, "max": 4}
+    for reactive in (True, False):
+        policy = parse_policy(_with("spec.target.flink.taskManagers", {**pool, "reactive": reactive}))
+        assert policy.spec.target.driver == "task-managers"
+        assert (policy.subject.unit is not None) == reactive
+    document = _with("spec.target.flink.taskManagers", {**pool, "reactive": True})
+    for bounds, field in [({"operators": {"enrich": {"max": 3}}}, "operators"), ({"min": 4, "max": 5}, "no number of")]:
+        document["spec"]["bounds"] = bounds
+        with pytest.raises(InvalidPolicy, match=rf"bounds.*{field}"):
+            parse_policy(document)
+
+
 def test_a_target_that_went_is_refused_with_what_to_use_instead() -> None:
     """A policy of a time when TaskManagers could be containers of a compose project."""
     containers = {**FLINK, "project": "shop", "service": "taskmanager", "slots": 2}

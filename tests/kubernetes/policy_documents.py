@@ -137,14 +137,15 @@ _manager_pods = st.fixed_dictionaries(
 )
 _manager_instances = st.fixed_dictionaries({"url": _url}, optional={"credentials": _name})
 _manager_limits: dict[str, Strategy] = {"max": _small(1000)}
+_pool: dict[str, Strategy] = {"slots": _slots, "reactive": _mostly([False, True], ["true", None])}
 _managers = _rarely(
-    st.fixed_dictionaries({**_manager_limits, "kubernetes": _manager_pods}, optional={"slots": _slots})
-    | st.fixed_dictionaries({**_manager_limits, "endpoint": _manager_instances}, optional={"slots": _slots}),
+    st.fixed_dictionaries({**_manager_limits, "kubernetes": _manager_pods}, optional=_pool)
+    | st.fixed_dictionaries({**_manager_limits, "endpoint": _manager_instances}, optional=_pool),
     _fields(
         **_manager_limits,
         kubernetes=st.none() | _manager_pods,
         endpoint=st.none() | _manager_instances,
-        slots=_slots,
+        **_pool,
     ),
 )
 _managed = st.fixed_dictionaries({"taskManagers": _managers})

@@ -131,12 +131,25 @@ async def shop(kind: str, cluster: KubernetesCluster, namespace: str) -> AsyncIt
         await made.stop()
 
 
+@pytest.fixture
+async def reactive(kind: str, cluster: KubernetesCluster, namespace: str) -> AsyncIterator[ManagedShop]:
+    """A job in reactive mode."""
+    async with _opened(kind, cluster, namespace, reactive=True) as made:
+        await made.begin(_all(2), ready_after="5s")
+        yield made
+        await made.stop()
+
+
 @asynccontextmanager
 async def _opened(kind: str, cluster: KubernetesCluster, namespace: str, **managers: Any) -> AsyncIterator[ManagedShop]:
     access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
     made = ManagedShop(cluster, access, namespace, kind, **managers)
     async with made.flink.serving():
         yield made
+
+
+def _all(parallelism: int) -> Parallelism:
+    return {SOURCE: parallelism, WORK: parallelism}
 
 
 @KINDS
@@ -191,3 +204,29 @@ async def test_task_managers_that_do_not_come_are_given_back(shop: ManagedShop) 
     assert any(each.code == "quota" for each in shop.published())
     assert await asyncio.to_thread(shop.replicas) == 1
     assert (shop.job.observed, shop.job.requests, shop.job.restarts) == (LITTLE, [], 0)
+
+
+@KINDS
+async def test_a_manager_of_a_job_in_reactive_mode_is_lost(reactive: ManagedShop) -> None:
+    """Only the number of pods is written. The parallelism falls with the pod, and a plan meanwhile goes on from there: what fell
+    is not taken for another client's request."""
+    shop = reactive
+    out = await shop.gets(_all(4))
+    assert (out.phase, shop.job.observed) == ("verified", _all(4)), out.sentence
+    assert await asyncio.to_thread(shop.replicas) == 2
+    path = f"/api/v1/namespaces/{shop.namespace}/pods"
+    pod = (await asyncio.to_thread(shop.cluster.request, "GET", path))["items"][-1]["metadata"]["name"]
+    await asyncio.to_thread(shop.cluster.kubectl, "-n", shop.namespace, "delete", "pod", pod, "--wait=false")
+    fallen = await until_observed(
+        shop.driver,
+        shop.policy.subject,
+        lambda s: s.deployment is not None and s.deployment.observed == _all(2),
+        SECONDS,
+    )
+    assert fallen.deployment is not None and fallen.deployment.requested == _all(4)
+    back = await shop.gets(_all(6))
+    assert (back.phase, shop.job.observed) == ("verified", _all(6)), back.sentence
+    into = await shop.gets(_all(2))
+    assert (into.phase, shop.job.observed) == ("verified", _all(2)), into.sentence
+    assert await asyncio.to_thread(shop.replicas) == 1
+    assert shop.job.requests == [] and not {"preparing", "releasing"} & set(shop.phases())

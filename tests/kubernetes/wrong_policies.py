@@ -34,6 +34,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {**LAG, **FLINK, "target": {"flink": {"taskManagers": {**WORKLOAD["target"], "max": 3}}}, "bounds": {"min": 4}},
         "allows fewer slots than bounds.min requires",
     ),
+    (
+        {
+            **LAG,
+            **FLINK,
+            "target": {"flink": {"taskManagers": {**WORKLOAD["target"], "slots": 3, "max": 9, "reactive": True}}},
+            "bounds": {"min": 4, "max": 5},
+        },
+        "no number of instances of target.flink.taskManagers",
+    ),
     ({**LAG, "application": {"service": {}}, "target": {"flink": {}}}, "needs a kubernetes target"),
     ({**LAG, "target": {"flinkSessionJob": {"name": "orders"}}}, "application: is required"),
     ({**LAG, "target": {"flinkDeployment": {"name": "orders"}, "flink": {}}}, "name exactly one driver"),

@@ -1,6 +1,7 @@
 """Driver of Flink jobs that are rescaled in place, with TaskManagers that it brings and releases.
 
-The job is Flink's own driver's. A TaskManager belongs to the pod with the address, or the name, that it registered with.
+The job is Flink's own driver's. A TaskManager belongs to the pod with the address, or the name, that it registered with. In
+reactive mode the number of TaskManagers is the request, and gives all operators one parallelism.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from weir_contracts import Deployment, Parallelism, Subject, counted, short_name
+from weir_contracts import Deployment, Parallelism, Subject, Unit, counted, short_name
 from weir_engines.driver import (
     Accepted,
     Driver,
@@ -16,6 +17,7 @@ from weir_engines.driver import (
     Refusal,
     Rejected,
     Snapshot,
+    Steadiness,
     TargetChanged,
     TaskManagers,
     Unanswered,
@@ -24,7 +26,8 @@ from weir_engines.driver import (
 )
 from weir_engines.flink.driver import RegisteredManagers
 from weir_engines.flink.metrics import ManagerSlots
-from weir_engines.kubernetes.reactive import complete_checkpoint
+from weir_engines.kubernetes.reactive import complete_checkpoint, unfit
+from weir_engines.kubernetes.state import unanswerable
 from weir_engines.task_managers.pools import Answer, Pool, PoolReading, managers_of
 from weir_runtime.clock import Clock
 
@@ -47,6 +50,7 @@ class TaskManagersDriver(WithoutGroups):
         self._jobs = jobs
         self._pools = pools
         self._checkpoint_seconds = checkpoint_seconds
+        self._enough = Steadiness()
 
     async def close(self) -> None:
         """Do nothing: the engines that run the parts close them."""
@@ -55,7 +59,35 @@ class TaskManagersDriver(WithoutGroups):
         found, pool, registered = await asyncio.gather(
             self._jobs.observe(subject), self._pool(subject).read(subject), self._jobs.registered(subject)
         )
+        unit = managers_of(subject).unit
+        if unit is not None:
+            return self._reactive(subject, unit, found, pool, registered)
         return replace(found, managers=_managers(subject, found.deployment, pool, registered))
+
+    def _reactive(
+        self, subject: Subject, unit: Unit, found: Snapshot, pool: PoolReading, registered: RegisteredManagers | str
+    ) -> Snapshot:
+        """Return the snapshot of a job that takes every slot: the TaskManagers are what is requested of it."""
+        deployment, topology = found.deployment, found.topology
+        if pool.wanted is None:
+            return Snapshot(found.at, reachable=False, reason=pool.reason, refusal=pool.refusal)
+        if deployment is None or topology is None:
+            return replace(found, refusal=pool.refusal)
+        requested = topology.uniform(unit.parallelism_of(topology, pool.wanted)) if pool.wanted else None
+        each = () if isinstance(registered, str) else registered.each
+        waits = deployment.observed != requested
+        is_enough = sum(manager.slots for manager in each) >= pool.wanted * unit.slots
+        since = self._enough.since(subject.id, (pool.wanted, waits, is_enough), found.at)
+        workloads = [] if pool.workload is None else [pool.workload]
+        return replace(
+            found,
+            deployment=deployment.model_copy(update={"requested": requested, "workloads": workloads}),
+            all_running=found.all_running and pool.is_settled,
+            resourced_at=since if waits and is_enough else None,
+            refusal=_other_mode(deployment) or _mismatch(each, unit.slots) or pool.refusal,
+            progress=pool.progress,
+            writers={} if pool.writer is None else dict.fromkeys(topology.names, pool.writer),
+        )
 
     async def request(
         self,
@@ -67,7 +99,22 @@ class TaskManagersDriver(WithoutGroups):
         *,
         version: str | None = None,
     ) -> Accepted | Rejected | TargetChanged | Unanswered | Refusal:
-        return await self._jobs.request(subject, job_id, parallelism, expected, fence, version=version)
+        unit = managers_of(subject).unit
+        if unit is None:
+            return await self._jobs.request(subject, job_id, parallelism, expected, fence, version=version)
+        found, observed = await asyncio.gather(self._pool(subject).read(subject), self._jobs.observe(subject))
+        missing = unanswerable(job_id, observed)
+        if missing is not None:
+            return missing
+        problem, topology = unfit(parallelism, unit, observed), observed.topology
+        if problem or topology is None:
+            return Rejected(problem)
+        before, wanted = (unit.instances_for(topology, max(vector.values())) for vector in (expected, parallelism))
+        there = found.wanted
+        if there is not None and topology.uniform(unit.parallelism_of(topology, there)) == expected:
+            before = there  # more than are needed for its parallelism
+        low, high = sorted((before, wanted))
+        return await self.provide(subject, job_id, wanted, range(low, high + 1, max(1, high - low)), fence)
 
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         return await self._jobs.trigger_checkpoint(subject, job_id)
@@ -84,7 +131,7 @@ class TaskManagersDriver(WithoutGroups):
         if found.wanted is None:
             return Unanswered(found.reason)
         if found.wanted not in expected:
-            return contested(counted(found.wanted, "TaskManager"), found.writer)
+            return contested(counted(found.wanted, "TaskManager"), found.writer or "")
         held = await fence.begin()
         if held is not None:
             return held
@@ -128,7 +175,7 @@ def _managers(
         max=target.max,
         wanted=pool.wanted,
         is_settled=pool.is_settled,
-        one_by_one=pool.one_by_one,
+        one_by_one=pool.workload is not None and pool.workload.one_by_one,
         refusal=pool.refusal,
         progress=pool.progress,
         reason=pool.reason,
@@ -147,6 +194,15 @@ def _managers(
         releasable=None if chosen is None else max(0, (pool.wanted or 0) - (len(pool.pods) - len(chosen))),
         refusal=_mismatch(registered.each, target.slots) or found.refusal,
     )
+
+
+def _other_mode(deployment: Deployment) -> Refusal | None:
+    """Return the refusal of a policy that takes the cluster for one in reactive mode."""
+    scheduler = deployment.rescale.scheduler
+    if scheduler in (None, "reactive"):
+        return None
+    sentence = f"the cluster's scheduler is {scheduler}, not reactive: remove target.flink.taskManagers.reactive"
+    return Refusal("unsupported", sentence)
 
 
 def _mismatch(registered: Sequence[ManagerSlots], slots: int) -> Refusal | None:

@@ -37,7 +37,8 @@ class TaskManagersEngine(Engine):
     def with_target(self, collector: Collector, subject: Subject) -> Collector:
         """Return the collector with the slots up to which TaskManagers may be brought."""
         managers = subject.target.managers
-        return collector if managers is None else ManagedCollector(collector, managers)
+        # In reactive mode the policy's unit says how many slots there may be.
+        return collector if managers is None or managers.reactive else ManagedCollector(collector, managers)
 
     @cached_property
     def driver(self) -> "TaskManagersDriver":

@@ -8,7 +8,7 @@ import httpx
 import structlog
 from pydantic import AnyHttpUrl
 
-from weir_contracts import Subject, TaskManagersTarget
+from weir_contracts import Subject, TaskManagersTarget, WorkloadStatus
 from weir_contracts.target import ManagersWorkload
 from weir_engines.driver import Accepted, Fence, Progress, Refusal, Rejected, TargetChanged, Unanswered
 from weir_engines.endpoint.rest import Endpoint, EndpointFailed
@@ -32,15 +32,15 @@ class PoolReading:
     """Number requested; None: unknown, for the `reason`."""
     is_settled: bool = False
     """Whether exactly the requested number exists, and all are ready."""
-    one_by_one: bool = False
-    """Whether each starts only once the one before is ready."""
+    workload: WorkloadStatus | None = None
+    """Workload of Kubernetes that they are replicas of; None: another kind of pool."""
     pods: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Pods of which Weir may choose those that go, with their addresses; empty: the last ones go, or the server decides."""
     refusal: Refusal | None = None
     progress: Progress | None = None
     reason: str = ""
-    writer: str = ""
-    """Client that last set the number; empty: Weir, or unknown."""
+    writer: str | None = None
+    """Client that last set the number; empty: Weir; None: unknown."""
     source: Any = None
     """The pool's own reading, which a write goes by."""
 
@@ -90,11 +90,11 @@ class KubernetesPool:
         return PoolReading(
             wanted=status.wanted,
             is_settled=found.is_settled,
-            one_by_one=status.one_by_one,
+            workload=status,
             pods=tuple((each.pod.name, each.addresses) for each in found.replicas) if _chooses(found) else (),
             refusal=state.refusal([found]),
             progress=state.progress([found], self._clock.now()),
-            writer=found.writer or "",
+            writer=found.writer,
             source=found,
         )
 

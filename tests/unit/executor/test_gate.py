@@ -199,7 +199,7 @@ def test_reactive_mode_is_for_targets_with_instances() -> None:
     """A job in reactive mode takes every slot and no requirements: its TaskManagers scale it."""
     found = snapshot(rescale=RescaleSettings(scheduler="reactive"))
     refused = refusal(plan(), snapshot=found)
-    assert (refused.code, "kubernetes target" in refused.sentence) == ("unsupported", True)
+    assert (refused.code, "reactive: true" in refused.sentence) == ("unsupported", True)
     assert isinstance(
         admit(plan(), context(snapshot=found, policy=PolicyReading(True, reactive_policy()))), ActionState
     )

@@ -1,12 +1,13 @@
 """Actions of a Flink job whose TaskManagers are pods or an endpoint's instances: the driver that is deployed, in memory."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.unit.engines.kubernetes.memory_kubernetes import NAMESPACE
 from tests.unit.engines.task_managers.rig import BEFORE, WANTED, WORKLOAD, ManagedRig
-from tests.unit.executor.builders import plan
+from tests.unit.executor.builders import TOPOLOGY, plan
 from tests.unit.executor.house import APP, House
 from weir_contracts import Parallelism, policy_of
 from weir_contracts.topics import PLANS, POLICIES
@@ -17,9 +18,9 @@ pytestmark = pytest.mark.virtual_time
 class ManagedHouse(House):
     """A job on one TaskManager of two slots."""
 
-    def __init__(self, kind: str, managers: int = 1) -> None:
+    def __init__(self, kind: str, managers: int = 1, **mode: Any) -> None:
         super().__init__(container_start_seconds=20.0)
-        self.rig = ManagedRig(kind, managers)
+        self.rig = ManagedRig(kind, managers, **mode)
         self.rig.clock = self.rig.kubernetes._clock = self.rig.supervisor.clock = self.rig.cluster._clock = self.clock
         self.scaler = self.rig.driver = self.rig.new_driver()
         self.drivers["task-managers"] = self.scaler
@@ -122,4 +123,64 @@ async def test_a_rollout_while_managers_are_brought_gives_up() -> None:
     assert last.code == "rollout" and "kept" in last.sentence
     assert house.rig.cluster.requests == []
     assert house.rig.kubernetes.objects.document("Deployment", NAMESPACE, WORKLOAD)["spec"]["replicas"] == 4
+    await house.end()
+
+
+REACTIVE = {"reactive": True, "scheduler": "reactive"}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "endpoint"])
+async def test_a_job_in_reactive_mode(kind: str) -> None:
+    """Only the number of TaskManagers is set, and the job takes all slots; a checkpoint is completed before they go."""
+    house = ManagedHouse(kind, **REACTIVE)
+    await house.begin()
+    await house.wants(TOPOLOGY.uniform(8))
+    await house.until(house.ended("verified"))
+    assert (house.rig.writes(), house.rig.job.observed) == ([4], TOPOLOGY.uniform(8))
+    taken = house.rig.job.checkpoints_triggered
+    await house.wants(TOPOLOGY.uniform(2))
+    await house.until(lambda: house.phases().count("verified") == 2)
+    assert (house.rig.writes(), house.rig.job.observed) == ([4, 1], TOPOLOGY.uniform(2))
+    assert house.rig.job.checkpoints_triggered > taken
+    assert "preparing" not in house.phases() and house.rig.cluster.requests == []
+    await house.end()
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "endpoint"])
+async def test_a_lost_manager_of_a_job_in_reactive_mode_is_no_other_client(kind: str) -> None:
+    """Its parallelism falls with the slots and comes back with the next TaskManager; a plan for another size goes on from
+    there."""
+    house = ManagedHouse(kind, managers=3, **REACTIVE)
+    house.rig.job.waits_for_checkpoint = False  # a job whose slots went restarts at once
+    await house.begin()
+    await house.wants(TOPOLOGY.uniform(8))
+    await house.until(house.ended("verified"))
+    house.rig.lose_one(start_seconds=15.0)
+    found = await house.rig.until(lambda s: s.deployment is not None and s.deployment.observed == TOPOLOGY.uniform(6))
+    assert found.deployment is not None and found.deployment.requested == TOPOLOGY.uniform(8)
+    await house.wants(TOPOLOGY.uniform(8))
+    await house.until(house.ended("refused"))
+    assert house.published()[-1].code == "nothing-to-do", "as many are requested already"
+    await house.wants(TOPOLOGY.uniform(10))
+    await house.until(lambda: house.phases().count("verified") == 2)
+    assert (house.rig.writes(), house.rig.job.observed) == ([4, 5], TOPOLOGY.uniform(10))
+    assert not {"contested", "other-deployment"} & {outcome.code for outcome in house.published()}
+    await house.end()
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"),
+    [
+        ({"reactive": True, "scheduler": "adaptive"}, "remove target.flink.taskManagers.reactive"),
+        ({"reactive": False, "scheduler": "reactive"}, "set target.flink.taskManagers with reactive: true"),
+    ],
+)
+async def test_the_mode_of_policy_and_cluster_must_agree(mode: dict[str, Any], word: str) -> None:
+    """Otherwise nothing is changed, and the plan is refused with what to change."""
+    house = ManagedHouse("Deployment", **mode)
+    await house.begin()
+    await house.wants(TOPOLOGY.uniform(8))
+    await house.until(lambda: house.published() and house.published()[-1].code == "unsupported")
+    assert word in house.published()[-1].sentence
+    assert (house.rig.writes(), house.rig.cluster.requests) == ([], [])
     await house.end()

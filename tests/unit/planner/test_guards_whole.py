@@ -59,6 +59,17 @@ def test_no_more_than_the_policy_allows_in_total(limits: dict[str, Any], code: s
     assert code in [limit.code for limit in proposal.infeasible]
 
 
+def test_no_more_task_managers_than_the_policy_allows() -> None:
+    """In reactive mode: 9 need five of two slots, and four give 8."""
+    managers = {"kubernetes": {"kind": "Deployment", "name": "tm"}, "slots": 2, "max": 4, "reactive": True}
+    target = {"flink": {"taskManagers": managers}}
+    proposal = passed({SOURCE: 1, WORK: 9}, spec={**spec(), "target": target})
+    assert proposal.vector == {SOURCE: 8, WORK: 8}
+    assert "8 with 4 TaskManagers of 2 slots: the policy allows 4 TaskManagers" in proposal.amendments[-1].because
+    limit = next(each for each in proposal.infeasible if each.code == "slots")
+    assert (limit.wanted, limit.limit) == (10, 8)
+
+
 def test_key_groups_bound_it() -> None:
     """More pods than key groups would be idle."""
     proposal = passed({SOURCE: 1, WORK: 6}, graph=topology(groups=6), spec=spec(slots=4, bounds={"max": 12}))

@@ -347,6 +347,18 @@ def test_pods_run_every_operator_alike(requested: Parallelism, limits: list[str]
     assert answer.possible is (limits == [])
 
 
+def test_the_policy_limits_the_task_managers_of_a_reactive_job() -> None:
+    """Four for 8; the cluster's free slots forbid nothing."""
+    pool = {"kubernetes": {"kind": "Deployment", "name": "tm"}, "slots": 2, "max": 3, "reactive": True}
+    application, target = {"flink": {"url": "http://jm:8081", "job": "orders"}}, {"flink": {"taskManagers": pool}}
+    now = deployment({SOURCE: 2, WORK: 2}, slots=Slots(total=2, available=0))
+    found = analysis(deployment=now, policy=policy(application=application, target=target))
+    assert ask({SOURCE: 6, WORK: 6}, found=found).possible
+    (limit,) = ask({SOURCE: 8, WORK: 8}, found=found).infeasible
+    assert (limit.code, limit.wanted, limit.limit) == ("slots", 8, 6)
+    assert limit.because == "4 TaskManagers are needed, the policy allows 3"
+
+
 def test_slots_that_are_unknown_forbid_nothing() -> None:
     """The engine reports none; it will run with what it has."""
     without_slots = analysis(deployment=deployment({SOURCE: 1, WORK: 2}, slots=None))

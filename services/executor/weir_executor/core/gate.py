@@ -175,7 +175,7 @@ def _by_scheduler(rescale: RescaleSettings, policy: ScalingPolicy | None) -> Ref
     if policy is None or policy.spec.target.unit is None:
         return Refusal(
             "unsupported",
-            "a job in reactive mode takes every slot and no requirements: scale its TaskManagers with a kubernetes target",
+            "a job in reactive mode takes every slot and no requirements: set target.flink.taskManagers with reactive: true",
         )
     return None
 

@@ -7,7 +7,7 @@ from tests.unit.engines.endpoint.memory_endpoint import MemoryGroups, Supervisor
 from tests.unit.engines.kubernetes.memory_kubernetes import NAMESPACE, MemoryKubernetes
 from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import JOB, NOON, TOPOLOGY
-from weir_contracts import Application, Parallelism, Signals, Subject, Target
+from weir_contracts import Application, Parallelism, RescaleSettings, Signals, Subject, Target
 from weir_engines.driver import Snapshot
 from weir_engines.endpoint.driver import EndpointDriver
 from weir_engines.flink.driver import RegisteredManagers
@@ -68,25 +68,35 @@ def subject(kind: str, *, url: str = URL, job: str = "orders", **managers: Any) 
 
 
 class ManagedRig:
-    """A job at parallelism 2 on one TaskManager of two slots."""
+    """A job at parallelism 2 on one TaskManager of two slots. In `reactive` mode it takes all slots of its TaskManagers."""
 
-    before, wanted = BEFORE, WANTED
     too_much = dict.fromkeys(TOPOLOGY.names, 121)
     job_id = JOB
 
-    def __init__(self, kind: str = "Deployment", managers: int = 1) -> None:
+    def __init__(
+        self, kind: str = "Deployment", managers: int = 1, *, reactive: bool = False, scheduler: str = "adaptive"
+    ) -> None:
         self.kind = kind
         self.clock = FakeClock(NOON)
         self.kubernetes = MemoryKubernetes(self.clock)
         self.supervisor = Supervisor(self.clock, replicas=managers)
         if kind != "endpoint":
             self.pods = self.kubernetes.add(kind, WORKLOAD, managers)
-        self.cluster = FlinkCluster(self.clock)
+        settings = RescaleSettings(
+            scheduler=scheduler, cooldown_seconds=1, stabilization_seconds=1, max_trigger_delay_seconds=0
+        )
+        self.cluster = FlinkCluster(self.clock, settings)
         self.cluster.running = self._running
         self.cluster.away[AWAY] = "connection refused"
-        self.subject, self.by_id = subject(kind), subject(kind, job=JOB)
-        self.nobody, self.away = subject(kind, job="nobody"), subject(kind, url=AWAY)
-        self.job = self.cluster.add(self.subject, TOPOLOGY, BEFORE, JOB)
+        mode = {"reactive": True} if reactive else {}
+        self.subject, self.by_id = subject(kind, **mode), subject(kind, job=JOB, **mode)
+        self.nobody, self.away = subject(kind, job="nobody", **mode), subject(kind, url=AWAY, **mode)
+        self.before, self.wanted = BEFORE, WANTED
+        if reactive:
+            self.before, self.wanted = TOPOLOGY.uniform(2 * managers), TOPOLOGY.uniform(2 * managers + 6)
+        self.job = self.cluster.add(self.subject, TOPOLOGY, self.before, JOB)
+        if reactive:
+            self.job.requested = TOPOLOGY.uniform(120)
         self.driver = self.new_driver()
         self.clock.advance(60)
 
@@ -105,6 +115,15 @@ class ManagedRig:
             return [(name, f"host-{name}") for name in self.supervisor._running()]
         self.kubernetes._control(self.kind, WORKLOAD)
         return [(pod.pod, pod.address) for pod in self.kubernetes.processes()]
+
+    def lose_one(self, start_seconds: float) -> None:
+        """End a TaskManager; what runs it starts another one in its place, which takes so long."""
+        if self.kind == "endpoint":
+            self.supervisor.ready_seconds = start_seconds
+            self.supervisor.kill(self.supervisor._running()[-1])
+        else:
+            self.pods.ready_seconds = start_seconds
+            self.kubernetes.restart(self.kind, WORKLOAD, self.kubernetes.names(WORKLOAD)[-1])
 
     def writes(self) -> list[int]:
         """Each number of TaskManagers that was requested."""

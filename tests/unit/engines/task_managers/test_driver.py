@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.engines.driver_suite import OPEN, Closed, DriverSuite
 from tests.unit.engines.task_managers.rig import WANTED, WORKLOAD, ManagedRig, subject
-from tests.unit.executor.builders import NOON, deployment
+from tests.unit.executor.builders import NOON, TOPOLOGY, deployment
 from weir_contracts import InvalidPolicy, Parallelism, RescaleSettings, policy_of
 from weir_engines.driver import Accepted, Refusal, Rejected, TargetChanged, TaskManagers, Unanswered
 from weir_engines.flink.driver import FlinkDriver, RegisteredManagers
@@ -32,6 +32,16 @@ class TestJob(DriverSuite):
     @pytest.fixture(params=["Deployment", "endpoint"])
     async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[ManagedRig]:
         rig = ManagedRig(request.param, managers=4)
+        yield rig
+        await rig.driver.close()
+
+
+class TestReactive(DriverSuite):
+    """The scheduler of the suite's clusters is called adaptive."""
+
+    @pytest.fixture(params=["Deployment", "endpoint"])
+    async def rig(self, request: pytest.FixtureRequest) -> AsyncIterator[ManagedRig]:
+        rig = ManagedRig(request.param, reactive=True)
         yield rig
         await rig.driver.close()
 
@@ -261,6 +271,41 @@ async def test_the_engine_joins_flink_with_what_runs_the_managers() -> None:
     assert not found.reachable and found.managers is not None
     assert found.managers.refusal is not None and found.managers.refusal.code == "namespace-forbidden"
     await engines.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [
+        (TOPOLOGY.uniform(18), "more than the policy's 8"),
+        (TOPOLOGY.uniform(3), "the next is 4"),
+        ({**TOPOLOGY.uniform(4), "sink": 2}, "all operators have the same parallelism"),
+    ],
+)
+async def test_what_no_number_of_managers_gives_in_reactive_mode_is_rejected(wanted: Parallelism, word: str) -> None:
+    rig = ManagedRig("Deployment", reactive=True)
+    answer = await rig.driver.request(rig.subject, rig.job_id, wanted, rig.before, OPEN)
+    assert isinstance(answer, Rejected) and word in answer.reason
+    assert rig.writes() == []
+
+
+async def test_a_reactive_job_waits_from_when_its_slots_are_there() -> None:
+    """Until then its TaskManagers start, and are named as the reason."""
+    rig = ManagedRig("Deployment", reactive=True)
+    await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
+    starting = await rig.driver.observe(rig.subject)
+    assert (starting.resourced_at, starting.all_running, starting.managers) == (None, False, None)
+    assert starting.progress is not None
+    found = await rig.until(lambda s: s.resourced_at is not None)
+    assert found.deployment is not None and found.deployment.requested == rig.wanted != found.deployment.observed
+
+
+async def test_another_number_of_slots_is_refused_in_reactive_mode() -> None:
+    """As outside of it."""
+    rig = ManagedRig("Deployment", reactive=True, scheduler="reactive")
+    assert (await rig.driver.observe(rig.subject)).refusal is None
+    rig.cluster.slots_each = 4
+    refusal = (await rig.driver.observe(rig.subject)).refusal
+    assert refusal is not None and refusal.code == "slots-mismatch"
 
 
 @pytest.mark.parametrize(("own_limit", "slots"), [(None, 16), (12, 12)])

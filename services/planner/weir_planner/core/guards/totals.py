@@ -108,6 +108,12 @@ def _allowed(wanted: int, unit: Unit, request: Request) -> tuple[int, str, str]:
     count, code, reason = wanted, "", ""
     if count < minimum:
         count, code, reason = minimum, "bounds", f"the policy's minimum is {request.policy.spec.bounds.min}"
+    if unit.max is not None and count > unit.max:
+        count, code, reason = (
+            max(step, unit.max // step * step),
+            "slots",
+            f"the policy allows {counted(unit.max, unit.instance)}",
+        )
     while count > step and (limit := _limit(unit.parallelism_of(topology, count), request)):
         code, reason = limit
         count -= step
