@@ -23,17 +23,20 @@ export function onToken(listener) {
   return () => waiting.delete(listener);
 }
 
-/** A refusal by the API, or no answer (status 0), as a sentence. */
+/** A refusal by the API, or no answer (status 0), as a sentence with its end. */
 export class Refused extends Error {
   constructor(status, sentence) {
-    super(sentence);
+    super(/[.!?…]$/.test(sentence) ? sentence : `${sentence}.`);
     this.status = status;
   }
 }
 
+const OTHER_VERSION = "The service does not know this request: it may be of another version than this page.";
 const SENTENCES = {
   401: "The API wants a token.",
   403: "The token does not allow this.",
+  404: OTHER_VERSION,
+  405: OTHER_VERSION,
   429: "The API has too many requests.",
   500: "The service failed; its log has the reason.",
 };
@@ -55,6 +58,8 @@ async function request(path, { method = "GET", headers = {}, body, signal } = {}
   } catch {
     // Not a problem document: the status says it.
   }
+  // Without a route there is no sentence of the API's own.
+  if (["Not Found", "Method Not Allowed"].includes(detail)) detail = "";
   throw new Refused(answer.status, detail || SENTENCES[answer.status] || `The API answered ${answer.status}.`);
 }
 

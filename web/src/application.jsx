@@ -75,7 +75,7 @@ export function Application({ application, choices, choose }) {
             ) : (
               <p class="waiting">{analysis.sentence ?? "No operator was analysed then."}</p>
             )}
-            {analysis.found?.symptoms.length > 0 && (
+            {analysis.found?.symptoms?.length > 0 && (
               <ul class="symptoms">
                 {analysis.found.symptoms.map((each) => (
                   <li key={`${each.code} ${each.operator}`}>
@@ -121,6 +121,7 @@ function useJournal(application) {
   useFeed(
     resource("applications", application, "/events"),
     useCallback((event) => set((before) => withEvent(before, event)), []),
+    past.again,
   );
   return journal;
 }
@@ -197,7 +198,7 @@ function Heading({ application, summary, policy, cycles, now, changed }) {
           </p>
         )}
         {summary.spend_sentence && <p class="under">{summary.spend_sentence}</p>}
-        {summary.problems.length > 0 && (
+        {summary.problems?.length > 0 && (
           <ul class="symptoms">
             {summary.problems.map((each) => (
               <li key={each}>
@@ -229,7 +230,7 @@ function Course({ application, journal, summary, analysis, now, at, moment, choi
   const oldestFirst = useMemo(() => [...journal.lines].reverse(), [journal.lines]);
   const forecast = useMemo(() => published(analysis), [analysis]);
   // Of the newest analysis, so that scrubbing moves no axis.
-  const ahead = journal.analyses.at(-1)?.forecasts.length > 0 ? 3600 : 0;
+  const ahead = journal.analyses.at(-1)?.forecasts?.length > 0 ? 3600 : 0;
   const span = shownSpan(choices.zoom, journal.lines, now == null ? null : Math.floor(now), ahead);
   const plots = useMemo(() => tables(oldestFirst, forecast), [oldestFirst, forecast]);
   const marks = useMemo(

@@ -5,6 +5,8 @@ import { changes, seconds } from "./words.js";
 export const DAY = 86_400;
 const FIGURES = ["seconds", "late_seconds", "slot_seconds", "restarts", "unanswered"];
 
+/** None in the plans of a service that knows no candidates. */
+const contenders = (plan) => plan?.contenders ?? [];
 const role = ({ is_shadow, label }, own) => (is_shadow ? "shadow" : label === own ? "planner" : "candidate");
 
 /**
@@ -13,7 +15,7 @@ const role = ({ is_shadow, label }, own) => (is_shadow ? "shadow" : label === ow
  * ones, newest first; `difference` is its share of slot-hours more than the policy's planner, null where one is unknown.
  */
 export function compared(cycles, now, span = DAY) {
-  const newest = cycles.find((each) => each.plan?.contenders.length > 0)?.plan;
+  const newest = cycles.find((each) => contenders(each.plan).length > 0)?.plan;
   if (!newest) return [];
   const own = newest.contenders[0].label;
   const inside = cycles.filter((each) => each.plan && seconds(each.plan.created_at) >= now - span);
@@ -46,7 +48,7 @@ export function compared(cycles, now, span = DAY) {
 /** The oldest score of a planner that counts since the same time. */
 function oldest(cycles, label, since) {
   for (const { plan } of [...cycles].reverse()) {
-    const found = plan.contenders.find((each) => each.label === label)?.score;
+    const found = contenders(plan).find((each) => each.label === label)?.score;
     if (found?.since === since) return { score: found, at: seconds(plan.created_at) };
   }
   return null;
@@ -59,7 +61,7 @@ function oldest(cycles, label, since) {
 export function differences(cycles) {
   const found = [];
   for (const { plan } of cycles) {
-    if (!plan || plan.contenders.length < 2) continue;
+    if (contenders(plan).length < 2) continue;
     const wanted = plan.contenders.map((each) => [each.label, changes(plan.current, each.approved) || "no change"]);
     if (new Set(wanted.map(([, text]) => text)).size < 2) continue;
     const key = JSON.stringify(wanted);

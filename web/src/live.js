@@ -67,6 +67,21 @@ function pause(milliseconds, signal) {
   });
 }
 
+/** Wait until this tab is hidden, or shown again. */
+function turned(isHidden, signal) {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden !== isHidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", look);
+      signal.removeEventListener("abort", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look);
+    look();
+  });
+}
+
 /** Repeat `work` until the signal; after a failure with growing pauses. `work` returns the pause after it. */
 async function repeat(name, work, signal) {
   let wait = FIRST_PAUSE;
@@ -126,23 +141,43 @@ export function usePolled(key, read, milliseconds) {
   return { ...(state.key === key ? state : { data: null, error: null, at: null }), again };
 }
 
-/** Call `take` with each event of an application's feed from now on; after a loss the feed resumes after the last one. */
-export function useFeed(path, take) {
+/**
+ * Call `take` with each event of an application's feed from now on; after a loss the feed resumes after the last one, and `regained`
+ * is called: before the first event there is nothing to resume after, and a feed keeps its events for a while only. A hidden tab has
+ * no feed: a browser has six connections to a host for all its tabs, and a service a limit of feeds.
+ */
+export function useFeed(path, take, regained) {
   const taking = useRef(take);
   taking.current = take;
   useEffect(() => {
     if (REPORT) return undefined;
     const ended = new AbortController();
     let after = null;
+    let isLost = false;
     repeat(
       path,
       async (alive) => {
-        for await (const event of feed(path, { after, signal: ended.signal })) {
-          alive();
-          if (event === null) continue;
-          // A feed that goes back is not resumed further back.
-          after = later(after, event.id);
-          taking.current(event);
+        await turned(false, ended.signal);
+        const closed = new AbortController();
+        turned(true, AbortSignal.any([ended.signal, closed.signal])).then(() => closed.abort());
+        const wasLost = isLost;
+        isLost = true;
+        let isOpen = false;
+        try {
+          for await (const event of feed(path, { after, signal: closed.signal })) {
+            alive();
+            if (wasLost && !isOpen) regained();
+            isOpen = true;
+            if (event === null) continue;
+            // A feed that goes back is not resumed further back.
+            after = later(after, event.id);
+            taking.current(event);
+          }
+        } catch (error) {
+          if (document.hidden) return 0;
+          throw error;
+        } finally {
+          closed.abort();
         }
         throw new Error("The feed ended.");
       },

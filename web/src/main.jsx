@@ -1,14 +1,14 @@
 // The page: its views by address, the token, and what is said when the connection is lost.
 
 import { render } from "preact";
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback, useEffect, useErrorBoundary, useState } from "preact/hooks";
 import { parse, format } from "./address.js";
 import { hasToken, setToken } from "./api.js";
 import { Application } from "./application.jsx";
 import { Compare } from "./compare.jsx";
 import { Fleet } from "./fleet.jsx";
 import { useLost, useTick } from "./live.js";
-import { Text } from "./parts.jsx";
+import { Problem, Text } from "./parts.jsx";
 import { REPORT } from "./report.js";
 import { WhatIf } from "./what_if.jsx";
 import { clock, duration, seconds } from "./words.js";
@@ -81,14 +81,12 @@ function Page() {
           </p>
         )}
         {wantsToken && <Token />}
-        {view === "fleet" && <Fleet choices={place.choices} choose={choose} />}
-        {view === "application" && (
-          <Application key={application} application={application} choices={place.choices} choose={choose} />
-        )}
-        {view === "compare" && <Compare key={application} application={application} />}
-        {view === "what-if" && (
-          <WhatIf key={application} application={application} choices={place.choices} choose={choose} />
-        )}
+        <View key={`${view} ${application}`}>
+          {view === "fleet" && <Fleet choices={place.choices} choose={choose} />}
+          {view === "application" && <Application application={application} choices={place.choices} choose={choose} />}
+          {view === "compare" && <Compare application={application} />}
+          {view === "what-if" && <WhatIf application={application} choices={place.choices} choose={choose} />}
+        </View>
       </main>
       <footer>
         {/* Where a token is needed, a link could not send it. */}
@@ -97,6 +95,14 @@ function Page() {
       </footer>
     </>
   );
+}
+
+/** A view, or a sentence where it cannot be drawn: the answers of a service of another version may have another form. */
+function View({ children }) {
+  const [error] = useErrorBoundary();
+  if (!error) return children;
+  const message = `the service may be of another version than this page. Load the page again. (${error.message})`;
+  return <Problem error={{ message }}>This view cannot be drawn:</Problem>;
 }
 
 function Connection({ lost }) {

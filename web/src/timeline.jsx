@@ -162,7 +162,7 @@ function Decision({ entry, now, application }) {
           />
         </Part>
       )}
-      {plan.contenders.length > 0 && (
+      {plan.contenders?.length > 0 && (
         <Part title="Candidates and shadows">
           <Table
             heads={["Planner", "Wanted", "Slots", "Late", "Because"]}

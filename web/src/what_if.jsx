@@ -181,7 +181,7 @@ function Answer({ answer, holding }) {
         {[
           ...answer.infeasible.map((each) => each.because),
           ...answer.unknown.map((each) => `${each.operator}: ${each.what} is unknown, ${each.because}`),
-          ...answer.notes,
+          ...(answer.notes ?? []),
           ...(answer.explained ?? []),
         ].map((each, i) => (
           <li key={i}>

@@ -29,6 +29,8 @@ ORDERS, HOSTILE = "shop/orders", "shop/hostile"
 PAST_SECONDS = 4500.0
 BATCH_SECONDS = 50.0
 """Of the past at once: knowledge keeps few cycles that wait for their plan."""
+SHOWN_SECONDS = 300.0
+"""For a plan to be shown on a busy machine."""
 MARKUP = '<img src=x onerror="document.title=\'taken\'"><script>document.title="taken"</script>'
 LONG = "long" * 75
 RIGHT_TO_LEFT = "\u202eالطلبات\u202e"
@@ -121,7 +123,7 @@ class World:
         self._seconds += seconds
         last = await self._publish()
         path = f"/v1/applications/{ORDERS}/plan"
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(SHOWN_SECONDS):
             while last is not None:
                 if (await self.one.api.client.get(path)).json().get("id") == last:
                     return
