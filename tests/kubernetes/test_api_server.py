@@ -10,7 +10,7 @@ from kubernetes.utils.quantity import parse_quantity
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import TestbedError, wait_until
 from testbed.register import living
-from tests.kubernetes.workloads import deployment
+from tests.kubernetes.workloads import deployment, limit_pods
 
 TIMEOUT_SECONDS = 60.0
 
@@ -208,13 +208,7 @@ def test_a_pod_that_no_node_takes(cluster: KubernetesCluster, namespace: str) ->
 
 def test_a_quota_denies_pods(cluster: KubernetesCluster, namespace: str) -> None:
     """A quota of three pods lets three of five exist, and the Deployment names it."""
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "three"},
-        "spec": {"hard": {"pods": "3"}},
-    }
-    cluster.apply(quota, namespace=namespace)
+    limit_pods(cluster, namespace, 3, name="three")
     cluster.apply(deployment("many", 5), namespace=namespace)
     _wait_ready(cluster, namespace, "many", 3)
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/many"

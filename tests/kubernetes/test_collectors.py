@@ -11,7 +11,7 @@ import pytest
 from testbed import kubernetes_access
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import free_port
-from tests.kubernetes.workloads import deployment
+from tests.kubernetes.workloads import deployment, limit_pods
 from tests.unit.engines.kubernetes.workloads_suite import WorkloadsSuite, World, until
 from weir_contracts import ScalingPolicy, parse_policy
 from weir_contracts.target import WorkloadRef
@@ -196,12 +196,7 @@ async def test_pods_of_a_canary_with_the_same_labels_are_not_the_workloads_own(w
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
 async def test_replicas_that_a_quota_denies_are_named(world: Any, kind: str) -> None:
     """A Deployment's condition has the quota's own words, an event those of a StatefulSet; both end with the quota."""
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
-    world.cluster.apply(quota, namespace=world.namespace)
-    listed = f"/api/v1/namespaces/{world.namespace}/resourcequotas/few"
-    async with asyncio.timeout(30):
-        while not world.cluster.request("GET", listed).get("status", {}).get("hard"):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    await asyncio.to_thread(limit_pods, world.cluster, world.namespace, 1)
     world.cluster.apply(deployment("orders", 3, kind=kind), namespace=world.namespace)
 
     async def read() -> WorkloadsReading:

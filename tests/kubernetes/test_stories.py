@@ -15,7 +15,7 @@ from testbed.kubernetes_access import Access
 from tests.kubernetes.rigs import RULES as RIGHTS
 from tests.kubernetes.rigs import ApiRig, Elsewhere
 from tests.kubernetes.story import RULES, Story
-from tests.kubernetes.workloads import deployment
+from tests.kubernetes.workloads import deployment, limit_pods
 from tests.unit.engines.kubernetes.rig import kubernetes_policy
 from weir_contracts import Plan
 from weir_executor.core.parameters import Rules
@@ -109,15 +109,7 @@ async def test_a_quota_denies_two_of_five_pods(cluster: KubernetesCluster, names
     access = await asyncio.to_thread(lambda: cluster.identity("weir-executor", RIGHTS, namespace=namespace))
     shop = Shop(cluster, access, namespace, kind=kind)
     await shop.begin()
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "few"},
-        "spec": {"hard": {"pods": "3"}},
-    }
-    await asyncio.to_thread(lambda: shop.cluster.apply(quota, namespace=shop.namespace))
-    listed = f"/api/v1/namespaces/{shop.namespace}/resourcequotas/few"
-    await shop.until(lambda: shop.cluster.request("GET", listed).get("status", {}).get("hard") is not None)
+    await asyncio.to_thread(limit_pods, cluster, namespace, 3)
     ended = await shop.until_ended(await shop.wants(5))
     assert (ended.phase, shop.replicas()) == ("rolled-back", 2)
     reported = [outcome for outcome in shop.published() if outcome.code == "quota"]
@@ -239,13 +231,7 @@ async def test_an_executor_is_killed(cluster: KubernetesCluster, namespace: str,
     wanted = 4
     if phase == "rolling-back":
         wanted = 5
-        quota: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "few"},
-            "spec": {"hard": {"pods": "3"}},
-        }
-        await asyncio.to_thread(lambda: cluster.apply(quota, namespace=namespace))
+        await asyncio.to_thread(limit_pods, cluster, namespace, 3)
     made = await shop.wants(wanted)
     await shop.until_phase(phase)
     await shop.kill()

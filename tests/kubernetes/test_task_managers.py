@@ -16,7 +16,7 @@ from testbed.simulated_flink import SOURCE, WORK, ManyJobs
 from tests.kubernetes.rigs import RULES as RIGHTS
 from tests.kubernetes.rigs import api, until_observed
 from tests.kubernetes.story import APP, RULES, Story
-from tests.kubernetes.workloads import deployment
+from tests.kubernetes.workloads import deployment, limit_pods
 from weir_contracts import Outcome, Parallelism, Plan, policy_of
 from weir_engines.registry import Engines, Resources
 from weir_engines.task_managers.driver import TaskManagersDriver
@@ -192,13 +192,7 @@ async def test_an_executor_is_killed(shop: ManagedShop, phase: str) -> None:
 @KINDS
 async def test_task_managers_that_do_not_come_are_given_back(shop: ManagedShop) -> None:
     """A quota denies two of three: the job keeps its parallelism, and the reason is in the outcome."""
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "few"},
-        "spec": {"hard": {"pods": "2"}},
-    }
-    await asyncio.to_thread(lambda: shop.cluster.apply(quota, namespace=shop.namespace))
+    await asyncio.to_thread(limit_pods, shop.cluster, shop.namespace, 2)
     ended = await shop.gets(MUCH)
     assert (ended.phase, ended.code) == ("failed", "managers-late"), ended.sentence
     assert any(each.code == "quota" for each in shop.published())

@@ -1,6 +1,9 @@
-"""Manifests of workloads whose pods behave as a test asks (testbed/kwok.yaml)."""
+"""Manifests of workloads whose pods behave as a test asks (testbed/kwok.yaml), and a limit of their number."""
 
 from typing import Any
+
+from testbed.kubernetes import KubernetesCluster
+from testbed.process import wait_until
 
 
 def deployment(name: str, replicas: int = 1, *, kind: str = "Deployment", **annotations: str) -> dict[str, Any]:
@@ -27,3 +30,14 @@ def deployment(name: str, replicas: int = 1, *, kind: str = "Deployment", **anno
             },
         },
     }
+
+
+def limit_pods(cluster: KubernetesCluster, namespace: str, count: int, name: str = "few") -> None:
+    """Create a quota, and wait until the API server counts by it: before, it admits more pods."""
+    spec = {"hard": {"pods": str(count)}}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec}
+    cluster.apply(quota, namespace=namespace)
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas/{name}"
+    wait_until(
+        lambda: cluster.request("GET", path).get("status", {}).get("hard"), timeout_seconds=30, what="the quota counts"
+    )
