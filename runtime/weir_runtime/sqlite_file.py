@@ -79,7 +79,7 @@ class SqliteFile:
                 raise
         except BaseException as error:
             if is_first:
-                # While it is held: a process that waits for it sees that it is gone.
+                # Deleted while it is held: a process that waits for it notices that, and opens a new one.
                 _lock_of(path).unlink(missing_ok=True)
             lock.close()
             if isinstance(error, OSError | sqlite3.Error):

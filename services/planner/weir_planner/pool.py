@@ -260,15 +260,15 @@ class Pool:
 
 
 def _launch(process: BaseProcess, handed: deque[socket.socket]) -> None:
-    """Start a process and close its socket here: whoever takes it from `handed` does."""
+    """Start a process and close this side's copy of its socket. If the caller gave up before, `handed` is empty: `IndexError`."""
     calls = handed.pop()
     parent: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     watch = threading.Timer(FORK_SECONDS, _end_parent, [parent])
     watch.daemon = True
     if isinstance(process, ForkServerProcess) and parent is not None:
         watch.start()
-    # Ctrl-C reaches the whole group of a terminal, and a process that is still importing would write a traceback: the
-    # service ends it. The tracker comes first, since its start ends the block.
+    # Ctrl-C reaches every process of a terminal, and one that still imports would write a traceback: the service ends it.
+    # The tracker comes first, since its start ends the block.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with calls:

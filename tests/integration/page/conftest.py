@@ -60,7 +60,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Of this module, since Playwright holds an event loop that later tests would meet."""
+    """One browser for each module: Playwright holds an event loop, which later tests would meet."""
     with chromium() as started:
         yield started
 

@@ -1,7 +1,7 @@
 """The picture of the page that the README begins with: `make picture` takes it of the world of these tests, light and dark.
 
-Each file carries an outline of what the page had, as text in the PNG, so that a test can tell whether it still has: the titles,
-labels and buttons with their numbers masked, and the colours. Pixels depend on the fonts of a machine.
+Each file carries an outline of what the page had, as text in the PNG, which a test compares: the titles, labels and
+buttons with their numbers masked, and the colours. Pixels depend on the fonts of a machine.
 """
 
 import struct

@@ -166,7 +166,7 @@ def test_an_open_page_goes_on_with_an_api_of_before(world: str, visits: Visits, 
 
 
 def test_an_answer_of_another_form_is_a_sentence(world: str, visits: Visits) -> None:
-    """What every version had is not there: the view says so, and the others are a click away."""
+    """A view says that it cannot be drawn where a field of every version is missing; the others are a click away."""
     page = visits.open(world)
     expect(page.get_by_role("row")).to_have_count(3)
     with api_of_before(page, {"alternatives"}):

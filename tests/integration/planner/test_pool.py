@@ -170,7 +170,7 @@ def test_a_cancelled_call_leaves_the_line(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_a_start_that_is_cancelled_leaves_no_socket() -> None:
-    """Of more processes than threads to start them: some have not begun."""
+    """Some have not begun, as there are more processes than threads to start them."""
 
     async def cancelled() -> None:
         pool = Pool(40)

@@ -30,7 +30,7 @@ KEPT = PlannerRegistration.model_validate(example("planner-registration", "minim
 
 
 class Library(MemoryStore):
-    """A store that knows one application, and whose feed ends for whoever waits, so that a request for it does."""
+    """A store that knows one application. Its feed ends for a caller that waits, so that a request for it ends."""
 
     async def events(self, after: str, count: int = 100, wait_seconds: float = 0.0) -> list[FeedEvent]:
         if wait_seconds:

@@ -83,8 +83,8 @@ def test_a_second_process_is_refused(path: Path) -> None:
 
 
 def test_a_file_of_another_program_is_refused_and_left_as_it_was(path: Path) -> None:
-    """Another SQLite database, one of a text, and one that is empty inside: only the last may be made Weir's. Beside the others no
-    lock stays, unless it was there."""
+    """Another SQLite database, one of a text, and one that is empty inside: only the last may be made Weir's. No lock
+    stays next to the others, unless it was there."""
     foreign = f"{path} is a file of another program: name another folder, or move that file away"
     make(path, "CREATE TABLE songs (title TEXT)", "PRAGMA user_version = 3")
     before = path.read_bytes()

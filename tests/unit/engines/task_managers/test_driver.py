@@ -289,7 +289,7 @@ async def test_what_no_number_of_managers_gives_in_reactive_mode_is_rejected(wan
 
 
 async def test_a_reactive_job_waits_from_when_its_slots_are_there() -> None:
-    """Until then its TaskManagers start, and are named as the reason."""
+    """The wait begins with the last slot; before, the reason is that TaskManagers start."""
     rig = ManagedRig("Deployment", reactive=True)
     await rig.driver.request(rig.subject, rig.job_id, rig.wanted, rig.before, OPEN)
     starting = await rig.driver.observe(rig.subject)
