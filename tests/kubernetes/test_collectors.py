@@ -11,6 +11,7 @@ import pytest
 from testbed import kubernetes_access
 from testbed.kubernetes import KubernetesCluster
 from testbed.process import free_port
+from tests.kubernetes.workers import define
 from tests.kubernetes.workloads import deployment, limit_pods
 from tests.unit.engines.kubernetes.workloads_suite import WorkloadsSuite, World, until
 from weir_contracts import ScalingPolicy, parse_policy
@@ -128,8 +129,7 @@ class _Real:
 @pytest.fixture(scope="module")
 def crews(cluster: KubernetesCluster) -> None:
     """The custom resource's definition."""
-    cluster.apply(CREWS)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/crews.example.org", "--timeout=30s")
+    define(cluster, CREWS)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from testbed.process import wait_until
 
 GROUP, PLURAL = "shop.example", "workers"
 PAUSE_SECONDS = 0.2
+DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
 def worker(name: str, replicas: int) -> dict[str, Any]:
@@ -53,17 +54,28 @@ def definition(group: str = GROUP, *, scalable: bool = True) -> dict[str, Any]:
 
 
 def define(cluster: KubernetesCluster, *definitions: dict[str, Any]) -> None:
-    """Create definitions and wait until their kinds are served."""
+    """Create definitions and wait until discovery lists them, which is later than their condition `Established`."""
     cluster.apply(*definitions)
     for each in definitions:
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{each['metadata']['name']}"
-        wait_until(lambda path=path: _is_served(cluster, path), timeout_seconds=60.0, what="a definition")  # type: ignore[misc]
+        wait_until(lambda each=each: _is_listed(cluster, each), timeout_seconds=60.0, what="a definition")  # type: ignore[misc]
 
 
-def _is_served(cluster: KubernetesCluster, path: str) -> bool:
-    """Return whether a definition is established; `kubectl wait` fails while it has no status."""
-    conditions = cluster.request("GET", path).get("status", {}).get("conditions") or []
-    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+def _is_listed(cluster: KubernetesCluster, definition: dict[str, Any]) -> bool:
+    """Return whether discovery lists all versions of a definition with their subresources."""
+    spec = definition["spec"]
+    with cluster.admin.client() as client:
+        document = client.get("/apis", headers={"Accept": DISCOVERY}).raise_for_status().json()
+    listed = {
+        version["version"]: {s["subresource"] for s in resource.get("subresources", [])}
+        for group in document["items"]
+        if group["metadata"]["name"] == spec["group"]
+        for version in group["versions"]
+        for resource in version["resources"]
+        if resource["resource"] == spec["names"]["plural"]
+    }
+    return all(
+        listed.get(each["name"]) == set(each.get("subresources", ())) for each in spec["versions"] if each["served"]
+    )
 
 
 class Controller:
