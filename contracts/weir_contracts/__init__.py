@@ -102,6 +102,7 @@ from .outcome import Outcome as Outcome
 from .outcome import OutcomeOrder as OutcomeOrder
 from .outcome import Phase as Phase
 from .outcome import QuarantinedVector as QuarantinedVector
+from .outcome import Resubmission as Resubmission
 from .outcome import following as following
 from .outcome import precedes as precedes
 from .plan_state import MEMORY_LIMIT_BYTES as MEMORY_LIMIT_BYTES

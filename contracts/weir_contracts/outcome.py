@@ -33,8 +33,8 @@ Phase = Literal[
     "refused",
     "failed",
 ]
-"""intended: recorded, nothing done. preparing: TaskManagers that the request needs are brought; only where the policy lets
-Weir set their number. applying: the request is being sent. verifying: the engine accepted the request; the executor
+"""intended: recorded, nothing done. preparing: TaskManagers that the request needs are brought, or the job is stopped with a
+savepoint; only where the policy says so. applying: the request is being sent. verifying: the engine accepted the request; the executor
 waits for it to run and checks it. releasing: TaskManagers that the job no longer needs go, then the action ends.
 rolling-back: the former parallelism was requested. All others are final."""
 
@@ -122,6 +122,32 @@ class ManagerChange(Message):
         return max(0.0, (self.ready_at - self.brought_at).total_seconds())
 
 
+_EngineId = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
+
+
+class Resubmission(Message):
+    """Job that an action stops with a savepoint, and the jobs that continue from it."""
+
+    stopped_job: _EngineId
+    """Id of the job that is stopped."""
+    successor: _EngineId
+    """Id of the job with the wanted parallelism, derived from the action's id: it is started once."""
+    restored: _EngineId
+    """Id of the job with the former parallelism, which is started if the successor does not run."""
+    jar: Annotated[str, Field(max_length=400)]
+    """Id of the jar that both run."""
+    parallelism: Annotated[int | None, Field(ge=1, le=MAX_ORDER)] = None
+    """Parallelism that the stopped job was started with. None: unknown."""
+    vertices: Annotated[dict[OperatorName, _EngineId], Field(max_length=1000)]
+    """Id of each operator's vertex, which the same jar gives again."""
+    stop_requested_at: Timestamp | None = None
+    """Time at which the engine accepted the stop. None: not yet."""
+    savepoint: Annotated[str | None, Field(max_length=2000)] = None
+    """Location of the savepoint. None: it is not complete."""
+    stopped_at: Timestamp | None = None
+    """Time at which the savepoint was first observed complete, and the job stopped. None: not yet."""
+
+
 class ActionState(_Transition):
     """Complete state of one action, from which another executor continues it after a crash."""
 
@@ -143,6 +169,8 @@ class ActionState(_Transition):
     """Instance that the action restarts, while `wanted` is what is requested already. None: it changes the parallelism."""
     managers: ManagerChange | None = None
     """TaskManagers that the action brings or releases. None: their number does not change, or Weir does not set it."""
+    resubmission: Resubmission | None = None
+    """Job that the action stops and runs again with the wanted parallelism. None: it changes the running job."""
     started_at: Timestamp
     """Time at which the action was recorded."""
     requested_at: Timestamp | None = None
@@ -175,9 +203,15 @@ class ActionState(_Transition):
     @property
     def restart_seconds(self) -> float | None:
         """Time in seconds from the engine's acceptance until the wanted parallelism ran; None until it ran."""
-        if self.requested_at is None or self.running_at is None:
+        if self.change_began_at is None or self.running_at is None:
             return None
-        return (self.running_at - self.requested_at).total_seconds()
+        return (self.running_at - self.change_began_at).total_seconds()
+
+    @property
+    def change_began_at(self) -> datetime | None:
+        """Time at which the engine accepted the request, or the stop that precedes it; None until then."""
+        stopped = None if self.resubmission is None else self.resubmission.stop_requested_at
+        return stopped or self.requested_at
 
 
 class Outcome(_Transition):

@@ -6,11 +6,12 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from weir_contracts import Deployment, InstanceRef, Parallelism, Subject, Topology, short_name
+from weir_contracts import Deployment, InstanceRef, Parallelism, Resubmission, Subject, Topology, short_name
 
 NO_GROUP = "the application is not a consumer group"
 NO_CHECKPOINTS = "the application has no checkpoints"
 NO_MANAGERS = "the policy does not let Weir set the number of TaskManagers"
+NO_RESUBMISSION = "the policy does not let Weir stop the job and run it again"
 MAX_OBSERVED = 10_000
 """Applications whose last state is kept; a forgotten one is observed from its beginning again."""
 
@@ -107,6 +108,35 @@ class TaskManagers:
         return -(-slots // self.slots)
 
 
+LINEAGE_CHARACTERS = 16
+
+
+def lineage_of(job_id: str) -> str:
+    """Return the part of a job's id that its successors share: a deployment goes on in a successor that Weir runs, and not in
+    a job that was submitted by another client."""
+    return job_id[:LINEAGE_CHARACTERS]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs of one name on a cluster where a rescale stops one and runs its successor, at one instant."""
+
+    newest: str = ""
+    """Id of the newest job; empty: there is none."""
+    state: str = ""
+    """Its state, as the engine names it."""
+    is_over: bool = False
+    """Whether it has ended."""
+    jar: str = ""
+    """Id of the jar that a successor runs; empty: unknown."""
+    parallelism: int | None = None
+    """Parallelism that the job was started with; None: unknown."""
+    has_one_parallelism: bool = False
+    """Whether a successor can only be given one parallelism for all operators."""
+    refusal: Refusal | None = None
+    """Reason why the job may not be stopped; None: it may."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The target at one instant. All times are on this executor's clock, engine times shifted by the driver."""
@@ -153,6 +183,8 @@ class Snapshot:
     """Instances of a consumer group; empty for another application."""
     managers: TaskManagers | None = None
     """TaskManagers that the driver brings and releases; None: it does not."""
+    jobs: Jobs | None = None
+    """Jobs of the application's name, which the driver stops and runs; None: it rescales the running one."""
 
     def instance_of(self, members: Collection[str]) -> RunningInstance | None:
         """Return the instance that has all of these members, or None."""
@@ -202,6 +234,14 @@ class Unanswered:
     reason: str
 
 
+@dataclass(frozen=True)
+class Stopped:
+    """The job is stopped, and its state is complete at `savepoint`."""
+
+    at: datetime
+    savepoint: str
+
+
 Provided = Accepted | Rejected | TargetChanged | Unanswered | Refusal
 
 
@@ -218,7 +258,19 @@ class Fence(Protocol):
         """Check before each further change of the same request, which only the partition's owner may complete."""
 
 
-class WithoutManagers:
+class WithoutResubmission:
+    """Part of a driver that rescales the running job."""
+
+    async def stop(self, subject: Subject, job: Resubmission, action_id: UUID, fence: Fence, **_: object) -> Rejected:
+        return Rejected(NO_RESUBMISSION)
+
+    async def run(
+        self, subject: Subject, job: Resubmission, parallelism: Parallelism, fence: Fence, **_: object
+    ) -> Rejected:
+        return Rejected(NO_RESUBMISSION)
+
+
+class WithoutManagers(WithoutResubmission):
     """Part of a driver that does not set the number of TaskManagers."""
 
     async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence) -> Provided:
@@ -248,8 +300,8 @@ class Unfenced:
 class Driver(Protocol):
     """One kind of target. An error or outage of the target is a response, not an exception.
 
-    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`, `can_restart_instances`, `managers`), and the
-    core asks for nothing else.
+    Its snapshots say what else it can do (`Snapshot.can_trigger_checkpoint`, `can_restart_instances`, `managers`, `jobs`), and
+    the core asks for nothing else.
     """
 
     async def observe(self, subject: Subject) -> Snapshot:
@@ -299,6 +351,25 @@ class Driver(Protocol):
 
         Called only if the snapshot has `managers`. Refuses as `contested` if the number requested at present is not
         `expected`. Before TaskManagers with slots in use go, the driver has a checkpoint completed.
+        """
+
+    async def stop(
+        self, subject: Subject, job: Resubmission, action_id: UUID, fence: Fence, *, begins: bool = True
+    ) -> Accepted | Stopped | Rejected | Unanswered | Refusal:
+        """Stop a job with a savepoint; idempotent by the action's id.
+
+        Called only if the snapshot has `jobs`. `Accepted` while the savepoint is under way, `Rejected` once it has failed, so that
+        the job runs on. A `Refusal` says that no stop of this action is under way; so does each answer without `begins`, which
+        requests none.
+        """
+
+    async def run(
+        self, subject: Subject, job: Resubmission, parallelism: Parallelism, fence: Fence, *, former: bool = False
+    ) -> Accepted | Rejected | Unanswered | Refusal:
+        """Run the successor of a stopped job from its savepoint; idempotent by the successor's id.
+
+        Called only if the snapshot has `jobs`. `former` runs the job with the former parallelism under its own id, in place of the
+        successor, which is cancelled. Refuses as `contested` while a job that is neither of them has the name.
         """
 
     async def evict(self, subject: Subject, members: Sequence[DepartedMember]) -> Evicted | Unanswered:

@@ -12,7 +12,17 @@ import structlog
 
 from weir_contracts import ActionState, Outcome, Parallelism, Plan, ScalingPolicy
 from weir_engines.driver import Driver, Refusal, Snapshot, TargetChanged, Unanswered
-from weir_executor.core.observed import Answer, Instruction, Observed, PolicyReading, Provide, Record, Request, Step
+from weir_executor.core.observed import (
+    Answer,
+    Instruction,
+    Observed,
+    PolicyReading,
+    Provide,
+    Record,
+    Request,
+    Step,
+    StopJob,
+)
 from weir_executor.knowledge import Knowledge
 from weir_runtime.bus import Bus, Refused
 from weir_runtime.clock import Clock
@@ -321,14 +331,15 @@ class ActionRunner:
         action = app.history.action
         if action is None:
             return None
-        brings = isinstance(instruction, Provide) and action.phase == "preparing"
-        if (isinstance(instruction, Request) or brings) and app.admitted != action.id:
+        prepares = isinstance(instruction, Provide | StopJob) and action.phase == "preparing"
+        refusal: Refusal | None = None
+        if (isinstance(instruction, Request) or prepares) and app.admitted != action.id:
             asked = instruction.parallelism if isinstance(instruction, Request) else action.wanted
             refusal = self._beyond_today(app, asked, snapshot)
-            if refusal is not None:
+            if refusal is not None and not isinstance(instruction, StopJob):
                 return refusal
         if not isinstance(instruction, Record):
-            return await self._targets.carry_out(app, action, instruction, snapshot.version)
+            return await self._targets.carry_out(app, action, instruction, snapshot.version, refusal)
         answer = await self._actions.record(app, action)
         if isinstance(answer, Unanswered):
             app.log.warning("held", reason=f"intent not recorded: {answer.reason}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from weir_contracts import ActionState, ScalingPolicy, Subject
 from weir_engines.driver import Driver, Evicted, Refusal, Snapshot, Unanswered
-from weir_executor.core.observed import Answer, Evict, Provide, Request, Restart, TriggerCheckpoint
+from weir_executor.core.observed import Answer, Evict, Provide, Request, Restart, RunJob, StopJob, TriggerCheckpoint
 from weir_executor.knowledge import Knowledge
 from weir_runtime.clock import Clock
 from weir_runtime.reach import Reach
@@ -62,12 +62,14 @@ class Targets:
         self,
         app: Application,
         action: ActionState,
-        instruction: Request | Provide | Restart | Evict | TriggerCheckpoint,
+        instruction: Request | Provide | StopJob | RunJob | Restart | Evict | TriggerCheckpoint,
         version: str | None,
+        refusal: Refusal | None = None,
     ) -> Answer | None:
         """Return the target's answer, or None: only the next observation shows what the instruction led to.
 
-        A change is made on the condition that the target has `version` (None: no condition).
+        A change is made on the condition that the target has `version` (None: no condition). `refusal` says why a job may not be
+        stopped; a stop that is under way is followed all the same.
         """
         subject = self._subject(app)
         if subject is None:
@@ -77,6 +79,8 @@ class Targets:
         match instruction:
             case Request() | Provide() | Restart():
                 return await self._change(app, subject, action, instruction, version)
+            case StopJob() | RunJob():
+                return await self._resubmit(app, subject, action, instruction, refusal)
             case Evict():
                 return await self._evict(app, subject, instruction)
             case TriggerCheckpoint():
@@ -113,6 +117,32 @@ class Targets:
             parallelism=instruction.parallelism if isinstance(instruction, Request) else None,
             managers=instruction.managers if isinstance(instruction, Provide) else None,
             instance=instruction.instance.id if isinstance(instruction, Restart) else None,
+            answer=type(answer).__name__.lower(),
+            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
+        )
+        return answer
+
+    async def _resubmit(
+        self,
+        app: Application,
+        subject: Subject,
+        action: ActionState,
+        instruction: StopJob | RunJob,
+        refusal: Refusal | None,
+    ) -> Answer:
+        record, driver = action.resubmission, self._driver(subject)
+        if record is None:
+            return Unanswered("the action has no record of the job to stop")
+        fence = ActionFence(app, action, self._ownership, self._knowledge, self._clock, refusal=refusal)
+        answer: Answer
+        if isinstance(instruction, StopJob):
+            answer = await driver.stop(subject, record, action.id, fence, begins=instruction.begins)
+        else:
+            answer = await driver.run(subject, record, instruction.parallelism, fence, former=instruction.former)
+        app.log.info(
+            "stop" if isinstance(instruction, StopJob) else "run",
+            action_id=str(action.id),
+            job_id=record.stopped_job if isinstance(instruction, StopJob) else record.successor,
             answer=type(answer).__name__.lower(),
             reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
         )

@@ -1,11 +1,11 @@
 """The fence: checks directly before every side effect of an executor.
 
 Invariant: a replica writes an outcome, claims an action, requests a parallelism, restarts an instance, triggers a
-checkpoint, evicts members or changes a workload or the number of TaskManagers only while the group has confirmed its
-ownership of the application's partition within the session timeout, on its own monotonic clock. A request forward also
-needs a plan that has not expired and a policy, read again just then, in mode `act` and of the plan's version. A rollback,
-a release of TaskManagers, and a request that has begun, need no policy. The driver compares the target's requirements in
-the request itself. docs/adr/0006 names the window that remains.
+checkpoint, stops or runs a job, evicts members or changes a workload or the number of TaskManagers only while the group
+has confirmed its ownership of the application's partition within the session timeout, on its own monotonic clock. A
+request forward also needs a plan that has not expired and a policy, read again just then, in mode `act` and of the plan's
+version. A rollback, a release of TaskManagers, a request that has begun, and the successor of a stopped job need no
+policy. The driver compares the target's requirements in the request itself. docs/adr/0006 names the window that remains.
 """
 
 from collections.abc import Mapping
@@ -63,15 +63,29 @@ class ActionFence:
     """Fence of one action: a request forward, to what the plan wants, or a rollback or release."""
 
     def __init__(
-        self, app: Application, action: ActionState, ownership: Ownership, knowledge: Knowledge, clock: Clock
+        self,
+        app: Application,
+        action: ActionState,
+        ownership: Ownership,
+        knowledge: Knowledge,
+        clock: Clock,
+        *,
+        refusal: Refusal | None = None,
     ) -> None:
+        """`refusal` is a reason, found before, why no request forward may begin."""
         self._app = app
         self._action = action
         self._ownership = ownership
         self._knowledge = knowledge
         self._clock = clock
+        self._refusal = refusal
 
     async def begin(self) -> Refusal | Unanswered | None:
+        record = self._action.resubmission
+        if record is not None and record.savepoint is not None:
+            return await self.go_on()
+        if self._refusal is not None:
+            return self._refusal
         if self._action.phase in ("rolling-back", "releasing"):
             return await self.go_on()
         asked_at = self._clock.monotonic()

@@ -76,7 +76,8 @@ class _Stoppable:
             published = name == "publish" and given[0] == OUTCOMES.name
             effect = (
                 name
-                if published or name in ("record", "request", "provide", "trigger_checkpoint", "evict", "policy")
+                if published
+                or name in ("record", "request", "provide", "stop", "run", "trigger_checkpoint", "evict", "policy")
                 else ""
             )
             await self._ports.pass_by(effect and f"before {effect}")

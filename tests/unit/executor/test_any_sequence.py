@@ -22,14 +22,24 @@ from tests.unit.executor.builders import (
     reading,
     snapshot,
 )
-from weir_contracts import TERMINAL, Outcome
-from weir_engines.driver import Accepted, Refusal, Rejected, Snapshot, TaskManagers, Unanswered
+from weir_contracts import TERMINAL, Outcome, derive_id
+from weir_engines.driver import (
+    Accepted,
+    Jobs,
+    Refusal,
+    Rejected,
+    Snapshot,
+    Stopped,
+    TaskManagers,
+    Unanswered,
+)
 from weir_engines.flink.topology import health_of
 from weir_executor.core.history import ActionHistory, recall, record_transition
-from weir_executor.core.observed import Conflict, Observed, PolicyReading, Provide, Recorded, Request, Step
+from weir_executor.core.observed import Conflict, Observed, PolicyReading, Provide, Recorded, Request, RunJob, Step
 from weir_executor.core.steps import next_step, resume, supersede
 from weir_executor.core.table import Event
 
+SUCCESSOR, RESTORED = ("a" * 16 + derive_id(action().id, which).hex[:16] for which in ("successor", "restored"))
 FOREIGN = {"orders": 1, "enrich": 7, "sink": 7}
 
 VECTORS = st.sampled_from([BEFORE, WANTED, FOREIGN])
@@ -51,6 +61,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         releasable=draw(st.sampled_from([None, 0, 1, 9])),
         refusal=draw(st.sampled_from([None, None, None, Refusal("rollout", "Deployment taskmanagers is rolling out")])),
     )
+    newest = draw(st.sampled_from(["a" * 32] * 3 + [SUCCESSOR, SUCCESSOR, RESTORED, "b" * 32, ""]))
+    over = draw(st.sampled_from(["RUNNING", "RUNNING", "FAILED", "FINISHED"]))
+    jobs = Jobs(newest, over, is_over=over != "RUNNING", jar=draw(st.sampled_from(["orders.jar"] * 3 + [""])))
     state = draw(st.sampled_from(["RUNNING"] * 4 + ["RESTARTING", "FAILED", "CANCELED"]))
     return snapshot(
         draw(VECTORS),
@@ -64,6 +77,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         checkpoint_in_progress=draw(st.one_of(st.none(), st.booleans())),
         topology=TOPOLOGY,
         managers=draw(st.one_of(st.none(), st.just(managers))),
+        jobs=draw(st.one_of(st.none(), st.just(jobs), st.just(jobs), st.just(jobs))),
     )
 
 
@@ -72,6 +86,7 @@ ANSWERS: Any = st.one_of(
     st.just(Recorded()),
     st.just(Conflict(action("applying", attempt_id=OTHER_ATTEMPT, version=9))),
     st.just(Accepted(NOON)),
+    st.just(Stopped(NOON, "file:///savepoints/savepoint-1")),
     st.just(Rejected("no")),
     st.just(Unanswered("timeout")),
 )
@@ -114,6 +129,11 @@ def test_the_machine_holds_its_promises(cycles: list[tuple[Observed, float, str]
         if step.instruction is not None and isinstance(step.instruction, Request):
             assert step.instruction.parallelism == (BEFORE if step.action.phase == "rolling-back" else WANTED)
             assert step.action.phase in ("applying", "rolling-back")
+        if isinstance(step.instruction, RunJob):
+            record = step.action.resubmission
+            assert record is not None and record.savepoint is not None
+            is_back = step.action.phase == "rolling-back"
+            assert step.instruction == RunJob(BEFORE if is_back else WANTED, former=is_back)
         if isinstance(step.instruction, Provide):
             change, there = step.action.managers, found.snapshot.managers
             assert change is not None and there is not None

@@ -12,6 +12,7 @@ import pytest
 
 from tests.effort import some
 from tests.unit.engines.memory_managers import ManagedMemory
+from tests.unit.engines.memory_resubmission import ResubmittingMemory
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED
 from tests.unit.executor.house import APP, House, Replica
 from weir_contracts import Outcome, Parallelism
@@ -49,12 +50,22 @@ class Story:
     end: Outcome
     """The last that was published before the first replica woke up."""
 
-    def __init__(self) -> None:
-        self.house = House(unobserved_limit_seconds=20.0)
-        cluster = Cluster(self.house.clock)
-        cluster.house = self.house
-        cluster.pool.wanted = cluster.pool.registered = 8  # no action needs more, unless a story says otherwise
-        self.house.driver = self.house.drivers["flink"] = self.cluster = cluster
+    def __init__(self, *, resubmits: bool = False) -> None:
+        self.house = House(unobserved_limit_seconds=20.0, container_start_seconds=10.0)
+        self.cluster: Cluster | ResubmittingMemory
+        if resubmits:
+            self.cluster = ResubmittingMemory(self.house.clock)
+        else:
+            self.cluster = Cluster(self.house.clock)
+            self.cluster.house = self.house
+            self.cluster.pool.wanted = self.cluster.pool.registered = 8  # enough, unless a story says otherwise
+        self.house.driver = self.house.drivers["flink"] = self.cluster
+
+    def changes(self) -> list[object]:
+        """Everything that was requested of the cluster so far."""
+        if isinstance(self.cluster, Cluster):
+            return [*self.cluster.requests, *self.cluster.pool.provided]
+        return [*self.cluster.savepoints.stops, *self.cluster.savepoints.runs]
 
     async def begin(
         self,
@@ -91,14 +102,13 @@ class Story:
 
         Behind such a late outcome the owner publishes its newest once more.
         """
-        base, request_sent = {outcome.id for outcome in self.house.published()}, len(self.house.driver.requests)
-        provided = list(self.cluster.pool.provided)
+        base, changes = {outcome.id for outcome in self.house.published()}, self.changes()
         on_its_way = int(replica.ports.effects[-1] == "before publish")
         replica.ports.wake()
         await self.house.quiet(6)
         new = [outcome for outcome in self.house.published() if outcome.id not in base]
         assert len(new) <= on_its_way, self.house.phases()
-        assert self.house.driver.requests[request_sent:] == [] and self.cluster.pool.provided == provided
+        assert self.changes() == changes
 
 
 @pytest.fixture
@@ -111,10 +121,15 @@ async def stories() -> AsyncIterator[list[Story]]:
 
 
 async def interrupted(
-    stories: list[Story], cut: int, prepare: Callable[[House], None], wanted: Parallelism = WANTED
+    stories: list[Story],
+    cut: int,
+    prepare: Callable[[House], None],
+    wanted: Parallelism = WANTED,
+    *,
+    resubmits: bool = False,
 ) -> Story | None:
     """Stopped at the `cut`th effect, replaced by another, awake again after the end; None: it has fewer effects."""
-    story = Story()
+    story = Story(resubmits=resubmits)
     stories.append(story)
     first = await story.begin(prepare, wanted=wanted)
     if not await story.stops(first, cut):
@@ -135,10 +150,12 @@ async def every(
     prepare: Callable[[House], None],
     judge: Callable[[Story], None],
     wanted: Parallelism = WANTED,
+    *,
+    resubmits: bool = False,
 ) -> int:
     """Run the story with each `EVERY`th cut from the `nth` on; returns how many there were."""
     cut = nth + 1
-    while (story := await interrupted(stories, cut, prepare, wanted)) is not None:
+    while (story := await interrupted(stories, cut, prepare, wanted, resubmits=resubmits)) is not None:
         judge(story)
         cut += EVERY
     return cut
@@ -199,6 +216,43 @@ async def test_an_interrupted_change_of_managers_ends_like_an_uninterrupted_one(
 
     wanted = BEFORE if before == 4 else WANTED
     assert await every(stories, nth, prepare, judge, wanted) > 20
+
+
+RESUBMITTED: dict[str, tuple[dict[str, object], int | None, str, str, list[Parallelism]]] = {
+    "rescaled": ({}, None, "verified", "verified", [WANTED]),
+    "crash-looping": ({}, 2, "rolled-back", "rolled-back", [WANTED, BEFORE]),
+    "an unreadable savepoint": ({"unreadable": True}, None, "rolled-back", "rolled-back", [WANTED, BEFORE]),
+    "no savepoint": ({"failure": "Checkpoint expired before completing"}, None, "failed", "savepoint-failed", []),
+    "no jar": ({"run_failure": "Jar file does not exist"}, None, "failed", "rollback-rejected", []),
+    "lost answers": ({"lost_answers": 2}, None, "verified", "verified", [WANTED]),
+}
+"""Behaviour of the cluster, parallelism above which the job crashes; how the action ends, and each parallelism that is run."""
+
+
+@pytest.mark.parametrize("nth", NTH)
+@pytest.mark.parametrize("how", RESUBMITTED)
+async def test_an_interrupted_resubmission_ends_like_an_uninterrupted_one(
+    stories: list[Story], how: str, nth: int
+) -> None:
+    """Wherever it stops: the job is stopped once, each successor is run once, and never are two of them there."""
+    behaviour, crash_above, phase, code, runs = RESUBMITTED[how]
+
+    def prepare(house: House) -> None:
+        assert isinstance(house.driver, ResubmittingMemory)
+        house.job().crash_above = crash_above
+        for name, value in behaviour.items():
+            setattr(house.driver.savepoints, name, value)
+
+    def judge(story: Story) -> None:
+        assert isinstance(story.cluster, ResubmittingMemory)
+        found, last = story.cluster.savepoints, story.end
+        assert (last.phase, last.code) == (phase, code), last.sentence
+        assert ([vector for _, vector in found.runs], len(found.stops)) == (runs, 1)
+        assert found.most_at_once == 1
+        is_named = "savepoint file:///savepoints/" in last.sentence
+        assert is_named == (code in ("rolled-back", "rollback-rejected")), last.sentence
+
+    assert await every(stories, nth, prepare, judge, resubmits=True) > 20
 
 
 def _refused(house: House) -> None:

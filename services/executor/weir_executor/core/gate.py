@@ -28,6 +28,7 @@ from .history import ActionHistory
 from .limits import Fleet, out_of_bounds
 from .managers import managers_refusal
 from .parameters import Rules
+from .resubmission import resubmission_refusal
 from .table import LEGAL
 
 
@@ -91,7 +92,10 @@ def _scale(plan: Plan, there: Deployment, context: Context) -> Refusal | ActionS
     if wanted is None:
         return None
     refusal = (
-        _by_operators(wanted, there, context) or _by_bounds(plan, context) or managers_refusal(context.snapshot, wanted)
+        _by_operators(wanted, there, context)
+        or _by_bounds(plan, context)
+        or managers_refusal(context.snapshot, wanted)
+        or resubmission_refusal(context.snapshot, wanted)
     )
     return refusal or _intend(plan, wanted, there, context)
 
@@ -278,7 +282,10 @@ def _intend(
         # A planner whose clock is ahead prolongs no plan either.
         deadline_at=min(plan.expires_at, context.now + (plan.expires_at - plan.created_at)),
         restarts_before=deployment.restarts,
-        baselines=baselines(before, wanted, context.analysis, context.rules),
+        # A return from less capacity would stop the job once more, so that a successor's is not compared.
+        baselines=[]
+        if context.snapshot.jobs is not None
+        else baselines(before, wanted, context.analysis, context.rules),
         code="admitted",
         sentence=intention(before, wanted, instance),
     )

@@ -30,6 +30,8 @@ from weir_executor.core.observed import Conflict, Recorded, Step
 from .parameters import Rules
 from .table import ROLLBACK_EVENTS, Lost, RequestAccepted
 
+NOT_PREPARED = ("managers-late", "savepoint-failed", "not-rolled-back")
+"""Codes of failures after which a vector is quarantined like one that was rolled back."""
 MAX_ANSWERED = 20
 MAX_QUARANTINE = 50
 
@@ -267,8 +269,8 @@ def _quarantine(
         and snapshot.deployment.health == "failed"
         and snapshot.deployment.job_id == step.action.deployment.job_id
     )
-    managers_late = step.name in ("given-up", "late") and step.action.code == "managers-late"
-    if step.name not in ROLLBACK_EVENTS and not failed_for_good and not managers_late:
+    not_prepared = step.name in ("given-up", "late", "rejected", "stuck") and step.action.code in NOT_PREPARED
+    if step.name not in ROLLBACK_EVENTS and not failed_for_good and not not_prepared:
         return kept
     return strike(kept, step.action.wanted, step.action.sentence, now, rules)[:MAX_QUARANTINE]
 

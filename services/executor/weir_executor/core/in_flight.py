@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from weir_contracts import ActionState, Analysis, Deployment, Parallelism, bounded, changes, counted, listed, sizes
 from weir_engines.driver import Evicted, Snapshot, contested
-from weir_executor.core.observed import Evict, Instruction, Observed, Request, Step, TriggerCheckpoint, writer
+from weir_executor.core.observed import Evict, Instruction, Observed, Request, RunJob, Step, TriggerCheckpoint, writer
 
 from .history import rollback_target
 from .parameters import Rules
@@ -19,6 +19,8 @@ DEFAULT_STABILIZATION_SECONDS = 60.0
 DEFAULT_CHECKPOINT_FAILURES = 2
 UNKNOWN_CHECKPOINT_SECONDS = 10.0
 
+PROGRESSED = "not-rolled-back"
+"""Code of an end with a successor that does not run as it should, but has completed a checkpoint."""
 SLACK_SECONDS = 0.5
 """Tolerance for engine times, which are rounded to milliseconds and read from another clock."""
 MAX_GAP_SECONDS = 5.0
@@ -66,8 +68,14 @@ class InFlight:
         if refusal is not None:
             sentence = f"not rolled back to {sizes(target)}: {refusal.sentence}"
             return self.end("contested", sentence, refusal.code)
+        deployment = self.snapshot.deployment
+        points = None if self.action.resubmission is None or deployment is None else deployment.checkpoints
+        if points is not None and points.completed:
+            kept = f"not rolled back: a return would repeat what {counted(points.completed, 'checkpoint')} of the successor hold"
+            return self.end("stuck", kept, PROGRESSED)
         deadline_at = self.now + timedelta(seconds=self.rules.unobserved_limit_seconds)
-        return self.go(Timed(name, f"{reason}: back to {sizes(target)}", deadline_at, code=code), Request(target))
+        request = Request(target) if self.action.resubmission is None else RunJob(target, former=True)
+        return self.go(Timed(name, f"{reason}: back to {sizes(target)}", deadline_at, code=code), request)
 
     def contested(self, requested: Parallelism) -> Step:
         by = writer(self.snapshot.writers, self.action.wanted, requested)

@@ -18,6 +18,7 @@ from weir_engines.driver import (
     Refusal,
     Rejected,
     Snapshot,
+    Stopped,
     TargetChanged,
     Unanswered,
 )
@@ -66,6 +67,23 @@ class Provide:
 
 
 @dataclass(frozen=True)
+class StopJob:
+    """Stop the job with a savepoint, or find out how far that is."""
+
+    begins: bool = True
+    """Whether to request the stop if none of this action is under way."""
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Run the successor of a stopped job from its savepoint."""
+
+    parallelism: Parallelism
+    former: bool = False
+    """Whether it replaces a successor that does not run."""
+
+
+@dataclass(frozen=True)
 class Restart:
     """Restart this instance."""
 
@@ -84,7 +102,7 @@ class Evict:
     members: tuple[DepartedMember, ...]
 
 
-Instruction = Record | Request | Provide | Restart | TriggerCheckpoint | Evict
+Instruction = Record | Request | Provide | StopJob | RunJob | Restart | TriggerCheckpoint | Evict
 
 
 @dataclass(frozen=True)
@@ -99,7 +117,7 @@ class Conflict:
     current: ActionState | None
 
 
-Answer = Recorded | Conflict | Accepted | Rejected | TargetChanged | Evicted | Unanswered | Refusal
+Answer = Recorded | Conflict | Accepted | Stopped | Rejected | TargetChanged | Evicted | Unanswered | Refusal
 
 """A `Refusal` is the fence's: the instruction will not be carried out."""
 
@@ -129,7 +147,8 @@ class Step:
 
     Invariants: a parallelism is requested in the phases `applying` and `rolling-back` only, an instance is restarted in
     `applying` only, members are evicted in `verifying` and `rolling-back` only, and the number of TaskManagers changes in
-    `preparing`, `releasing` and `rolling-back` only.
+    `preparing`, `releasing` and `rolling-back` only. A job is stopped in `preparing` only, and run in `applying` and
+    `rolling-back` only.
     """
 
     action: ActionState
@@ -139,6 +158,10 @@ class Step:
     def __post_init__(self) -> None:
         if isinstance(self.instruction, Request) and self.action.phase not in ("applying", "rolling-back"):
             raise ValueError(f"{self.action.application}: a request in phase {self.action.phase!r}")
+        if isinstance(self.instruction, RunJob) and self.action.phase not in ("applying", "rolling-back"):
+            raise ValueError(f"{self.action.application}: a start of a job in phase {self.action.phase!r}")
+        if isinstance(self.instruction, StopJob) and self.action.phase != "preparing":
+            raise ValueError(f"{self.action.application}: a stop of the job in phase {self.action.phase!r}")
         if isinstance(self.instruction, Restart) and self.action.phase != "applying":
             raise ValueError(f"{self.action.application}: a restart in phase {self.action.phase!r}")
         if isinstance(self.instruction, Provide) and self.action.phase not in (

@@ -105,6 +105,8 @@ class Rules(RuleSettings):
     """Assumed restart time until one is measured."""
     unobserved_limit_seconds: float = 600.0
     """Time for which an action stays open while its cluster is unreachable."""
+    stopped_limit_seconds: float = 86_400.0
+    """Time for which an action that has stopped its job waits for an unreachable cluster, to start the job again."""
     comparable_demand: float = 0.25
     """Demand may differ by this share from before for two capacities to be compared."""
     min_confidence: float = 0.5

@@ -28,7 +28,7 @@ from weir_contracts import (
 from weir_engines.driver import Accepted, Refusal, Rejected
 from weir_executor.core.observed import Conflict, Observed, PolicyReading, Record, Recorded, Request, Restart, Step
 
-from . import managers
+from . import managers, resubmission
 from .capacity import judge
 from .gate import intention, still_wanted
 from .history import rollback_target
@@ -41,7 +41,8 @@ def next_step(action: ActionState, observed: Observed, now: datetime, rules: Rul
     """Return the step that `observed` leads to at `now`: without event if the action has ended or nothing is new."""
     if action.terminal:
         return Step(action)
-    return _STEPS[action.phase](InFlight(action, observed, now, rules))
+    case = InFlight(action, observed, now, rules)
+    return resubmission.step(case) or _STEPS[action.phase](case)
 
 
 def resume(action: ActionState, attempt_id: UUID, now: datetime) -> Step:
@@ -129,6 +130,8 @@ def _intended(case: InFlight) -> Step:
         deadline_at = min(deadline_at, action.deadline_at or deadline_at)
         instance = action.instance
         setting = f"setting {changes(action.before, action.wanted)}"
+        if instance is None and case.snapshot.jobs is not None:
+            return resubmission.begin(case, deadline_at)
         if instance is None:
             return managers.begin(case, setting, deadline_at, Request(action.wanted))
         return case.go(Timed("recorded", f"restarting {short_name(instance.id)}", deadline_at), Restart(instance))
@@ -250,7 +253,7 @@ def _restarting(case: InFlight, instance: InstanceRef) -> Step:
 
 def _began_to_run(case: InFlight) -> Step:
     """Record when the wanted parallelism began to run."""
-    requested_at = case.action.requested_at
+    requested_at = case.action.change_began_at
     began = min(max(case.snapshot.steady_since or case.now, requested_at or case.now), case.now)
     took = (began - (requested_at or began)).total_seconds()
     action = case.action
@@ -337,6 +340,8 @@ def _mixes(requested: Parallelism, one: Parallelism, other: Parallelism) -> bool
 def _extra_restarts(action: ActionState, deployment: Deployment) -> int | None:
     """Return the restarts beyond the rescale's own; None while either count is unknown."""
     count, before = deployment.restarts, action.restarts_before
+    if action.resubmission is not None:
+        return count  # the successor is another job, and its first start is none
     return None if count is None or before is None or count < before else max(0, count - before - 1)
 
 

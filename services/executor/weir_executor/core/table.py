@@ -9,7 +9,17 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from weir_contracts import MAX_SENTENCE, TERMINAL, ActionEnding, ActionState, ManagerChange, Phase, bounded, following
+from weir_contracts import (
+    MAX_SENTENCE,
+    TERMINAL,
+    ActionEnding,
+    ActionState,
+    ManagerChange,
+    Phase,
+    Resubmission,
+    bounded,
+    following,
+)
 
 EventName = Literal[
     "admitted",
@@ -18,6 +28,9 @@ EventName = Literal[
     "short-of-managers",
     "brought",
     "prepared",
+    "to-stop",
+    "stopping",
+    "stopped",
     "given-up",
     "outdated",
     "lost",
@@ -112,6 +125,13 @@ class Prepared(Timed):
 
 
 @dataclass(frozen=True)
+class JobStop(Timed):
+    """The job is stopped, and run again, as `resubmission` says."""
+
+    resubmission: Resubmission
+
+
+@dataclass(frozen=True)
 class Ending(Timed):
     """The action ends so, once its TaskManagers are released."""
 
@@ -126,14 +146,17 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("intended", "resumed"): "intended",  # another process goes on: same intent, its own attempt id
     ("intended", "recorded"): "applying",
     ("intended", "short-of-managers"): "preparing",
+    ("intended", "to-stop"): "preparing",
     ("intended", "outdated"): "refused",
     ("intended", "lost"): "refused",
     ("intended", "rejected"): "refused",  # knowledge does not take it
     ("intended", "unpublished"): "refused",
-    # TaskManagers that the request needs are on their way
+    # TaskManagers that the request needs are on their way, or the job is being stopped
     ("preparing", "brought"): "preparing",
     ("preparing", "waiting"): "preparing",  # they do not start, for a reason worth reporting
     ("preparing", "prepared"): "applying",
+    ("preparing", "stopping"): "preparing",
+    ("preparing", "stopped"): "applying",
     ("preparing", "given-up"): "releasing",  # what was brought is given back
     ("preparing", "outdated"): "failed",  # nothing was brought yet, here and below
     ("preparing", "rejected"): "failed",
@@ -152,6 +175,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("applying", "contested"): "failed",
     ("applying", "gone"): "failed",
     ("applying", "given-up"): "releasing",
+    ("applying", "not-running"): "rolling-back",  # a stopped job is started again in any case
     # the engine has it: wait until it runs, then watch it settle
     ("verifying", "waiting"): "verifying",  # requested instances do not run yet, for a reason worth reporting
     ("verifying", "evicted"): "verifying",  # members of a group whose instances have ended
@@ -237,6 +261,8 @@ def _data_of(event: Event, phase: Phase) -> dict[str, Any]:
     match event:
         case TakenOver():
             return {"attempt_id": event.attempt_id}
+        case JobStop():
+            return {"resubmission": event.resubmission, "deadline_at": event.deadline_at}
         case RequestAccepted():
             field = "rollback_requested_at" if phase == "rolling-back" else "requested_at"
             return {field: event.at, "deadline_at": event.deadline_at}
