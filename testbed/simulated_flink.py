@@ -45,12 +45,15 @@ class Job:
     applied_at: float = 0.0
     restarts: int = 0
     requests: list[dict[str, int]] = field(default_factory=list)
+    now: Callable[[], float] = time.time
+    """Seconds since the epoch."""
+    state: str = "RUNNING"
 
     def settle(self, slots: int | None = None) -> None:
         """Run the requested parallelism once its moment has passed, as far as there are slots (None: enough)."""
         wanted = {name: p if slots is None else max(1, min(p, slots)) for name, p in self.requested.items()}
-        if self.observed != wanted and time.time() >= self.applied_at:
-            self.observed, self.running_since = wanted, self.applied_at if slots is None else time.time()
+        if self.observed != wanted and self.now() >= self.applied_at:
+            self.observed, self.running_since = wanted, self.applied_at if slots is None else self.now()
             self.restarts += 1
 
 
@@ -88,16 +91,20 @@ class ManyJobs:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        app = FastAPI(openapi_url=None)
-        app.add_api_route("/{path:path}", self._answer, methods=["GET", "PUT", "POST"])
         stop, bound = Stop(), listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        task = asyncio.create_task(serve(app, bound, stop))
+        task = asyncio.create_task(serve(self.app(), bound, stop))
         try:
             yield
         finally:
             stop.request("the test is over")
             await asyncio.wait_for(task, 10.0)
+
+    def app(self) -> FastAPI:
+        """Return the API, for a server or a client in the same process."""
+        app = FastAPI(openapi_url=None)
+        app.add_api_route("/{path:path}", self._answer, methods=["GET", "PUT", "POST", "PATCH"])
+        return app
 
     async def _answer(self, path: str, request: Request) -> JSONResponse:
         parts = path.split("/")
@@ -116,6 +123,9 @@ class ManyJobs:
         job = next((j for j in self.jobs.values() if parts[:2] == ["jobs", j.id]), None)
         if job is None:
             return JSONResponse({"errors": [f"x.NotFoundException: no {path}"]}, status_code=404)
+        return await self._answer_of(job, parts, request)
+
+    async def _answer_of(self, job: Job, parts: list[str], request: Request) -> JSONResponse:
         if self._managers is None:
             job.settle()
         if request.method == "PUT":
@@ -130,7 +140,7 @@ class ManyJobs:
             return JSONResponse({"errors": ["Internal server error.", refused]}, status_code=500)
         job.requested = {NAMES[vertex]: each["parallelism"]["upperBound"] for vertex, each in body.items()}
         job.requests.append(dict(job.requested))
-        job.applied_at = time.time() + self._rescale_seconds
+        job.applied_at = job.now() + self._rescale_seconds
         return JSONResponse({})
 
     def _about(self, job: Job, what: str, names: str | None) -> Any:
@@ -150,7 +160,7 @@ class ManyJobs:
             },
             "checkpoints": {
                 "counts": {"in_progress": 0, "completed": 1, "failed": 0, "total": 1, "restored": 0},
-                "latest": {"completed": {"latest_ack_timestamp": _ms(time.time() - 1), "end_to_end_duration": 200}},
+                "latest": {"completed": {"latest_ack_timestamp": _ms(job.now() - 1), "end_to_end_duration": 200}},
             },
             "checkpoints/config": {"mode": "exactly_once", "interval": 10_000},
             "jobmanager/config": [{"key": key, "value": value} for key, value in self._configuration.items()],
@@ -174,22 +184,23 @@ class ManyJobs:
         return {
             "jid": job.id,
             "name": job.name,
-            "state": "RUNNING",
+            "state": job.state,
             "start-time": _ms(job.started_at),
             "end-time": -1,
             "last-modification": _ms(job.running_since),
-            "tasks": {"total": total, "running": total, "finished": 0},
+            "tasks": {"total": total, "running": total if job.state == "RUNNING" else 0, "finished": 0},
         }
 
 
 def _details(job: Job) -> dict[str, Any]:
-    records = round((time.time() - job.running_since) * 500)
+    records = round((job.now() - job.running_since) * 500)
+    running = job.observed if job.state == "RUNNING" else dict.fromkeys(job.observed, 0)
     return {
         "jid": job.id,
         "name": job.name,
-        "state": "RUNNING",
+        "state": job.state,
         "start-time": _ms(job.started_at),
-        "now": _ms(time.time()),
+        "now": _ms(job.now()),
         "timestamps": {"RUNNING": _ms(job.running_since), "FAILED": 0},
         "vertices": [
             {
@@ -198,8 +209,8 @@ def _details(job: Job) -> dict[str, Any]:
                 "name": name,
                 "maxParallelism": MAX_PARALLELISM,
                 "parallelism": job.observed[name],
-                "status": "RUNNING",
-                "tasks": {"RUNNING": job.observed[name], "FINISHED": 0},
+                "status": job.state,
+                "tasks": {"RUNNING": running[name], "FINISHED": 0},
                 "metrics": {
                     "read-records": records,
                     "read-records-complete": True,

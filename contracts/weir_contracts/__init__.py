@@ -161,6 +161,7 @@ from .policy_behavior import TotalBounds as TotalBounds
 from .target import EndpointTarget as EndpointTarget
 from .target import FlinkTarget as FlinkTarget
 from .target import KubernetesTarget as KubernetesTarget
+from .target import ResubmitTarget as ResubmitTarget
 from .target import Target as Target
 from .target import TaskManagersTarget as TaskManagersTarget
 from .target import Unit as Unit

@@ -5,6 +5,7 @@ job is scaled by Flink's scheduler or by the number of its TaskManagers' pods. K
 is measured by the signals of its workloads alone.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
@@ -51,6 +52,9 @@ class ServiceApplication(ServiceSignals):
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
 
+FLINK_JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
 class FlinkApplication(Document):
     """Job of a Flink session or application cluster."""
 
@@ -61,6 +65,11 @@ class FlinkApplication(Document):
     credentials: Name | None = None
     """Name of an entry of the setting `WEIR_FLINK_CREDENTIALS_FILE` of monitor and executor, which is used for its own
     origin only. Default: none. The policy never contains a secret."""
+
+    @property
+    def is_by_id(self) -> bool:
+        """Whether `job` is an id."""
+        return FLINK_JOB_ID.fullmatch(self.job) is not None
 
     @property
     def cluster(self) -> str:

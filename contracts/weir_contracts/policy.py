@@ -144,6 +144,11 @@ class PolicySpec(Document):
             return self._one_group(application)
         if target.driver is None:
             raise ValueError(f"target: {ONE_DRIVER}")
+        is_by_id = application is not None and application.flink is not None and application.flink.is_by_id
+        if target.resubmit is not None and is_by_id:
+            raise ValueError(
+                "application.flink.job: must be the job's name, since target.flink.resubmit changes its id"
+            )
         if target.endpoint is not None:
             raise ValueError("target.endpoint: needs an application that is a consumer group, such as kafkaStreams")
         if target.restarts_instances:

@@ -95,6 +95,8 @@ _UNITS = {
     "flink.taskManagers": f"({_ADAPTIVE} && has({_MANAGERS}) && {_or(f'{_MANAGERS}.reactive', 'false')})",
 }
 """Whether a target is scaled by its number of instances, by the target's field."""
+_UNIFORM = f"({_ADAPTIVE} && has(self.target.flink.resubmit) && {_or('self.target.flink.resubmit.uniform', 'false')})"
+"""Whether a job is run again with one parallelism for all operators."""
 _MIN = _or("self.bounds.min", 1).replace("has(self.bounds.min)", "has(self.bounds) && has(self.bounds.min)")
 _MAX = _or("self.bounds.max", 32).replace("has(self.bounds.max)", "has(self.bounds) && has(self.bounds.max)")
 _CALLED = "(has({0}.label) ? {0}.label : {0}.name)"
@@ -177,6 +179,11 @@ _SPEC: Sequence[Rule] = [
         f"{_GROUP} || !has(self.target) || {_KUBERNETES} || {_ENDPOINT} || {_ADAPTIVE} || {_DEPLOYMENT} || {_SESSION_JOB}",
         "target: name exactly one driver",
     ),
+    (
+        f"!({_ADAPTIVE} && has(self.target.flink.resubmit) && {_FLINK}) || "
+        "!self.application.flink.job.matches('^[0-9a-f]{32}$')",
+        "application.flink.job: must be the job's name, since target.flink.resubmit changes its id",
+    ),
     (f"!{_GROUP} || {_KAFKA}", "application: a consumer group needs signals.kafka, the brokers of its group"),
     (
         f"!{_GROUP} || !{_KAFKA} || !has(self.signals.kafka.groupId) || self.signals.kafka.groupId == {_GROUP_ID}",
@@ -196,7 +203,7 @@ _SPEC: Sequence[Rule] = [
     ),
     (
         "!has(self.bounds) || !has(self.bounds.operators) || size(self.bounds.operators) == 0 || "
-        f"!({' || '.join(_UNITS.values())})",
+        f"!({' || '.join([*_UNITS.values(), _UNIFORM])})",
         "bounds.operators: all operators of this target have the same parallelism: use bounds.min and bounds.max",
     ),
     *(_fits(target, is_unit) for target, is_unit in _UNITS.items()),
@@ -258,6 +265,9 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "spec.application.kafkaStreams.commitInterval": [_between(0.01, 3600.0, "must lie between 10ms and 1h")],
     "spec.target": [(f"{_given(_TARGETS)} <= 1", "name exactly one driver")],
     "spec.target.endpoint.url": [URL],
+    "spec.target.flink": [
+        ("!(has(self.taskManagers) && has(self.resubmit))", "resubmit: not together with taskManagers"),
+    ],
     "spec.target.flink.taskManagers": [
         (f"{_given(['kubernetes', 'endpoint'])} == 1", "name exactly one of kubernetes and endpoint"),
     ],

@@ -20,7 +20,7 @@ Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 """Name of a Kubernetes namespace."""
 
 
-DriverName = Literal["flink", "task-managers", "flink-operator", "kubernetes", "endpoint"]
+DriverName = Literal["flink", "task-managers", "flink-resubmit", "flink-operator", "kubernetes", "endpoint"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Unit:
     """Noun for one instance in sentences, such as pod."""
     max: int | None = None
     """Maximum number of instances. None: only the limits of parallelism apply."""
+    brings_slots: bool = True
+    """Whether an instance brings its slots; else it takes those that the cluster has."""
 
     def instances_for(self, topology: Topology, parallelism: int) -> int:
         """Return the minimum number of instances that give all operators one parallelism of at least `parallelism`.
@@ -179,12 +181,51 @@ class TaskManagersTarget(Document):
         return Unit(self.slots, "TaskManager", self.max) if self.reactive else None
 
 
+JAR_PATTERN = r"^[^/\\\s][^/\\\n\r\t]{0,250}\.jar$"
+SAVEPOINTS_PATTERN = r"^([a-z][a-z0-9+.-]{0,20}:/{1,3}|/)[^\s?#]{1,900}$"
+CLASS_PATTERN = r"^[A-Za-z_$][A-Za-z0-9_$]{0,100}(\.[A-Za-z_$][A-Za-z0-9_$]{0,100}){0,30}$"
+
+
+class ResubmitTarget(Document):
+    """Jar that runs the job again from a savepoint, for a job that Flink cannot rescale in place, such as with the default
+    scheduler. Weir stops the job with a savepoint and runs the jar with the new parallelism."""
+
+    jar: Annotated[str, StringConstraints(pattern=JAR_PATTERN)]
+    """Jar on the cluster: its id, or its name as `GET /jars` lists it, of which the newest one counts. A jar of that name that was
+    uploaded after the job started is not run, since the job may run another."""
+    entry_class: Annotated[str | None, StringConstraints(pattern=CLASS_PATTERN)] = None
+    """Class whose main method submits the job. Default: the jar's own, by its manifest."""
+    args: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=100)] = Field(default_factory=list)
+    """Arguments of the main method, as the running job has them. Default: none. The policy never contains a secret."""
+    savepoint_directory: Annotated[str, StringConstraints(pattern=SAVEPOINTS_PATTERN)]
+    """Directory of the savepoints, which JobManager and TaskManagers reach, such as `s3://state/savepoints`. Each has a folder of
+    its own in it, and Weir deletes none."""
+    uniform: bool = False
+    """Whether all operators get one parallelism. Flink 1.18 and 2.x run a jar with no other; 1.19 and 1.20 give each operator its
+    own. Default false. Not for a job whose code sets the parallelism of an operator."""
+
+    @property
+    def unit(self) -> Unit | None:
+        """One more subtask of all operators; None: each operator is scaled on its own."""
+        return Unit(1, "slot", brings_slots=False) if self.uniform else None
+
+
 class FlinkTarget(Document):
-    """Flink's adaptive scheduler, which scales each operator of the application on its own, except in reactive mode."""
+    """Flink itself. Its adaptive scheduler scales each operator of the application on its own, except in reactive mode; with
+    `resubmit` the job is stopped and run again."""
 
     task_managers: TaskManagersTarget | None = None
     """TaskManagers whose number Weir sets with the parallelism. Default: none, Weir scales within the slots that are there.
     Not where the cluster starts TaskManagers itself, as Flink does in its native modes."""
+    resubmit: ResubmitTarget | None = None
+    """How the job is run again. Default: none, Flink rescales it in place. Not with `taskManagers`, and `application.flink.job`
+    must be the job's name."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.task_managers is not None and self.resubmit is not None:
+            raise ValueError("resubmit: not together with taskManagers")
+        return self
 
 
 class EndpointTarget(Document):
@@ -226,7 +267,7 @@ class Target(Document):
     """The driver that scales the application, at most one, and what it scales."""
 
     flink: FlinkTarget | None = None
-    """Flink's adaptive scheduler: `flink: {}`. Default for a Flink application."""
+    """Flink itself: `flink: {}`. Default for a Flink application."""
     flink_deployment: OperatorTarget | None = None
     """FlinkDeployment of the Flink Kubernetes Operator, for the Flink job that it runs."""
     flink_session_job: OperatorTarget | None = None
@@ -246,13 +287,19 @@ class Target(Document):
     def _named(self) -> list[tuple[DriverName, str]]:
         """Driver and field of each part that the document names."""
         given: tuple[tuple[DriverName, str, object], ...] = (
-            ("flink" if self.managers is None else "task-managers", "flink", self.flink),
+            (self._flink_driver, "flink", self.flink),
             ("flink-operator", "flinkDeployment", self.flink_deployment),
             ("flink-operator", "flinkSessionJob", self.flink_session_job),
             ("kubernetes", "kubernetes", self.kubernetes),
             ("endpoint", "endpoint", self.endpoint),
         )
         return [(driver, field) for driver, field, document in given if document is not None]
+
+    @property
+    def _flink_driver(self) -> DriverName:
+        if self.resubmit is not None:
+            return "flink-resubmit"
+        return "flink" if self.managers is None else "task-managers"
 
     @property
     def driver(self) -> DriverName | None:
@@ -282,9 +329,14 @@ class Target(Document):
         return None if self.flink is None else self.flink.task_managers
 
     @property
+    def resubmit(self) -> ResubmitTarget | None:
+        """How the job is stopped and run again; None: it is not."""
+        return None if self.flink is None else self.flink.resubmit
+
+    @property
     def unit(self) -> Unit | None:
         """Parallelism that one instance adds; None for a target that scales each operator on its own."""
-        instances = self.kubernetes or self.endpoint or self.managers
+        instances = self.kubernetes or self.endpoint or self.managers or self.resubmit
         return None if instances is None else instances.unit
 
     @property

@@ -261,12 +261,14 @@ class Fence(Protocol):
 class WithoutResubmission:
     """Part of a driver that rescales the running job."""
 
-    async def stop(self, subject: Subject, job: Resubmission, action_id: UUID, fence: Fence, **_: object) -> Rejected:
+    async def stop(
+        self, subject: Subject, job: Resubmission, action_id: UUID, fence: Fence, *, begins: bool = True
+    ) -> Accepted | Stopped | Rejected | Unanswered | Refusal:
         return Rejected(NO_RESUBMISSION)
 
     async def run(
-        self, subject: Subject, job: Resubmission, parallelism: Parallelism, fence: Fence, **_: object
-    ) -> Rejected:
+        self, subject: Subject, job: Resubmission, parallelism: Parallelism, fence: Fence, *, former: bool = False
+    ) -> Accepted | Rejected | Unanswered | Refusal:
         return Rejected(NO_RESUBMISSION)
 
 

@@ -25,6 +25,7 @@ REGISTRY = {
     "flink_operator": "weir_engines.flink_operator.engine:FlinkOperatorEngine",
     "endpoint": "weir_engines.endpoint.engine:EndpointEngine",
     "task_managers": "weir_engines.task_managers.engine:TaskManagersEngine",
+    "flink_resubmit": "weir_engines.flink_resubmit.engine:FlinkResubmitEngine",
 }
 """Engine's class by the name of its folder. A new engine adds one line."""
 

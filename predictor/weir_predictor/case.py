@@ -328,7 +328,9 @@ def forbidden(case: Case) -> list[Infeasible]:
         ]
     unit = case.analysis.policy.spec.target.unit
     if unit is not None:
-        return [*found, *_uneven(case, unit)]
+        found += _uneven(case, unit)
+        if unit.brings_slots:
+            return found
     free = case.deployment.free_slots
     wanted, held = case.topology.slots(case.wanted), case.topology.slots(case.now)
     if free is not None and wanted > held and wanted > free + held:
@@ -348,7 +350,7 @@ def _above_limit(code: str, name: str, wanted: int, limit: int) -> str:
 
 
 def _uneven(case: Case, unit: Unit) -> list[Infeasible]:
-    """Check that instances, which bring their own slots, run every operator alike, and are no more than the policy allows."""
+    """Check that every operator gets the same parallelism, by no more instances than the policy allows."""
     maximum, minimum = max(case.wanted.values()), min(case.wanted.values())
     count = unit.instances_for(case.topology, maximum)
     level = unit.parallelism_of(case.topology, count)
@@ -358,7 +360,8 @@ def _uneven(case: Case, unit: Unit) -> list[Infeasible]:
         limit = unit.parallelism_of(case.topology, unit.max)
         reason = f"{counted(count, unit.instance)} are needed, the policy allows {unit.max}"
         return [Infeasible(wanted=level, limit=limit, code="slots", because=reason)]
-    reason = f"{unit.instance}s of {unit.slots} slots run every operator alike: {level} for all is the next"
+    alike = f"{unit.instance}s of {unit.slots} slots run" if unit.brings_slots else "a run of the jar has"
+    reason = f"{alike} every operator alike: {level} for all is the next"
     wanted = minimum if minimum != level else maximum
     return [Infeasible(wanted=wanted, limit=level, code="one-parallelism", because=reason)]
 

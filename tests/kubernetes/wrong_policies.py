@@ -7,6 +7,7 @@ FLINK: dict[str, Any] = {"application": {"flink": {"url": "http://jm:8081", "job
 KAFKA: dict[str, Any] = {"signals": {"kafka": {"bootstrapServers": "kafka:9092"}}}
 STREAMS: dict[str, Any] = {"application": {"kafkaStreams": {"applicationId": "orders"}}}
 WORKLOAD: dict[str, Any] = {"target": {"kubernetes": {"kind": "Deployment", "name": "orders"}}}
+RESUBMIT: dict[str, Any] = {"jar": "orders.jar", "savepointDirectory": "s3://state/savepoints"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({**LAG}, "application: is required"),
     ({**LAG, "target": {"flink": {}}}, "application: is required"),
@@ -42,6 +43,33 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             "bounds": {"min": 4, "max": 5},
         },
         "no number of instances of target.flink.taskManagers",
+    ),
+    (
+        {**LAG, **FLINK, "target": {"flink": {"resubmit": RESUBMIT, "taskManagers": {**WORKLOAD["target"], "max": 4}}}},
+        "resubmit: not together with taskManagers",
+    ),
+    (
+        {
+            **LAG,
+            "application": {"flink": {"url": "http://jm:8081", "job": "5f6d1e2b0c9a4f3e8d7c6b5a49382716"}},
+            "target": {"flink": {"resubmit": RESUBMIT}},
+        },
+        "must be the job's name",
+    ),
+    (
+        {
+            **LAG,
+            **FLINK,
+            "target": {"flink": {"resubmit": {**RESUBMIT, "uniform": True}}},
+            "bounds": {"operators": {"enrich": {"max": 4}}},
+        },
+        "have the same parallelism",
+    ),
+    ({**LAG, **FLINK, "target": {"flink": {"resubmit": {"jar": "orders.jar"}}}}, "savepointDirectory"),
+    ({**LAG, **FLINK, "target": {"flink": {"resubmit": {**RESUBMIT, "jar": "up/orders.jar"}}}}, "jar"),
+    (
+        {**LAG, **FLINK, "target": {"flink": {"resubmit": {**RESUBMIT, "savepointDirectory": "state"}}}},
+        "savepointDirectory",
     ),
     ({**LAG, "application": {"service": {}}, "target": {"flink": {}}}, "needs a kubernetes target"),
     ({**LAG, "target": {"flinkSessionJob": {"name": "orders"}}}, "application: is required"),

@@ -33,6 +33,8 @@ from weir_runtime.reach import TARGETS, Allowed
 T = TypeVar("T")
 
 MAX_ANSWER_BYTES = 2_000_000
+LEAVING_SECONDS = 1.5
+"""Limit of a connection, and of the wait for one: a request leaves while the fence that let it through still holds."""
 SETTINGS_LIFE = timedelta(minutes=5)
 """A cluster's configuration changes with its processes only."""
 _MAX_AGE = timedelta(days=40 * 365)
@@ -71,8 +73,7 @@ class FlinkDriver(WithoutGroups):
     ) -> None:
         self._clock = clock
         self._answer_seconds = 2 * timeout_seconds
-        # A request leaves within 3 s, while the fence that let it through still holds.
-        self._leaving = httpx.Timeout(timeout_seconds, connect=1.5, pool=1.5)
+        self._leaving = httpx.Timeout(timeout_seconds, connect=LEAVING_SECONDS, pool=LEAVING_SECONDS)
         self._clients = ClientsByCredential(
             credentials,
             FLINK_SETTING,
@@ -93,7 +94,7 @@ class FlinkDriver(WithoutGroups):
     async def observe(self, subject: Subject) -> Snapshot:
         wanted = subject.flink.job
         try:
-            cluster = self._cluster(subject)
+            cluster = self.cluster(subject)
             entry, _ = await cluster.get("/jobs/overview", lambda d: find_job(d, wanted))
             if entry is None:
                 return Snapshot(self._clock.now(), reachable=True, reason=f"the cluster has no job {wanted!r}")
@@ -120,7 +121,7 @@ class FlinkDriver(WithoutGroups):
         path = f"/jobs/{job_id}/resource-requirements"
         graph: Topology | None = None
         try:
-            cluster = self._cluster(subject)
+            cluster = self.cluster(subject)
             graph = (await cluster.get(f"/jobs/{job_id}", job)).topology()
             if set(graph.names) != set(parallelism):
                 odd = sorted(set(graph.names) ^ set(parallelism))
@@ -145,7 +146,7 @@ class FlinkDriver(WithoutGroups):
     async def trigger_checkpoint(self, subject: Subject, job_id: str) -> str | None:
         checkpoint = {"checkpointType": "CONFIGURED"}
         try:
-            await self._cluster(subject).send("POST", f"/jobs/{job_id}/checkpoints", json=checkpoint)
+            await self.cluster(subject).send("POST", f"/jobs/{job_id}/checkpoints", json=checkpoint)
         except CallFailed as error:
             return str(error)
         return None
@@ -153,7 +154,7 @@ class FlinkDriver(WithoutGroups):
     async def registered(self, subject: Subject) -> RegisteredManagers | str:
         """Return the TaskManagers that are registered at the cluster, or why they are unknown."""
         try:
-            cluster = self._cluster(subject)
+            cluster = self.cluster(subject)
             each, running = await asyncio.gather(
                 cluster.get("/taskmanagers", manager_slots), cluster.get("/jobs/overview", running_jobs)
             )
@@ -164,7 +165,7 @@ class FlinkDriver(WithoutGroups):
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots of the cluster, or None if unknown."""
         try:
-            return await _slots(self._cluster(subject), "slots-total")
+            return await _slots(self.cluster(subject), "slots-total")
         except CallFailed:
             return None
 
@@ -182,14 +183,15 @@ class FlinkDriver(WithoutGroups):
         since = self._enough.since(subject.id, (wanted, held, is_enough), found.at)
         return replace(found, resourced_at=since if is_enough else None)
 
-    def _cluster(self, subject: Subject) -> Cluster:
-        """Return the cluster. Raises `CallFailed` without a right to the credentials that the policy names."""
+    def cluster(self, subject: Subject, answer_seconds: float | None = None) -> Cluster:
+        """Return the cluster, each call of which ends within a time limit, by default the driver's own. Raises `CallFailed` without
+        a right to the credentials that the policy names."""
         application = subject.flink
         try:
             client = self._clients.of(application.credentials, application.url)
         except CredentialsRefused as error:
             raise CallFailed("application.flink.credentials", str(error), httpx.codes.FORBIDDEN) from None
-        return Cluster(client, str(application.url), self._answer_seconds)
+        return Cluster(client, str(application.url), answer_seconds or self._answer_seconds)
 
     async def _snapshot_of(self, cluster: Cluster, entry: JobEntry) -> Snapshot:
         path = f"/jobs/{entry.id}"

@@ -1,18 +1,16 @@
 """Flink as an engine: a job of a cluster, read and rescaled through its REST API."""
 
-import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir_contracts import Deployment, Subject
+from weir_contracts.application import FLINK_JOB_ID
 from weir_engines.registry import Claim, Engine
 from weir_engines.scrape import Collector
 
 if TYPE_CHECKING:
     from .driver import FlinkDriver
-
-_JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class FlinkEngine(Engine):
@@ -34,7 +32,7 @@ class FlinkEngine(Engine):
         if flink is None:
             return False
         jobs = [claim[2] for claim in claimed if claim[:2] == ("job", flink.cluster)]
-        return any(bool(_JOB_ID.fullmatch(flink.job)) != bool(_JOB_ID.fullmatch(job)) for job in jobs)
+        return any(bool(FLINK_JOB_ID.fullmatch(flink.job)) != bool(FLINK_JOB_ID.fullmatch(job)) for job in jobs)
 
     @staticmethod
     def names(subject: Subject, deployment: Deployment) -> bool:

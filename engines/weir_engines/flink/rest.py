@@ -122,12 +122,13 @@ from."""
 
 
 class CallFailed(Exception):
-    """Error of a call (`where`) without a response, or refused with `status`."""
+    """Error of a call (`where`) without a response, or refused with `status`, for a `reason` if it is a known one."""
 
-    def __init__(self, where: str, what: str, status: int | None = None) -> None:
+    def __init__(self, where: str, what: str, status: int | None = None, reason: str | None = None) -> None:
         self.where = where
         self.what = what
         self.status = status
+        self.reason = reason
         super().__init__(f"{where}: {what}")
 
     @property
@@ -155,8 +156,11 @@ class Cluster:
         """Return the parsed response; `CallFailed` or `Unreadable` without one."""
         return parse(decode(await self.send("GET", path), _where("GET", path)))
 
-    async def send(self, method: str, path: str, **arguments: Any) -> bytes:
-        """Return the body of the response; `CallFailed` for any status but 2xx. `arguments` are httpx's."""
+    async def send(
+        self, method: str, path: str, *, explain: Callable[[bytes], str | None] | None = None, **arguments: Any
+    ) -> bytes:
+        """Return the body of the response; `CallFailed` for any status but 2xx, with the reason that `explain` finds in its body, by
+        default one of those known of any call. `arguments` are httpx's."""
         where = _where(method, path)
         try:
             # httpx limits each wait for bytes: without this limit of the call a slow response would block the caller.
@@ -168,8 +172,9 @@ class Cluster:
             raise CallFailed(where, str(error)[:300] or type(error).__name__) from None
         status = response.status_code
         if not response.is_success:
-            detail = reason(response.content) or httpx.codes.get_reason_phrase(status)
-            raise CallFailed(where, f"status {status} {detail}".rstrip(), status)
+            known = (explain or reason)(response.content)
+            detail = known or httpx.codes.get_reason_phrase(status)
+            raise CallFailed(where, f"status {status} {detail}".rstrip(), status, known)
         return response.content
 
 

@@ -62,6 +62,11 @@ def find_job(document: Any, wanted: str) -> tuple[JobEntry | None, str | None]:
     return alive[-1], f"{len(alive)} jobs of this name run ({others}); the newest, {alive[-1].id}, is used"
 
 
+def jobs_named(document: Any, name: str) -> list[JobEntry]:
+    """Return all jobs of this name in `GET /jobs/overview`, oldest first, without unreadable entries."""
+    return [entry for entry in _entries(document, name)[0] if entry.name == name]
+
+
 def running_jobs(document: Any) -> list[JobEntry]:
     """Return the jobs of `GET /jobs/overview` that have not ended, oldest first, without unreadable entries."""
     return _alive(_entries(document)[0])

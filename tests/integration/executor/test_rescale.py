@@ -15,6 +15,7 @@ from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
 from weir_engines.driver import Unfenced
 from weir_engines.flink.driver import FlinkDriver
+from weir_engines.flink_resubmit.driver import FlinkResubmitDriver
 from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
@@ -33,7 +34,7 @@ RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_s
 class Running:
     """An executor on a real Flink, its bus and knowledge in memory."""
 
-    def __init__(self, job: RealJob, driver: FlinkDriver) -> None:
+    def __init__(self, job: RealJob, driver: FlinkDriver | FlinkResubmitDriver, name: str = "flink") -> None:
         self.job = job
         self.driver = driver
         self.clock = SystemClock()
@@ -41,7 +42,7 @@ class Running:
         self.knowledge = MemoryKnowledge()
         self.knowledge.policies[APP] = job.spec_policy
         self.stop = Stop()
-        executor = Executor(self.bus, {"flink": driver}, self.knowledge, self.clock, RULES, attempt_id=uuid4())
+        executor = Executor(self.bus, {name: driver}, self.knowledge, self.clock, RULES, attempt_id=uuid4())
         self.task = asyncio.create_task(executor.run(self.stop))
 
     async def introduce(self) -> None:

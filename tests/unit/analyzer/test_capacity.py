@@ -11,6 +11,7 @@ from weir_analyzer.core.capacity import MAX_POINTS, Point
 from weir_analyzer.core.run import Shares
 from weir_analyzer.core.window import estimate
 from weir_contracts import Analysis, Estimate, OperatorAnalysis
+from weir_engines.driver import lineage_of
 from weir_replay.simulator import Application, Link, Observer, OperatorSpec, Simulation, SourceSpec, diamond
 from weir_replay.simulator.capacity import capacity as sustained
 
@@ -296,6 +297,20 @@ def test_another_job_id_halves_the_confidence_and_keeps_the_rates() -> None:
     assert analysis.edges[0].selectivity.value == ratio.value
     assert analysis.edges[0].selectivity.confidence < ratio.confidence / 2
     assert analysis.restart_times.samples == 0
+
+
+def test_a_successor_that_weir_runs_keeps_all_that_was_learned() -> None:
+    """Its id begins as the former job's does, so that it is the same deployment after a restart, which is measured."""
+    loop = Loop()
+    loop.job.job_id = lineage_of("5f6d1e2b0c9a4f3e8d7c6b5a49382716")
+    before = _operator(loop.watch(60), "enrich").capacities[0]
+    loop.job.job_id = lineage_of("5f6d1e2b0c9a4f3e0b1a6f2c77d05e11")
+    loop.job.restart(down_seconds=20)
+    analysis = loop.watch(4)
+    after = _operator(analysis, "enrich").capacities[0]
+    assert (after.records_per_second, after.confidence) == (before.records_per_second, before.confidence)
+    assert analysis.restart_times.samples == 1
+    assert analysis.restart_times.seconds is not None and analysis.restart_times.seconds >= 18
 
 
 def test_an_outage_of_the_brokers_teaches_nothing() -> None:

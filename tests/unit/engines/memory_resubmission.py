@@ -93,7 +93,7 @@ class ResubmittingMemory(MemoryDriver):
         )
         return replace(found, deployment=running, jobs=jobs, can_trigger_checkpoint=False)
 
-    async def stop(  # type: ignore[override]
+    async def stop(
         self, subject: Subject, job: Resubmission, action_id: UUID, fence: Fence, *, begins: bool = True
     ) -> Accepted | Stopped | Rejected | Unanswered | Refusal:
         self._pass_time()
@@ -120,7 +120,7 @@ class ResubmittingMemory(MemoryDriver):
             return Rejected(self.savepoints.failure)
         return Stopped(self._clock.now(), f"file:///savepoints/savepoint-{stopped.job_id[:6]}")
 
-    async def run(  # type: ignore[override]
+    async def run(
         self, subject: Subject, job: Resubmission, parallelism: Parallelism, fence: Fence, *, former: bool = False
     ) -> Accepted | Rejected | Unanswered | Refusal:
         self._pass_time()

@@ -335,6 +335,17 @@ def test_a_cluster_that_starts_task_managers_limits_growth_by_its_own_maximum(ma
     assert passed({SOURCE: 1, WORK: 9}, starting).vector == {SOURCE: 1, WORK: work}
 
 
+def test_a_job_that_is_run_again_with_one_parallelism_needs_its_slots() -> None:
+    """A run brings no slots, as a pod would: 6 are there, so that all operators get 6."""
+    resubmit = {"jar": "orders.jar", "savepointDirectory": "/savepoints", "uniform": True}
+    spec = {"target": {"flink": {"resubmit": resubmit}}}
+    even = {SOURCE: 4, WORK: 4}
+    proposal = passed({SOURCE: 4, WORK: 9}, request_at(even, slots=Slots(total=6, available=2), spec=spec))
+    assert proposal.vector == {SOURCE: 6, WORK: 6}
+    assert [(i.code, i.wanted, i.limit) for i in proposal.infeasible] == [("slots", 9.0, 6.0)]
+    assert "all operators run at the same parallelism, 6" in [a.because for a in proposal.amendments]
+
+
 def test_unknown_slots_hold_nothing_back() -> None:
     """The engine runs with the slots it has."""
     assert passed({SOURCE: 1, WORK: 9}, request_at(NOW, slots=None)).vector == {SOURCE: 1, WORK: 9}

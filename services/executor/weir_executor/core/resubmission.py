@@ -60,7 +60,11 @@ def resubmission_refusal(snapshot: Snapshot, wanted: Parallelism) -> Refusal | N
 def begin(case: InFlight, deadline_at: datetime) -> Step:
     """Record which job is stopped and what follows it, then stop it."""
     action, there, topology = case.action, case.snapshot.jobs, case.snapshot.topology
+    if there is not None and there.is_over:
+        return case.end("outdated", f"the job is {there.state}", "other-deployment")
     refusal = resubmission_refusal(case.snapshot, action.wanted)
+    if refusal is not None and refusal.code == "unreachable":
+        return case.stay()  # the intent expires with its plan
     if refusal is not None or there is None or topology is None:
         return case.end("outdated", refusal.sentence if refusal else "the job is not observed", "outdated")
     lineage = lineage_of(there.newest)

@@ -46,7 +46,8 @@ def slots_available(proposal: Proposal) -> Proposal:
     """
     request = proposal.request
     free = request.deployment.free_slots
-    if free is None or request.policy.spec.target.unit is not None:
+    unit = request.policy.spec.target.unit
+    if free is None or (unit is not None and unit.brings_slots):
         return proposal
     cost = request.topology.slots
     held, wanted = cost(proposal.current), cost(proposal.wanted)
@@ -94,8 +95,8 @@ def one_parallelism(proposal: Proposal) -> Proposal:
     level = unit.parallelism_of(topology, count)
     if count < wanted:
         proposal = proposal.noting(code, reason, wanted=unit.parallelism_of(topology, wanted), limit=level)
-    instances = f"{counted(count, unit.instance)} of {counted(unit.slots, 'slot')}"
-    reason = f"all operators run at the same parallelism, {level} with {instances}" + after_colon(reason)
+    instances = f" with {counted(count, unit.instance)} of {counted(unit.slots, 'slot')}" if unit.brings_slots else ""
+    reason = f"all operators run at the same parallelism, {level}{instances}" + after_colon(reason)
     if count == unit.instances_for(topology, max(proposal.current.values())):
         return proposal.changed("one-parallelism", reason, proposal.current)
     return proposal.changed("one-parallelism", reason, topology.uniform(level))
