@@ -31,6 +31,7 @@ class Behaviour:
     """Whether such a job stays in INITIALIZING."""
     forgets_stops: bool = False
     """Whether the cluster forgets a stop as soon as it is complete, as it does after 5 min."""
+    configuration: dict[str, str] = field(default_factory=lambda: {"jobmanager.scheduler": "default"})
     jars: dict[str, tuple[str, float]] = field(default_factory=lambda: {JAR: (JAR_NAME, 0.0)})
     """Name and time of the upload by id."""
     stop_requests: int = 0
@@ -152,7 +153,8 @@ class ResubmittedJobs(ManyJobs):
                     ),
                 )
             case ["jobmanager", "config"]:
-                return JSONResponse([{"key": "jobmanager.scheduler", "value": "default"}])
+                options = self.behaviour.configuration.items()
+                return JSONResponse([{"key": key, "value": value} for key, value in options])
             case ["checkpoints"]:
                 location = self._savepoints.get(job.id)
                 latest = {} if location is None else {"savepoint": {"external_path": location, "is_savepoint": True}}

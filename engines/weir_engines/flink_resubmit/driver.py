@@ -244,6 +244,9 @@ class FlinkResubmitDriver(WithoutGroups):
             if uploaded_at is not None and started_at is not None and uploaded_at > started_at:
                 sentence = f"jar {short_name(jar.name)} was uploaded after the job started: submit the job, or name the jar's id"
                 refusal = Refusal("jar-changed", sentence)
+        if running.rescale.scheduler == "reactive":
+            sentence = "a job in reactive mode takes every slot, whatever it is run with: set target.flink.taskManagers with reactive: true"
+            refusal = Refusal("unsupported", sentence)
         if refusal is None and not each_operator and len(set(running.observed.values())) > 1:
             sentence = "this version of Flink runs a jar with one parallelism for all operators, and the job's differ"
             refusal = Refusal("unsupported", sentence)

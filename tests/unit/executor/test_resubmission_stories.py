@@ -224,11 +224,16 @@ def _flink_2(house: ResubmittingHouse) -> None:
     house.flink.behaviour.version = "2.2.1"
 
 
+def _reactive(house: ResubmittingHouse) -> None:
+    house.flink.behaviour.configuration["scheduler-mode"] = "reactive"
+
+
 REFUSED: dict[str, tuple[Callable[[ResubmittingHouse], None], Parallelism, str, str]] = {
     "a jar of another name": (_no_jar, WANTED, "no-jar", "it has other.jar"),
     "a newer jar of the name": (_newer_jar, WANTED, "jar-changed", "uploaded after the job started"),
     "more than the key groups": (lambda house: None, {SOURCE: 1, WORK: 200}, "key-groups", "128 key groups"),
     "several sizes on Flink 2": (_flink_2, WANTED, "unsupported", "resubmit.uniform"),
+    "a job in reactive mode": (_reactive, WANTED, "unsupported", "taskManagers with reactive: true"),
 }
 
 
