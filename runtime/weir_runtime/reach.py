@@ -40,7 +40,7 @@ _KINDS = (
 )
 USUAL_TARGETS = "public,private,loopback"
 ANY = "*"
-PAIRS, GROUPS = "WEIR_TARGET_NAMESPACES", "WEIR_TARGET_GROUPS"
+PAIRS, GROUPS, RESUBMIT_HOSTS = "WEIR_TARGET_NAMESPACES", "WEIR_TARGET_GROUPS", "WEIR_TARGET_RESUBMIT_HOSTS"
 
 
 def _networks(*texts: str) -> tuple[Network, ...]:
@@ -236,22 +236,24 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Reach:
-    """Limits by a policy's namespace. By default its workloads are in that namespace, and hosts and groups any."""
+    """Limits by a policy's namespace. By default its workloads are in that namespace, hosts and groups any, and it runs no jar."""
 
     allowed: Allowed = TARGETS
     groups: tuple[str, ...] = (ANY,)
     """Patterns of consumer groups, in which `{namespace}` is the policy's own."""
     pairs: Set[tuple[str, str]] = frozenset()
     """Namespaces of a policy and of the workloads that it may name besides those of its own namespace."""
+    resubmit_hosts: tuple[str, ...] = ()
+    """Hosts of Flink clusters, as in `Allowed`, on which policies may stop jobs and run jars."""
     credentials: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
     """Entries by the path of the policy's field and the entry's name. Fields and entries that are not listed are not
     limited here."""
 
     @classmethod
-    def of(cls, allowed: Allowed, groups: str, pairs: str) -> Self:
+    def of(cls, allowed: Allowed, groups: str, pairs: str, resubmit_hosts: str = "") -> Self:
         """Read comma-separated lists; `ValueError` that names the setting."""
         patterns = tuple(part.strip() for part in groups.split(",") if part.strip())
-        return cls(allowed, patterns, read_pairs(pairs, PAIRS))
+        return cls(allowed, patterns, read_pairs(pairs, PAIRS), tuple(_parts(resubmit_hosts)))
 
     def with_credentials(self, part: str, entries: Mapping[str, Entry]) -> Self:
         """Return the limits with those of the entries that a part of the policy, such as `signals.kafka`, may name."""
@@ -263,6 +265,7 @@ class Reach:
         return (
             self._of_workloads(own, subject)
             or self._of_addresses(own, subject)
+            or self._of_resubmit(own, subject)
             or self._of_groups(own, subject)
             or self._of_credentials(own, subject)
         )
@@ -290,6 +293,19 @@ class Reach:
         except AddressRefused as error:
             return where, str(error)
         return None
+
+    def _of_resubmit(self, own: str, subject: "Subject") -> tuple[str, str] | None:
+        if subject.target.resubmit is None:
+            return None
+        host = _plain(urlsplit(str(subject.flink.url)).hostname or "")
+        patterns = [pattern.replace(NAMESPACE, own) for pattern in self.resubmit_hosts]
+        if any(_fits(host, pattern) for pattern in patterns):
+            return None
+        listed = _listed(patterns)
+        return (
+            "target.flink.resubmit",
+            f"a policy of namespace {own} may not run jars at {host}: {RESUBMIT_HOSTS} allows: {listed}",
+        )
 
     def _of_groups(self, own: str, subject: "Subject") -> tuple[str, str] | None:
         kafka = subject.signals.kafka

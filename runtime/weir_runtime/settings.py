@@ -207,6 +207,9 @@ class TargetSettings(ServiceSettings):
     target_groups: str = shared("target_groups", default="*")
     """consumer groups that policies may name, comma-separated, with * for any characters; {namespace} in it is the
     policy's own, as in {namespace}-*"""
+    target_resubmit_hosts: str = shared("target_resubmit_hosts", default="")
+    """hosts of Flink clusters on which policies may stop a job and run a jar (target.flink.resubmit), in the form of
+    WEIR_TARGET_HOSTS; empty: none"""
 
     @model_validator(mode="after")
     def _readable_lists(self) -> Self:
@@ -215,7 +218,7 @@ class TargetSettings(ServiceSettings):
 
     def reach(self) -> Reach:
         """Return what policies may name, by their namespace."""
-        reach = Reach.of(self.targets(), self.target_groups, self.target_namespaces)
+        reach = Reach.of(self.targets(), self.target_groups, self.target_namespaces, self.target_resubmit_hosts)
         further = self._further_pairs
         return reach if further is None else replace(reach, pairs=FollowedSet(further, frozenset(reach.pairs)))
 

@@ -84,7 +84,7 @@ _objective = _rarely(
     _fields(maxLag=_nullable_limit, maxLatency=_nullable_limit, utilization=_utilization, lagMetric=_lag_metric),
 )
 _flink = st.fixed_dictionaries(
-    {"url": _url, "job": _mostly(["orders"], ["", "x" * 301])}, optional={"credentials": _name}
+    {"url": _url, "job": _mostly(["orders"], ["", "x" * 301, "0f" * 16])}, optional={"credentials": _name}
 )
 _service_signals = _fields(processed=_signal, waiting=_signal)
 _service = _fields(
@@ -149,7 +149,19 @@ _managers = _rarely(
     ),
 )
 _managed = st.fixed_dictionaries({"taskManagers": _managers})
-_adaptive = _mostly([{}], [{"taskManagers": None}]) | _managed
+_again = st.fixed_dictionaries(
+    {
+        "jar": _mostly(["orders.jar", "7f_orders 1.jar"], ["orders", "a/b.jar", " a.jar"]),
+        "savepointDirectory": _mostly(["s3://state", "/savepoints"], ["state", "s3://state?a=b", "s3://a b"]),
+    },
+    optional={
+        "entryClass": _mostly(["shop.Orders"], ["shop.", "a b", "1a"], null=True),
+        "args": st.lists(_mostly(["--topic", "a b", ""], ["x" * 2001, None, 1]), max_size=3),
+        "uniform": _mostly([False, True], ["true", None]),
+    },
+)
+_resubmitted = _rarely(st.fixed_dictionaries({"resubmit": _again}), _fields(resubmit=_again, taskManagers=_managers))
+_adaptive = _mostly([{}], [{"taskManagers": None}, {"resubmit": None}]) | _managed | _resubmitted
 _operated = st.fixed_dictionaries({"name": _workload}, optional={"namespace": _namespace})
 _kafka = st.fixed_dictionaries(
     {"bootstrapServers": _mostly(BROKERS, ODD_BROKERS)},

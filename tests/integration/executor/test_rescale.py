@@ -25,6 +25,7 @@ from weir_runtime.kafka_bus import KafkaBus
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import encode
+from weir_runtime.reach import Reach
 from weir_runtime.service import topic_specs
 
 APP = "shop/orders"
@@ -42,7 +43,9 @@ class Running:
         self.knowledge = MemoryKnowledge()
         self.knowledge.policies[APP] = job.spec_policy
         self.stop = Stop()
-        executor = Executor(self.bus, {name: driver}, self.knowledge, self.clock, RULES, attempt_id=uuid4())
+        reach = Reach(resubmit_hosts=("*",))
+        drivers = {name: driver}
+        executor = Executor(self.bus, drivers, self.knowledge, self.clock, RULES, attempt_id=uuid4(), reach=reach)
         self.task = asyncio.create_task(executor.run(self.stop))
 
     async def introduce(self) -> None:

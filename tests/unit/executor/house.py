@@ -24,6 +24,7 @@ from weir_runtime.local_bus import LocalConsumer
 from weir_runtime.loop import Stop
 from weir_runtime.memory_bus import MemoryBus
 from weir_runtime.messages import encode
+from weir_runtime.reach import Reach
 
 APP = "shop/orders"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -102,6 +103,7 @@ class Replica:
             rules,
             attempt_id=uuid5(SPACE, f"replica {number}"),
             pace=Pace(0.005, 0.005, 0.05, 0.005),
+            reach=Reach(resubmit_hosts=("*",)),
         )
         self.task = asyncio.create_task(self.executor.run(self.stop))
 

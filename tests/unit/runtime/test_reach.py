@@ -284,6 +284,23 @@ def test_what_runs_the_task_managers_is_within_reach_too(given: dict[str, Any], 
     assert found is not None and found[0] == f"target.flink.taskManagers.{field}"
 
 
+@pytest.mark.parametrize(
+    ("hosts", "allowed"),
+    [("", False), ("*.{namespace}.svc", True), ("*.team-b.svc, JobManager.team-a.svc.", True), ("*.team-b.svc", False)],
+)
+def test_a_policy_runs_jars_only_where_a_setting_allows_it(hosts: str, allowed: bool) -> None:
+    """By default nowhere: who may write a policy could otherwise decide which code runs on a cluster that Weir reaches."""
+    given = {
+        **flink("jobmanager.team-a.svc"),
+        "target": {"flink": {"resubmit": {"jar": "orders.jar", "savepointDirectory": "s3://state"}}},
+    }
+    found = refusal(Reach.of(LIMITED.allowed, "*", "", hosts), **given)
+    if allowed:
+        assert found is None
+    else:
+        assert found is not None and found[0] == "target.flink.resubmit" and "WEIR_TARGET_RESUBMIT_HOSTS" in found[1]
+
+
 @pytest.mark.parametrize("pairs", ["team-a", "team-a:", "a:b:c"])
 def test_a_pair_that_is_none_ends_the_service_with_the_settings_name(pairs: str) -> None:
     with pytest.raises(ValueError, match="WEIR_TARGET_NAMESPACES"):
