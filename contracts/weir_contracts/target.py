@@ -183,7 +183,7 @@ class TaskManagersTarget(Document):
 
 JAR_PATTERN = r"^[^/\\\s][^/\\\n\r\t]{0,250}\.jar$"
 SAVEPOINTS_PATTERN = r"^([a-z][a-z0-9+.-]{0,20}:/{1,3}|/)[^\s?#]{1,900}$"
-CLASS_PATTERN = r"^[A-Za-z_$][A-Za-z0-9_$]{0,100}(\.[A-Za-z_$][A-Za-z0-9_$]{0,100}){0,30}$"
+CLASS_PATTERN = r"^[A-Za-z_$][A-Za-z0-9_$]*(\.[A-Za-z_$][A-Za-z0-9_$]*)*$"
 
 
 class ResubmitTarget(Document):
@@ -193,7 +193,7 @@ class ResubmitTarget(Document):
     jar: Annotated[str, StringConstraints(pattern=JAR_PATTERN)]
     """Jar on the cluster: its id, or its name as `GET /jars` lists it, of which the newest one counts. A jar of that name that was
     uploaded after the job started is not run, since the job may run another."""
-    entry_class: Annotated[str | None, StringConstraints(pattern=CLASS_PATTERN)] = None
+    entry_class: Annotated[str | None, StringConstraints(pattern=CLASS_PATTERN, max_length=400)] = None
     """Class whose main method submits the job. Default: the jar's own, by its manifest."""
     args: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=100)] = Field(default_factory=list)
     """Arguments of the main method, as the running job has them. Default: none. The policy never contains a secret."""

@@ -1,4 +1,4 @@
-"""What Flink answers about jars and savepoints, what it is asked for, and the collector of a job that goes on in successors."""
+"""Responses of Flink about jars and savepoints, requests to it, and the collector of a job that goes on in successors."""
 
 from typing import Any
 
