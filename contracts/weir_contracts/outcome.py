@@ -138,7 +138,7 @@ class Resubmission(Message):
     """Id of the jar that both run."""
     parallelism: Annotated[int | None, Field(ge=1, le=MAX_ORDER)] = None
     """Parallelism that the stopped job was started with. None: unknown."""
-    vertices: Annotated[dict[OperatorName, _EngineId], Field(max_length=1000)]
+    vertices: Annotated[dict[OperatorName, _EngineId], Field(max_length=1000, fail_fast=True)]
     """Id of each operator's vertex, which the same jar gives again."""
     stop_requested_at: Timestamp | None = None
     """Time at which the engine accepted the stop. None: not yet."""

@@ -338,7 +338,8 @@ def test_a_cluster_that_starts_task_managers_limits_growth_by_its_own_maximum(ma
 def test_a_job_that_is_run_again_with_one_parallelism_needs_its_slots() -> None:
     """A run brings no slots, as a pod would: 6 are there, so that all operators get 6."""
     resubmit = {"jar": "orders.jar", "savepointDirectory": "/savepoints", "uniform": True}
-    spec = {"target": {"flink": {"resubmit": resubmit}}}
+    application = {"flink": {"url": "http://127.0.0.1:8081", "job": "orders"}}
+    spec = {"application": application, "target": {"flink": {"resubmit": resubmit}}}
     even = {SOURCE: 4, WORK: 4}
     proposal = passed({SOURCE: 4, WORK: 9}, request_at(even, slots=Slots(total=6, available=2), spec=spec))
     assert proposal.vector == {SOURCE: 6, WORK: 6}
