@@ -5,16 +5,18 @@ front of the target, strikes one or two parts, lets the request go on, mends the
 until the application runs what its load needs. The judge knows what arrived at the target, not what Weir says.
 
 `--target simulated`: two executors and knowledge, plans from a script, and a simulated Flink. `--target endpoint`: the
-same with scale endpoints, whose instances are members of consumer groups of the real broker. `--target flink`: all
-services around the sample job; a job whose JobManager died is submitted again from its last checkpoint, as the cluster
-has no high availability. `--target kubernetes`: a Deployment of a real API server, whose pods are simulated.
+same with scale endpoints, whose instances are members of consumer groups of the real broker. `--target managers`: a
+simulated Flink whose TaskManagers run behind scale endpoints. `--target resubmit`: a simulated Flink whose jobs are
+stopped with a savepoint and run again. `--target flink`: all services around the sample job; a job whose JobManager
+died is submitted again from its last checkpoint, as the cluster has no high availability. `--target kubernetes`: a
+Deployment of a real API server, whose pods are simulated.
 """
 
 import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.results_file import earlier, log, write
@@ -24,14 +26,23 @@ from .endpoint import Endpoints
 from .faults import draw
 from .flink import FlinkCampaign, FlinkStack
 from .kubernetes import KubernetesCampaign, KubernetesStack
+from .managers import ManagedJobs
 from .proxy import RecordingProxy
-from .simulated import FlinkJobs, SimulatedCampaign, SimulatedStack
+from .resubmit import ResubmittedTarget
+from .simulated import FlinkJobs, SimulatedCampaign, SimulatedStack, Target
+
+TARGETS: Mapping[str, Callable[[], Target]] = {
+    "simulated": FlinkJobs,
+    "endpoint": Endpoints,
+    "managers": ManagedJobs,
+    "resubmit": ResubmittedTarget,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--target", choices=("simulated", "endpoint", "flink", "kubernetes"), default="simulated", help="what is scaled"
+        "--target", choices=("flink", "kubernetes", *TARGETS), default="simulated", help="what is scaled"
     )
     parser.add_argument("--rounds", type=int, default=200, help="how many (default 200: about an hour)")
     parser.add_argument(
@@ -53,8 +64,7 @@ def main() -> int:
             case "kubernetes":
                 campaign = KubernetesCampaign(KubernetesStack(folder, proxy), proxy, arguments.seed)
             case name:
-                target = Endpoints() if name == "endpoint" else FlinkJobs()
-                stack = SimulatedStack(folder, proxy, arguments.seed, target)
+                stack = SimulatedStack(folder, proxy, arguments.seed, TARGETS[name]())
                 campaign = SimulatedCampaign(stack, proxy, arguments.seed)
         plans = draw(arguments.rounds, arguments.seed, campaign.faults, campaign.points)
         results = run(campaign, plans, arguments.seed, arguments.minutes)

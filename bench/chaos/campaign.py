@@ -20,6 +20,7 @@ from testbed.process import ManagedProcess, NotInTime, free_port, wait_until
 from testbed.service import RedisServer, WeirService
 from weir_contracts import Parallelism, ScalingPolicy
 from weir_contracts.topics import DEAD_LETTERS, PLANS
+from weir_engines.driver import lineage_of
 from weir_engines.kafka.group_requests import close_admin, open_admin
 
 from .faults import Blow, Fault, RoundPlan, UserDoes
@@ -281,16 +282,26 @@ class Campaign(ABC):
 
     def requests(self) -> Iterator[Request]:
         """Yield the recorded requests for another parallelism."""
+        stopped_at: dict[str, float] = {}
         for exchange in list(self.proxy.exchanges):
+            accepted = exchange.status is not None and exchange.status < 300
+            stopped = stop_of(exchange)
+            if stopped is not None and accepted:
+                stopped_at.setdefault(stopped, exchange.at)
             requested = self.request_of(exchange)
             if requested is not None:
-                accepted = exchange.status is not None and exchange.status < 300
-                yield Request(exchange.at, exchange.sender, *requested, accepted)
+                yield Request(exchange.at, exchange.sender, *requested, accepted, stopped_at.pop(requested[0], None))
 
     def findings(self) -> list[Finding]:
         """Return all lies so far."""
         self.record.requests = list(self.requests())
         return judge(self.record)
+
+
+def stop_of(exchange: Exchange) -> str | None:
+    """Return what the ids of a Flink job and its successors have in common, if a request stops the job."""
+    parts = exchange.path.strip("/").split("/")
+    return lineage_of(parts[1]) if (exchange.method, parts[::2]) == ("POST", ["jobs", "stop"]) else None
 
 
 def dead_letters(bootstrap_servers: str, partitions: int) -> int:

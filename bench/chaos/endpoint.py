@@ -72,44 +72,53 @@ class Member:
         consumer.close()
 
 
+@asynccontextmanager
+async def endpoints(fleets: Mapping[str, Fleet], max_replicas: int) -> AsyncIterator[dict[str, str]]:
+    """Run fleets, and serve each at `/scale/NAME` of an address of its own until left; yields the addresses."""
+    stop, ended, running, urls = Stop(), threading.Event(), [], {}
+    for name, fleet in fleets.items():
+        running.append(asyncio.create_task(asyncio.to_thread(fleet.run, ended)))
+        bound = listen("127.0.0.1", 0)
+        urls[name] = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        running.append(asyncio.create_task(serve(create_app(fleet, name, max_replicas), bound, stop)))
+    try:
+        yield urls
+    finally:
+        stop.request("the campaign is over")
+        ended.set()
+        await asyncio.wait(running, timeout=15.0)
+
+
 class Endpoints:
     """A group of instances behind each of two endpoints."""
 
-    server, max_parallelism = "endpoint", 8
+    max_parallelism = 8
     points = points_of(("endpoint", "GET", r"/scale/[^/]+"), ("endpoint", "PUT", r"/scale/[^/]+"))
 
     def __init__(self) -> None:
-        self.urls: Mapping[str, str] = {}
+        self.urls: Mapping[str, Mapping[str, str]] = {}
         self._servers = ""
         self._fleets: dict[str, Fleet] = {}
 
     @asynccontextmanager
     async def serving(self, kafka: KafkaBroker) -> AsyncIterator[None]:
         self._servers = kafka.bootstrap_servers
-        stop, ended, running = Stop(), threading.Event(), []
         for name in JOBS:
             await asyncio.to_thread(kafka.create_topic, name, self.max_parallelism)
-            self._fleets[name] = fleet = self._fleet(name)
-            running.append(asyncio.create_task(asyncio.to_thread(fleet.run, ended)))
-            bound = listen("127.0.0.1", 0)
-            self.urls = {**self.urls, name: f"http://127.0.0.1:{bound.getsockname()[1]}"}
-            running.append(asyncio.create_task(serve(create_app(fleet, name, self.max_parallelism), bound, stop)))
-        try:
+        self._fleets = {name: self._fleet(name) for name in JOBS}
+        async with endpoints(self._fleets, self.max_parallelism) as urls:
+            self.urls = {name: {"endpoint": url} for name, url in urls.items()}
             yield
-        finally:
-            stop.request("the campaign is over")
-            ended.set()
-            await asyncio.wait(running, timeout=15.0)
 
     def _fleet(self, name: str) -> Fleet:
         numbers = count(1)
         return Fleet(lambda _ordinal: Member(name, next(numbers), self._servers), 1)
 
-    def spec(self, name: str, url: str) -> dict[str, Any]:
+    def spec(self, name: str, urls: Mapping[str, str]) -> dict[str, Any]:
         return {
             "application": {"consumerGroup": {"groupId": name}},
             "signals": {"kafka": {"bootstrapServers": self._servers}},
-            "target": {"endpoint": {"url": f"{url}/scale/{name}"}},
+            "target": {"endpoint": {"url": f"{urls['endpoint']}/scale/{name}"}},
         }
 
     def parallelism(self, name: str, number: int) -> Parallelism:
@@ -125,7 +134,10 @@ class Endpoints:
 
     def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
         """Return what a `PUT /scale/NAME` asks for."""
-        if (exchange.server, exchange.method) != (self.server, "PUT"):
+        if (exchange.server, exchange.method) != ("endpoint", "PUT"):
             return None
         name = exchange.path.removeprefix("/scale/")
         return name, {name: exchange.body["replicas"]}
+
+    def troubles(self, _name: str, _number: int) -> list[str]:
+        return []

@@ -36,6 +36,8 @@ class Request:
     job: str
     wanted: Parallelism
     accepted: bool
+    begun_at: float | None = None
+    """When its action stopped the job, from which on it has to go on. None: it stops none."""
 
 
 @dataclass(frozen=True)
@@ -150,31 +152,32 @@ class _Job:
         if request.wanted == self._there:
             yield "double", "the target has these requirements already"
             return
-        matching = [p for p in self._plans if p.wanted == request.wanted and p.at <= request.at]
+        begun_at = request.at if request.begun_at is None else request.begun_at
+        matching = [p for p in self._plans if p.wanted == request.wanted and p.at <= begun_at]
         plan = matching[-1] if matching else None
-        fresh = [p for p in matching if request.at <= p.expires_at + SLACK_SECONDS and p.id not in self._requested]
+        fresh = [p for p in matching if begun_at <= p.expires_at + SLACK_SECONDS and p.id not in self._requested]
         if fresh:
             if request.accepted:
                 self._requested.add(fresh[-1].id)
-            yield from self._against_the_user(request)
+            yield from self._against_the_user(request, begun_at)
         elif request.wanted == self._before:
             self._rolled_back = True  # needs neither a plan nor the user
         elif plan is None:
             yield "no-plan", f"{len(self._plans)} plans want something else"
-        elif request.at > plan.expires_at + SLACK_SECONDS:
-            yield "expired", f"plan {plan.id} expired {request.at - plan.expires_at:.1f} s before"
+        elif begun_at > plan.expires_at + SLACK_SECONDS:
+            yield "expired", f"plan {plan.id} expired {begun_at - plan.expires_at:.1f} s before"
         else:
             yield "double", f"plan {plan.id} was requested before"
 
-    def _against_the_user(self, request: Request) -> Iterator[tuple[Kind, str]]:
-        """Compare with the policies that may have been in force when the request left."""
-        sent = [change for change in self._policies if change.sent_at <= request.at]
-        certain = [at for at, change in enumerate(sent) if change.answered_at <= request.at - SLACK_SECONDS]
+    def _against_the_user(self, request: Request, begun_at: float) -> Iterator[tuple[Kind, str]]:
+        """Compare with the policies that may have been in force when the action began to change the target."""
+        sent = [change for change in self._policies if change.sent_at <= begun_at]
+        certain = [at for at, change in enumerate(sent) if change.answered_at <= begun_at - SLACK_SECONDS]
         possible = sent[certain[-1] if certain else 0 :]
         if not possible:
             return
         if all(change.mode != "act" for change in possible):
-            yield "paused", f"since {request.at - possible[0].answered_at:.1f} s the policy is {possible[0].mode}"
+            yield "paused", f"since {begun_at - possible[0].answered_at:.1f} s the policy is {possible[0].mode}"
         there = self._there or {}
         if not any(_within(change.bounds, there, request.wanted) for change in possible):
             bounds = possible[-1].bounds

@@ -53,8 +53,6 @@ FAULTS = faults_of(
 class Target(Protocol):
     """Two applications by the names in `JOBS`, each with one number that is scaled."""
 
-    server: str
-    """Name at the proxy."""
     points: tuple[FailPoint, ...]
     max_parallelism: int
 
@@ -62,11 +60,11 @@ class Target(Protocol):
         """Serve until left; `urls` are known from then on."""
 
     @property
-    def urls(self) -> Mapping[str, str]:
-        """Address of each application."""
+    def urls(self) -> Mapping[str, Mapping[str, str]]:
+        """Addresses of each application, by the names that its servers have at the proxy."""
 
-    def spec(self, name: str, url: str) -> dict[str, Any]:
-        """Return the fields of a policy that name the application at this address."""
+    def spec(self, name: str, urls: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fields of a policy that name the application at these addresses."""
 
     def parallelism(self, name: str, number: int) -> Parallelism:
         """Return this number as a parallelism by operator."""
@@ -77,11 +75,14 @@ class Target(Protocol):
     def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
         """Return the job and the parallelism that a recorded request asks for, or None if it is another request."""
 
+    def troubles(self, name: str, number: int) -> list[str]:
+        """Return what else than its parallelism is not as an application with this number needs it."""
+
 
 class FlinkJobs:
     """Jobs of a simulated Flink that honours requirements."""
 
-    server, points, max_parallelism = "flink", POINTS, 12
+    points, max_parallelism = POINTS, 12
 
     def __init__(self) -> None:
         self._flink = ManyJobs(list(JOBS), RESCALE_SECONDS)
@@ -90,11 +91,11 @@ class FlinkJobs:
         return self._flink.serving()
 
     @property
-    def urls(self) -> Mapping[str, str]:
-        return dict.fromkeys(JOBS, self._flink.url)
+    def urls(self) -> Mapping[str, Mapping[str, str]]:
+        return {name: {"flink": self._flink.url} for name in JOBS}
 
-    def spec(self, name: str, url: str) -> dict[str, Any]:
-        return {"application": {"flink": {"url": url, "job": name}}}
+    def spec(self, name: str, urls: Mapping[str, str]) -> dict[str, Any]:
+        return {"application": {"flink": {"url": urls["flink"], "job": name}}}
 
     def parallelism(self, _name: str, number: int) -> Parallelism:
         return {SOURCE: 1, WORK: number}
@@ -109,6 +110,9 @@ class FlinkJobs:
         """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
         return rescale_of(exchange, NAMES)
 
+    def troubles(self, _name: str, _number: int) -> list[str]:
+        return []
+
 
 class SimulatedStack:
     """The parts of one campaign. The target and the planner's part run in a thread of this process."""
@@ -118,8 +122,8 @@ class SimulatedStack:
         self.kafka, self.redis, self._redis_url = behind(proxy, folder)
         self.services: dict[str, WeirService] = {}
         self.target = target
-        self.urls: dict[str, str] = {}
-        """Address of each application at the proxy."""
+        self.urls: dict[str, dict[str, str]] = {}
+        """Addresses of each application at the proxy, by the names of its servers."""
         self.plans: list[PublishedPlan] = []
         self.wanted = dict.fromkeys(JOBS, 1)
         """What the load of each application needs."""
@@ -144,8 +148,9 @@ class SimulatedStack:
         self._thread.start()
         self._ready.wait(60)
         urls = self.target.urls
-        fronts = {url: self._proxy.in_front_of(self.target.server, url) for url in sorted(set(urls.values()))}
-        self.urls = {name: fronts[url] for name, url in urls.items()}
+        servers = sorted({server for each in urls.values() for server in each.items()})
+        fronts = {server: self._proxy.in_front_of(*server) for server in servers}
+        self.urls = {name: {server[0]: fronts[server] for server in each.items()} for name, each in urls.items()}
         knowledge = self._proxy.in_front_of("knowledge", self.api_url)
         loop = loop_settings(self.kafka.bootstrap_servers, PARTITIONS, knowledge, self._redis_url, self.folder)
         environment = {
@@ -153,6 +158,7 @@ class SimulatedStack:
             "WEIR_EXECUTOR_MAX_ACTIONS": "100",
             "WEIR_EXECUTOR_MAX_ACTIONS_PER_CLUSTER": "100",
             "WEIR_EXECUTOR_SETTLE_SECONDS": "1",
+            "WEIR_TARGET_RESUBMIT_HOSTS": "127.0.0.1",
         }
         for name in ("knowledge", *EXECUTORS):
             service = "knowledge" if name == "knowledge" else "executor"
@@ -276,6 +282,7 @@ class SimulatedCampaign(Campaign):
             now = self.stack.target.deployment(name)
             if not self.stack.target.parallelism(name, needed) == now.observed == now.requested:
                 found.append(f"{name} runs {now.observed}, {now.requested} are requested, and it needs {needed}")
+            found += self.stack.target.troubles(name, needed)
         return found
 
     def requirements(self) -> dict[str, Parallelism]:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from bench.chaos import kubernetes
+from bench.chaos.campaign import stop_of
 from bench.chaos.endpoint import Endpoints
 from bench.chaos.faults import SHARE_OF_TWO, Fault, draw
 from bench.chaos.flink import POINTS, rescale_of, right
@@ -21,8 +22,11 @@ from bench.chaos.judge import (
     judge,
 )
 from bench.chaos.proxy import Exchange
+from bench.chaos.resubmit import ResubmittedTarget
 from bench.chaos.simulated import FAULTS
 from bench.chaos.workload import Sample, ServiceQueue, prometheus
+from testbed.simulated_flink import NAMES
+from weir_engines.flink_resubmit.responses import OVERRIDES
 from weir_monitor.prometheus import value_of
 
 APP, JOB = "shop/orders", "j1"
@@ -33,9 +37,12 @@ def vector(work: int) -> dict[str, int]:
     return {"orders": 1, "work": work}
 
 
-def request(seconds: float, work: int, *, sender: str | None = "exec-0", accepted: bool = True) -> Request:
-    """A request `seconds` after noon."""
-    return Request(NOON + seconds, sender, JOB, vector(work), accepted)
+def request(
+    seconds: float, work: int, *, sender: str | None = "exec-0", accepted: bool = True, stopped: float | None = None
+) -> Request:
+    """A request `seconds` after noon, perhaps of a job that was stopped for it."""
+    begun_at = None if stopped is None else NOON + stopped
+    return Request(NOON + seconds, sender, JOB, vector(work), accepted, begun_at)
 
 
 def plan(seconds: float, work: int, *, life: float = 10.0) -> PublishedPlan:
@@ -91,6 +98,9 @@ PROPER = {
     "a pause that knowledge never confirmed": record(
         request(5, 4), policies=[put(-50), put(1, "paused", answered=float("inf"))]
     ),
+    "a run of a job that was stopped in time, though the plan has expired and the user has paused since": record(
+        request(40, 4, stopped=2), policies=[put(-50), put(20, "paused")]
+    ),
     "the way back into narrower bounds": record(
         request(2, 8), request(8, 5), plans=[plan(0, 8), plan(7, 5)], policies=[put(-50), put(4, highest=3)]
     ),
@@ -117,6 +127,11 @@ FORGED = {
     "a request after the expiry of its plan": ("expired", record(request(12, 4))),
     "a request for a plan that was born expired": ("expired", record(request(2, 4), plans=[plan(0, 4, life=-5)])),
     "a request while the user had paused": ("paused", record(request(4, 4), policies=[put(-50), put(1, "paused")])),
+    "a run of a job that was stopped after the expiry": ("expired", record(request(40, 4, stopped=12))),
+    "a run of a job that was stopped in a pause": (
+        "paused",
+        record(request(9, 4, stopped=4), policies=[put(-50), put(1, "paused")]),
+    ),
     "a request in advice": ("paused", record(request(4, 4), policies=[put(-50, "advise")])),
     "a request while one pause follows another that was not confirmed": (
         "paused",
@@ -224,6 +239,17 @@ def test_only_a_put_scales_an_endpoint() -> None:
     scale = Exchange(NOON, "endpoint", "exec-0", "PUT", "/scale/orders", {"replicas": 3, "version": "a.1"})
     assert Endpoints().request_of(scale) == ("orders", {"orders": 3})
     assert Endpoints().request_of(Exchange(NOON, "endpoint", "exec-0", "POST", "/scale/orders/1/restart", {})) is None
+
+
+def test_a_run_is_the_request_of_a_stopped_job() -> None:
+    """A job and its successor are one, by the part of their ids that they have in common."""
+    target, overrides = ResubmittedTarget(), ",".join(f"{vertex}:{3 + len(name)}" for vertex, name in NAMES.items())
+    former, successor = "5f6d1e2b0c9a4f3e8d7c6b5a49382716", "5f6d1e2b0c9a4f3e0b1a6f2c77d05e11"
+    stop = Exchange(NOON, "flink", "exec-0", "POST", f"/jobs/{former}/stop", {"targetDirectory": "s3://state"})
+    body = {"jobId": successor, "flinkConfiguration": {OVERRIDES: overrides}}
+    run = Exchange(NOON, "flink", "exec-0", "POST", "/jars/1_orders.jar/run", body)
+    assert target.request_of(stop) is None and stop_of(run) is None
+    assert target.request_of(run) == (stop_of(stop), {"orders": 9, "work": 7})
 
 
 def test_right_is_enough_and_little_more() -> None:
