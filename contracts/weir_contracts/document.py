@@ -55,7 +55,7 @@ PATTERN_SENTENCES = {
     r"^/[A-Za-z0-9._~/-]{0,200}$": "must be a path such as /metrics",
     r"^[^/\\\s][^/\\\n\r\t]{0,250}\.jar$": "must be the id or name of a jar, without folder, and end with .jar",
     r"^([a-z][a-z0-9+.-]{0,20}:/{1,3}|/)[^\s?#]{1,900}$": "must be a directory such as s3://bucket/savepoints or /savepoints",
-    r"^[A-Za-z_$][A-Za-z0-9_$]{0,100}(\.[A-Za-z_$][A-Za-z0-9_$]{0,100}){0,30}$": "must be a class such as shop.Orders",
+    r"^[A-Za-z_$][A-Za-z0-9_$]*(\.[A-Za-z_$][A-Za-z0-9_$]*)*$": "must be a class such as shop.Orders",
     r"^https?://": "must begin with http:// or https://",
 }
 """Sentences by the pattern that a text does not match."""
