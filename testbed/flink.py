@@ -171,6 +171,33 @@ class FlinkApi(Jobs):
         return str(self.get(f"/jobs/{job_id}/exceptions").get("root-exception", "unknown"))[:500]
 
 
+class TaskManagerInstance:
+    """A TaskManager that a supervisor starts and ends, ready once its slots are registered."""
+
+    metrics_url: str | None = None
+
+    def __init__(self, cluster: "FlinkCluster") -> None:
+        self._cluster, self._process = cluster, cluster.new_task_manager()
+        self.id = self._process.name
+
+    def start(self) -> None:
+        self._process.start()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._process.running
+
+    def ready(self) -> bool:
+        try:
+            found = self._cluster.call("GET", "/taskmanagers", timeout=1.0)["taskmanagers"]
+        except FlinkError:
+            return False
+        return any(each["id"] == self.id for each in found)
+
+
 def _tls_options(authority: Authority) -> dict[str, str]:
     """Return the options of a REST API that demands TLS of both sides."""
     server, password = authority.issue("server", names=["IP:127.0.0.1"]), uuid4().hex
@@ -260,18 +287,28 @@ class FlinkCluster(FlinkApi, Launcher):
 
     def add_task_manager(self) -> ManagedProcess:
         """Start one more TaskManager; returns at once (see `wait_slots`)."""
-        options = {**_TASK_MANAGER_MEMORY, "taskmanager.numberOfTaskSlots": str(self._slots), **self._options}
-        process = ManagedProcess(
-            f"taskmanager-{next(self._names)}",
+        process = self.new_task_manager().start()
+        self.task_managers.append(process)
+        return process
+
+    def new_task_manager(self) -> ManagedProcess:
+        """Return a TaskManager that is to be started, whose name is its resource id too."""
+        name = f"taskmanager-{next(self._names)}"
+        options = {
+            **_TASK_MANAGER_MEMORY,
+            "taskmanager.numberOfTaskSlots": str(self._slots),
+            "taskmanager.resource-id": name,
+            **self._options,
+        }
+        return ManagedProcess(
+            name,
             self._command(
                 "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
                 ["-Xmx640m", "-XX:MaxDirectMemorySize=256m"],
                 options,
             ),
             self.folder,
-        ).start()
-        self.task_managers.append(process)
-        return process
+        )
 
     def kill_task_manager(self) -> None:
         """End the newest TaskManager as a crash would."""

@@ -11,11 +11,9 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from testbed.kafka import KafkaBroker
-from testbed.supervisor.__main__ import create_app
+from testbed.supervisor.api import endpoints
 from testbed.supervisor.fleet import Fleet
 from weir_contracts import DeploymentRef, Operator, Parallelism, Topology
-from weir_runtime.http import listen, serve
-from weir_runtime.loop import Stop
 
 from .faults import points_of
 from .proxy import Exchange
@@ -70,23 +68,6 @@ class Member:
         while not self._stopped.is_set():
             consumer.poll(0.2)
         consumer.close()
-
-
-@asynccontextmanager
-async def endpoints(fleets: Mapping[str, Fleet], max_replicas: int) -> AsyncIterator[dict[str, str]]:
-    """Run fleets, and serve each at `/scale/NAME` of an address of its own until left; yields the addresses."""
-    stop, ended, running, urls = Stop(), threading.Event(), [], {}
-    for name, fleet in fleets.items():
-        running.append(asyncio.create_task(asyncio.to_thread(fleet.run, ended)))
-        bound = listen("127.0.0.1", 0)
-        urls[name] = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        running.append(asyncio.create_task(serve(create_app(fleet, name, max_replicas), bound, stop)))
-    try:
-        yield urls
-    finally:
-        stop.request("the campaign is over")
-        ended.set()
-        await asyncio.wait(running, timeout=15.0)
 
 
 class Endpoints:

@@ -8,10 +8,10 @@ from typing import Any
 
 from testbed.kafka import KafkaBroker
 from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
+from testbed.supervisor.api import endpoints
 from testbed.supervisor.fleet import Fleet
 from weir_contracts import DeploymentRef, Parallelism
 
-from .endpoint import endpoints
 from .faults import points_of
 from .flink import rescale_of
 from .proxy import Exchange

@@ -13,22 +13,20 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 from testbed.jars import class_path, jmx_exporter_jar
 from testbed.process import TestbedError
 from testbed.streams import LOOPBACK, StreamsInstance, StreamsSettings, listening
-from weir_contracts.plugins import EndpointInstance, EndpointRequest, EndpointRestart, EndpointState
-from weir_runtime.access import Problem, Tokens, read_tokens, requires
-from weir_runtime.http import PortInUse, application, listen, serve
+from weir_runtime.access import read_tokens
+from weir_runtime.http import PortInUse, listen, serve
 from weir_runtime.loop import Stop
 
-from .fleet import Fleet, FleetState, StaleVersion
+from .api import create_app
+from .fleet import Fleet
 
 DEFAULT_PORT = 8070
 MAX_REPLICAS = 100
-MAX_BODY_BYTES = 10_000
-ANSWER_SECONDS = 5.0
 _DEFAULTS = {each.name: each.default for each in fields(StreamsSettings) if each.default is not MISSING}
 
 
@@ -86,64 +84,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(f"argument --tokens-file: {error}")
     return options
-
-
-def create_app(fleet: Fleet, name: str, max_replicas: int, tokens: Tokens | None = None) -> FastAPI:
-    """Return the API's application, which serves `/scale/NAME`."""
-    app = application(
-        "Supervisor of the Kafka Streams sample",
-        "Runs instances as processes of this machine.",
-        tokens,
-        body_bytes=MAX_BODY_BYTES,
-        answer_seconds=ANSWER_SECONDS,
-    )
-
-    @app.get(f"/scale/{name}", dependencies=[Depends(requires("read"))])
-    def read() -> EndpointState:
-        """Return the requested, ready and running instances."""
-        return _document(fleet.state())
-
-    @app.put(f"/scale/{name}", dependencies=[Depends(requires("write"))])
-    def scale(request: EndpointRequest) -> EndpointState:
-        """Request a number of instances, unless the version is another one by now. Responds at once."""
-        if request.replicas > max_replicas:
-            detail = f"replicas: {request.replicas} are requested, this supervisor runs at most {max_replicas}"
-            raise Problem(422, detail, errors=[("replicas", detail)])
-        try:
-            return _document(fleet.scale(request.replicas, request.version))
-        except StaleVersion as error:
-            raise Problem(409, str(error)) from None
-
-    @app.post(f"/scale/{name}/instances/{{instance}}/restart", dependencies=[Depends(requires("write"))])
-    def restart(instance: str, request: EndpointRestart) -> EndpointState:
-        """End an instance and start another one in its place, once for an action. Responds at once."""
-        try:
-            return _document(fleet.restart(instance, request.action, request.version))
-        except StaleVersion as error:
-            raise Problem(409, str(error)) from None
-        except KeyError:
-            raise Problem(404, "no such instance runs") from None
-
-    @app.get("/health")
-    def health() -> dict[str, str]:
-        """Return that the API answers."""
-        return {"status": "ok"}
-
-    return app
-
-
-def _document(state: FleetState) -> EndpointState:
-    return EndpointState(
-        replicas=state.scale.replicas,
-        ready=state.ready,
-        instances=[
-            EndpointInstance.model_validate({"id": each.id, "metrics_url": each.metrics_url})
-            for each in state.instances
-        ],
-        ended=list(state.ended),
-        restarts=True,
-        version=state.scale.version,
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,9 +13,8 @@ from tests.unit.engines.memory_jobs import MemoryDriver
 from tests.unit.executor.builders import BEFORE, TOPOLOGY, WANTED, plan, policy
 from weir_contracts import Outcome, Parallelism, Plan, ScaleAction
 from weir_contracts.topics import OUTCOMES, PLANS, POLICIES
-from weir_engines.driver import Unfenced
+from weir_engines.driver import Driver, Unfenced
 from weir_engines.flink.driver import FlinkDriver
-from weir_engines.flink_resubmit.driver import FlinkResubmitDriver
 from weir_executor.core.parameters import Rules
 from weir_executor.knowledge import MemoryKnowledge
 from weir_executor.service import Executor
@@ -35,7 +34,7 @@ RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_s
 class Running:
     """An executor on a real Flink, its bus and knowledge in memory."""
 
-    def __init__(self, job: RealJob, driver: FlinkDriver | FlinkResubmitDriver, name: str = "flink") -> None:
+    def __init__(self, job: RealJob, driver: Driver, name: str = "flink") -> None:
         self.job = job
         self.driver = driver
         self.clock = SystemClock()

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from testbed.process import TestbedError
-from testbed.supervisor.__main__ import create_app, main
+from testbed.supervisor.__main__ import main
+from testbed.supervisor.api import create_app
 from testbed.supervisor.fleet import (
     End,
     Fleet,
