@@ -94,7 +94,7 @@ bench: environment  ## lists the benchmarks: `make bench-NAME` measures one into
 	@$(BIN)/python -m bench
 
 # These run the real parts.
-bench-loop bench-fleet bench-compare bench-single: setup
+bench-loop bench-fleet bench-compare bench-single bench-flink-shapes: setup
 
 bench-%: environment
 	@$(BIN)/python -m bench $* $(ARGS)

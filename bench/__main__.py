@@ -14,6 +14,7 @@ MODULES: Mapping[str, tuple[str, str]] = {
         "bench.compare",
         "Weir next to static parallelism, a reactive rule and other planners on a real job (about 42 minutes)",
     ),
+    "flink-shapes": ("bench.flink_shapes", "one Flink job in the shapes that Weir scales (about 55 minutes)"),
     "chaos": ("bench.chaos.__main__", "faults at fail points of actions, judged from outside (an hour)"),
     "quality": ("bench.scenarios quality", "Weir and a reactive rule on the simulator (about 15 minutes)"),
     "planners": (
@@ -36,7 +37,7 @@ def main() -> int:
     """Run the benchmark that is named; returns its exit code."""
     name, options = next(iter(sys.argv[1:]), "--help"), sys.argv[2:]
     if name not in MODULES:
-        listed = "\n".join(f"  {each:10} {subject}" for each, (_, subject) in MODULES.items())
+        listed = "\n".join(f"  {each:12} {subject}" for each, (_, subject) in MODULES.items())
         print(f"python -m bench NAME [options]; NAME is one of\n{listed}")
         return 0 if name in ("-h", "--help") else 2
     module, *own = MODULES[name][0].split()

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,8 +81,10 @@ class SingleStack(TrialStack):
     """The trial with `weir run --data` instead of the five services. Its Kafka has only the job's topics, and its Redis no
     user."""
 
+    settings: Mapping[str, str] = {}
+
     def _start_services(self, report: Report) -> None:
-        service = WeirService("cli", self.folder, {}, port=self.options.port)
+        service = WeirService("cli", self.folder, dict(self.settings), port=self.options.port)
         address = f"127.0.0.1:{self.options.port}"
         service.process.arguments += ["run", "--data", str(self.folder / "data"), "--listen", address]
         self.services["cli"] = service.start()

@@ -49,10 +49,20 @@ class TrialStack(LoopStack):
 
     application_name = "the sample job"
 
-    def __init__(self, options: TrialOptions, folder: Path, *, task_managers: int = 1) -> None:
+    def __init__(
+        self,
+        options: TrialOptions,
+        folder: Path,
+        *,
+        task_managers: int = 1,
+        slots: int = SLOTS,
+        flink_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`slots` are those of each TaskManager, `flink_options` replace the testbed's."""
         super().__init__(options, folder)
         own = not options.external_flink
-        self.cluster = FlinkCluster(folder / "flink", slots=SLOTS, task_managers=task_managers) if own else None
+        cluster = FlinkCluster(folder / "flink", slots=slots, task_managers=task_managers, options=flink_options)
+        self.cluster = cluster if own else None
         self.flink: FlinkApi = self.cluster or FlinkApi(str(options.external_flink))
         self.job_id: str | None = None
         self.policy = trial_policy(options, self.flink.rest_url, self.kafka.bootstrap_servers)
@@ -74,7 +84,12 @@ class TrialStack(LoopStack):
 
     def start_job(self, name: str, group_id: str, output_topic: str, *, savepoint: str | None = None) -> str:
         """Submit a sample job on the trial's input and at its costs; returns its id at once."""
-        arguments = [
+        arguments = self.job_arguments(name, group_id, output_topic)
+        return self.flink.submit(sample_job_jar(), arguments, parallelism=1, savepoint=savepoint)
+
+    def job_arguments(self, name: str, group_id: str, output_topic: str) -> list[str]:
+        """Return the arguments of a sample job's main method."""
+        return [
             *("--bootstrap-servers", self.kafka.bootstrap_servers),
             *("--input-topic", INPUT_TOPIC),
             *("--output-topic", output_topic),
@@ -84,7 +99,6 @@ class TrialStack(LoopStack):
             *sample_job.arguments(),
             *("--control-url", f"{self.load_url}/workload"),
         ]
-        return self.flink.submit(sample_job_jar(), arguments, parallelism=1, savepoint=savepoint)
 
     def stop(self, report: Report | None = None) -> None:
         """End everything, and the job on an external cluster."""
