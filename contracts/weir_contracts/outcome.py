@@ -147,6 +147,11 @@ class Resubmission(Message):
     stopped_at: Timestamp | None = None
     """Time at which the savepoint was first observed complete, and the job stopped. None: not yet."""
 
+    @property
+    def folder(self) -> str:
+        """Folder of the savepoint in the policy's directory, by which it is known to be this action's."""
+        return f"weir-{self.successor[16:]}"
+
 
 class ActionState(_Transition):
     """Complete state of one action, from which another executor continues it after a crash."""

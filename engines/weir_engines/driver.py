@@ -232,6 +232,8 @@ class Unanswered:
     """No conclusive response: the instruction may have been carried out or not, so it is repeated."""
 
     reason: str
+    is_sent: bool = False
+    """Whether it is known to have left, so that it may be carried out later."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from weir_engines.driver import (
     Stopped,
     Unanswered,
     WithoutGroups,
-    contested,
     lineage_of,
 )
 from weir_engines.flink.driver import LEAVING_SECONDS, FlinkDriver
@@ -71,9 +70,10 @@ class FlinkResubmitDriver(WithoutGroups):
         """Do nothing: the engine that observes the jobs closes its driver."""
 
     async def observe(self, subject: Subject) -> Snapshot:
-        found, entry = await asyncio.gather(self._jobs.observe(subject), self._newest(subject))
-        if isinstance(entry, str):
-            return replace(found, reachable=False, deployment=None, reason=entry)
+        found, newest = await asyncio.gather(self._jobs.observe(subject), self._newest(subject))
+        if isinstance(newest, str):
+            return replace(found, reachable=False, deployment=None, reason=newest)
+        entry, several = newest
         if entry is None:
             return Snapshot(found.at, reachable=True, reason="the cluster has no job of the name", jobs=Jobs())
         jobs = Jobs(entry.id, entry.state, entry.state in TERMINAL)
@@ -92,6 +92,8 @@ class FlinkResubmitDriver(WithoutGroups):
                 found, deployment=as_lineage(running), can_trigger_checkpoint=False, reason=reason, jobs=jobs
             )
         jobs = await self._with_jar(subject, jobs, entry, running)
+        if several is not None:
+            jobs = replace(jobs, refusal=Refusal("other-deployment", several))
         return replace(found, deployment=as_lineage(running), can_trigger_checkpoint=False, jobs=jobs)
 
     async def request(
@@ -105,23 +107,23 @@ class FlinkResubmitDriver(WithoutGroups):
     async def stop(
         self, subject: Subject, job: Resubmission, action_id: UUID, fence: Fence, *, begins: bool = True
     ) -> Accepted | Stopped | Rejected | Unanswered | Refusal:
-        target, trigger = target_of(subject), derive_id(action_id, "stop").hex
+        target, trigger, is_sent = target_of(subject), derive_id(action_id, "stop").hex, False
         try:
             cluster = self._jobs.cluster(subject)
             answer = await self._stop_status(cluster, job, trigger) or await self._end_of(cluster, subject, job)
             if answer is not None:
                 return answer
             if not begins:
-                return Refusal("unreachable", "the stop was not sent or not answered in time")
+                return Refusal("unreachable", "the stop was not sent in time, or is not under way any more")
             held = await fence.begin()
             if held is not None:
                 return held
-            body = responses.stop_body(target, job, trigger)
+            is_sent, body = True, responses.stop_body(target, job, trigger)
             await cluster.send(
                 "POST", f"/jobs/{job.stopped_job}/stop", json=body, timeout=_LEAVING, explain=responses.known_failure
             )
         except CallFailed as error:
-            return Rejected(error.reason or str(error)) if error.is_final else Unanswered(str(error))
+            return Rejected(error.reason or str(error)) if error.is_final else Unanswered(str(error), is_sent=is_sent)
         except Unreadable as error:
             return Unanswered(str(error))
         return Accepted(self._clock.now())
@@ -148,11 +150,8 @@ class FlinkResubmitDriver(WithoutGroups):
         if entry.state not in TERMINAL:
             return None
         location = await cluster.get(f"/jobs/{job.stopped_job}/checkpoints", responses.last_savepoint)
-        if (
-            entry.state == "FINISHED"
-            and location is not None
-            and responses.directory_of(target_of(subject), job) in location
-        ):
+        # Flink qualifies the path: `file:///state` comes back as `file:/state`.
+        if entry.state == "FINISHED" and location is not None and f"/{job.folder}/" in location:
             return Stopped(self._clock.now(), location)
         return Refusal("other-deployment", f"the job is {entry.state}, and not by Weir")
 
@@ -169,6 +168,9 @@ class FlinkResubmitDriver(WithoutGroups):
             )
             if any(entry.id == job_id for entry in entries):
                 return Accepted(self._clock.now())
+            if former and any(entry.id == job.successor for entry in entries) and await self._progressed(cluster, job):
+                sentence = "not rolled back: a return would repeat what the successor's checkpoints hold"
+                return Refusal("not-rolled-back", sentence)
             waits = await self._make_way(cluster, job, entries, fence, former=former)
             if waits is not None:
                 return waits
@@ -186,6 +188,14 @@ class FlinkResubmitDriver(WithoutGroups):
             return Unanswered(str(error))
         return Accepted(self._clock.now())
 
+    async def _progressed(self, cluster: Cluster, job: Resubmission) -> bool:
+        try:
+            return await cluster.get(f"/jobs/{job.successor}/checkpoints", responses.has_progressed)
+        except CallFailed as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return False
+            raise
+
     async def _make_way(
         self, cluster: Cluster, job: Resubmission, entries: Sequence[JobEntry], fence: Fence, *, former: bool
     ) -> Unanswered | Refusal | None:
@@ -193,7 +203,7 @@ class FlinkResubmitDriver(WithoutGroups):
         alive = [entry for entry in entries if entry.state not in TERMINAL]
         other = next((each for each in alive if each.id not in (job.stopped_job, job.successor, job.restored)), None)
         if other is not None:
-            return contested(f"job {other.id} of this name runs")
+            return Refusal("contested", f"job {other.id} of this name runs")
         held = await fence.begin()
         if held is not None or not alive:
             return held
@@ -207,13 +217,12 @@ class FlinkResubmitDriver(WithoutGroups):
         is_final = error.is_final or error.reason is not None
         return Rejected(error.reason or str(error)) if is_final else Unanswered(str(error))
 
-    async def _newest(self, subject: Subject) -> JobEntry | str | None:
-        """Return the newest job of the name, or why it is unknown."""
+    async def _newest(self, subject: Subject) -> tuple[JobEntry | None, str | None] | str:
+        """Return the newest job of the name, with a warning if several run, or why it is unknown."""
         try:
-            entry, _ = await self._jobs.cluster(subject).get("/jobs/overview", lambda d: find_job(d, subject.flink.job))
+            return await self._jobs.cluster(subject).get("/jobs/overview", lambda d: find_job(d, subject.flink.job))
         except (CallFailed, Unreadable) as error:
             return str(error)
-        return entry
 
     async def _failure(self, subject: Subject, entry: JobEntry) -> str:
         try:

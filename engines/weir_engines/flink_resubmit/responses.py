@@ -39,7 +39,7 @@ _FAILURES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Cannot find (meta data|checkpoint or savepoint)|not a savepoint at all", "the savepoint cannot be read"),
         (r"Max parallelism mismatch", "the jar has another max parallelism than the savepoint"),
         (r"Cannot map checkpoint/savepoint state", "the savepoint has state of an operator that the jar lacks"),
-        (r"failed during stopping", "the savepoint is complete, but the job did not end"),
+        (r"failed during stopping", "it is complete, but the job did not end"),
         (r"NoResourceAvailableException|not acquire the minimum required resources", "the cluster has too few slots"),
         (r"Could not find Flink job|FlinkJobNotFoundException", "Flink does not know the job"),
         (r"Could not execute application", "the jar's main method failed"),
@@ -131,6 +131,15 @@ def last_savepoint(document: Any) -> str | None:
     )
 
 
+def has_progressed(document: Any) -> bool:
+    """Return whether a job of `GET /jobs/:id/checkpoints` has completed a checkpoint. Its counts begin again with its JobManager,
+    which restores it from one that is no savepoint."""
+    raw = mapping(document, "/jobs/:id/checkpoints")
+    counts, latest = (mapping(raw.get(part) or {}, part) for part in ("counts", "latest"))
+    restored = mapping(latest.get("restored") or {}, "restored")
+    return bool(count(counts.get("completed"))) or restored.get("is_savepoint") is False
+
+
 def _location(value: Any, where: str) -> str:
     found = text(value, where)
     if len(found) > MAX_LOCATION:
@@ -147,14 +156,13 @@ def root_failure(document: Any) -> str:
     return failure("\n".join(str(each) for each in (raw.get("root-exception"), *traces) if each))
 
 
-def directory_of(target: ResubmitTarget, job: Resubmission) -> str:
-    """Return the folder of an action's savepoint, which shows whose it is."""
-    return f"{target.savepoint_directory.rstrip('/')}/weir-{job.successor[16:]}"
-
-
 def stop_body(target: ResubmitTarget, job: Resubmission, trigger_id: str) -> dict[str, Any]:
     """Return the body of `POST /jobs/:id/stop`; Flink carries out one of several requests with the same trigger id."""
-    return {"targetDirectory": directory_of(target, job), "drain": False, "triggerId": trigger_id}
+    return {
+        "targetDirectory": f"{target.savepoint_directory.rstrip('/')}/{job.folder}",
+        "drain": False,
+        "triggerId": trigger_id,
+    }
 
 
 def run_body(

@@ -237,7 +237,8 @@ class ActionRunner:
             step = next_step(app.history.action, observed, self._clock.now(), self._rules)
             await self._apply(app, step, observed.snapshot)
             answer = await self._perform(app, step.instruction, observed.snapshot) if step.instruction else None
-            if answer is None or isinstance(answer, Unanswered | TargetChanged):
+            is_open = isinstance(answer, Unanswered) and not answer.is_sent
+            if answer is None or is_open or isinstance(answer, TargetChanged):
                 break
             observed = replace(observed, answer=answer)
         return self._pause(app)

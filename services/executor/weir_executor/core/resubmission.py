@@ -1,9 +1,10 @@
 """Actions that stop a job with a savepoint and run its successor from it, for a job that cannot be rescaled in place.
 
 Invariants: a job is stopped only by a plan that is still wanted. Once its stop may be under way the action ends only with a
-job that runs, or with a sentence that names the savepoint; no policy is needed any more. The successor and the job that
-replaces it have ids that follow from the action's, so that each is started once. A successor that has completed a checkpoint
-is not replaced: the savepoint would repeat what it has processed.
+job that runs, or with a sentence that names the savepoint or its folder. The successor and the job that replaces it have ids
+that follow from the action's, so that each is started once, and the second one only after Flink has refused the first or shows
+that it does not run. A successor that has completed a checkpoint is not replaced: the savepoint would repeat what it has
+processed.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +21,16 @@ from weir_contracts import (
     short_name,
     sizes,
 )
-from weir_engines.driver import LINEAGE_CHARACTERS, Accepted, Refusal, Rejected, Snapshot, Stopped, lineage_of
+from weir_engines.driver import (
+    LINEAGE_CHARACTERS,
+    Accepted,
+    Refusal,
+    Rejected,
+    Snapshot,
+    Stopped,
+    Unanswered,
+    lineage_of,
+)
 from weir_executor.core.observed import RunJob, Step, StopJob
 
 from .history import rollback_target
@@ -105,13 +115,19 @@ def _preparing(case: InFlight, record: Resubmission) -> Step:
             return _stopped(case, record, at, savepoint)
         case Accepted(at):
             return _stopping(case, record, at)
+        case Unanswered(is_sent=True) if not is_accepted:
+            return _stopping(case, record, case.now)
         case Rejected(reason):
-            return case.end("rejected", fitted(f"the job runs on, its savepoint failed: {reason}"), FAILED)
+            there = case.snapshot.jobs
+            state = f"is {there.state}" if there is not None and there.is_over else "runs on"
+            return case.end("rejected", fitted(f"the job {state}, its savepoint failed: {reason}"), FAILED)
+        case Refusal("unreachable") if is_accepted and not case.is_late:
+            return case.stay()  # one that was not answered may still begin
         case Refusal(code, sentence):
-            return case.end("contested" if code == "contested" else "outdated", sentence, code)
+            return case.end("contested" if code == "contested" else "outdated", _with_savepoint(sentence, record), code)
     if not case.snapshot.reachable:
         return _out_of_sight(case, record) if is_accepted or case.is_late else case.stay()
-    return _replaced(case, record) or case.stay(StopJob(begins=is_accepted or not case.is_late))
+    return _replaced(case, record) or case.stay(StopJob(begins=not (is_accepted or case.is_late)))
 
 
 def _stopping(case: InFlight, record: Resubmission, at: datetime) -> Step:
@@ -154,7 +170,8 @@ def _applying(case: InFlight, record: Resubmission) -> Step:
     replaced = _replaced(case, record)
     if replaced is not None:
         return replaced
-    return _restore(case, record, "the successor was not started in time") if case.is_late else case.stay(_run(case))
+    # Not the former parallelism instead: a run that was not answered may still submit the successor.
+    return _repeated(case, record, _run(case))
 
 
 def _run(case: InFlight, *, former: bool = False) -> RunJob:
@@ -195,9 +212,13 @@ def _verifying(case: InFlight, record: Resubmission) -> Step | None:
             return case.end("gone", f"the job is {there.state}", "job-gone")
         return case.roll_back("not-running", f"the successor is FAILED{after_colon(snapshot.reason)}")
     if is_there and snapshot.deployment is not None:
+        runs_at = snapshot.deployment.requested
+        if runs_at not in (None, case.action.wanted):
+            own = changes(case.action.wanted, runs_at or {})
+            return case.roll_back("below-requested", bounded(f"the jar's code sets {own}", 110))
         return None
-    if not case.is_late:
-        return case.stay()
+    if not case.is_late or (is_there and case.action.running_at is not None):
+        return case.stay()  # one that has run and is recovered by a new JobManager has no graph for a while
     state = f"is {there.state}" if is_there else "is missing"
     return case.roll_back("not-running", f"past the deadline the successor {state}")
 
@@ -212,6 +233,8 @@ def _rolling_back(case: InFlight, record: Resubmission) -> Step:
         match case.observed.answer:
             case Accepted(at):
                 return _requested(case, "accepted", at, again, "rollback-requested")
+            case Rejected() if not case.is_late:
+                return case.stay()  # the main method may lack what comes back, such as its brokers: it is run again
             case Rejected(reason):
                 sentence = _with_savepoint(f"the job is stopped, the engine refused: {reason}", record)
                 return case.end("rejected", sentence, "rollback-rejected")
@@ -230,27 +253,35 @@ def _rolling_back(case: InFlight, record: Resubmission) -> Step:
     if is_there and there.is_over:
         sentence = _with_savepoint(f"{sizes(target)} was started again and is {there.state}", record)
         return case.end("stuck", sentence, "rollback-stuck")
+    if not is_requested:
+        return _repeated(case, record, _run(case, former=True))
     if not case.is_late:
-        return case.stay(None if is_requested else _run(case, former=True))
-    if is_requested:
-        state = there.state if is_there else "missing"
-        sentence = _with_savepoint(f"{sizes(target)} was started again but does not run, it is {state}", record)
-        return case.end("stuck", sentence, "rollback-stuck")
-    sentence = _with_savepoint(f"the job is stopped, {sizes(target)} was not started in time", record)
-    return case.end("unreachable", sentence, "rollback-unreachable")
+        return case.stay()
+    state = there.state if is_there else "missing"
+    sentence = _with_savepoint(f"{sizes(target)} was started again but does not run, it is {state}", record)
+    return case.end("stuck", sentence, "rollback-stuck")
+
+
+def _repeated(case: InFlight, record: Resubmission, run: RunJob) -> Step:
+    """Repeat a run until Flink answers it, as long as for a cluster that is unreachable."""
+    waited = case.now - (case.action.checked_at or case.action.started_at)
+    if waited <= timedelta(seconds=case.rules.stopped_limit_seconds):
+        return case.stay(run)
+    sentence = f"the job is stopped, {sizes(run.parallelism)} was not started in {waited.total_seconds() / 3600:.0f} h"
+    code = "rollback-unreachable" if run.former else "unreachable"
+    return case.end("unreachable", _with_savepoint(sentence, record), code)
 
 
 def _replaced(case: InFlight, record: Resubmission) -> Step | None:
     """Return the end of an action whose job another client replaced, or None."""
     there = case.snapshot.jobs
     if there is None:
-        return case.end("gone", _with_savepoint("the policy names no job that may be stopped", record), "job-gone")
+        text = "the policy does not say any more how the job is run"
+        return case.end("gone", _with_savepoint(text, record, may_be_stopped=True), "job-gone")
     if there.newest in (record.stopped_job, record.successor, record.restored):
         return None
     if not there.newest:
-        # A stopped job may be forgotten by its cluster.
-        is_stopped = record.savepoint is not None
-        return None if is_stopped else case.end("gone", "the job is missing", "job-gone")
+        return None  # Flink forgets a stopped job, and leaves out one whose JobMaster is slow: its answer to the stop counts
     sentence = f"job {record.stopped_job} was replaced by {there.newest}"
     return case.end("gone", _with_savepoint(sentence, record), "job-gone")
 
@@ -266,11 +297,13 @@ def _out_of_sight(case: InFlight, record: Resubmission) -> Step:
     return case.end("unreachable", _with_savepoint(sentence, record), "unreachable")
 
 
-def _with_savepoint(text: str, record: Resubmission) -> str:
+def _with_savepoint(text: str, record: Resubmission, *, may_be_stopped: bool = False) -> str:
     """Return a sentence that ends with the savepoint, whatever of `text` has to be cut for it."""
     location = record.savepoint
-    if location is None:
+    if location is None and record.stop_requested_at is None and not may_be_stopped:
         return fitted(text)
-    shown = location if len(location) <= MAX_LOCATION else "…" + location[1 - MAX_LOCATION :]
-    note = f"; savepoint {shown}"
+    if location is None:
+        note = f"; if the job is stopped, its savepoint is in {record.folder}"
+    else:
+        note = f"; savepoint {location if len(location) <= MAX_LOCATION else '…' + location[1 - MAX_LOCATION :]}"
     return bounded(text, MAX_SENTENCE - len(note)) + note
