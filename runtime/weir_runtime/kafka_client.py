@@ -210,7 +210,8 @@ def _refusal(errors: Sequence[KafkaError]) -> str:
             return "the brokers refuse the credentials: user or password is wrong"
         if code == KafkaError._SSL:
             return f"TLS: {text.partition(': ')[2][:200]}"
-        if code == KafkaError._TRANSPORT and "connecting to a PLAINTEXT broker listener" in text:
+        # librdkafka asks "connecting to a PLAINTEXT broker listener?" in some of these errors only.
+        if code == KafkaError._TRANSPORT and "Disconnected" in text and "in state SSL_HANDSHAKE" in text:
             return "TLS: this port of the brokers has none: name their TLS port, or a security.protocol without SSL"
         if code == KafkaError._BAD_MSG:
             return "what answers is no broker of Kafka: correct the address"

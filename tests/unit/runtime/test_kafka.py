@@ -455,3 +455,17 @@ def test_no_topic_fills_a_disk() -> None:
             assert 4 * int(spec.configs["segment.bytes"]) <= bounded[spec.name] <= 2**30
     kept_for_good = {POLICIES.name, ACTIONS.name, PLANNERS.name, "weir.leases"}
     assert bounded.keys() == {spec.name for spec in topic_specs(partitions=12)} - kept_for_good
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener? (after 0ms in state SSL_HANDSHAKE)",
+        "Disconnected: connection reset by peer (after 1ms in state SSL_HANDSHAKE)",
+        "Disconnected: SSL connection closed by peer (after 0ms in state SSL_HANDSHAKE)",
+    ],
+)
+def test_a_listener_that_closes_the_handshake_has_no_tls(text: str) -> None:
+    """All three are librdkafka's, for the same listener: which one comes depends on how the connection ends."""
+    error = KafkaError(KafkaError._TRANSPORT, f"ssl://127.0.0.1:9092/bootstrap: {text}")
+    assert kafka_client._refusal([error]).startswith("TLS: this port of the brokers has none")
