@@ -167,6 +167,7 @@ async def test_a_run_that_is_not_answered_starts_one_job(house: FaultyHouse) -> 
     await house.ends()
     await house.quiet(60)
     assert len(house.flink.alive) == 1, house.story()
+    assert "run-slow" in [code for _, code, _ in house.story()], "a user sees why it takes so long"
 
 
 async def test_an_outage_while_rolling_back(house: FaultyHouse) -> None:

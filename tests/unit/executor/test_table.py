@@ -97,5 +97,5 @@ def test_every_phase_leads_to_an_end() -> None:
 
 def test_only_four_events_roll_back() -> None:
     """Not RUNNING, below requested, a restart loop, less capacity: that lag grew is none of them."""
-    go_on = {"accepted", "found-requested", "evicted"}
+    go_on = {"accepted", "found-requested", "evicted", "waiting"}
     assert {event for (_, event), to in LEGAL.items() if to == "rolling-back"} - go_on == set(ROLLBACK_EVENTS)

@@ -41,6 +41,8 @@ FAILED = "savepoint-failed"
 """Code of an end because the job could not be stopped with a savepoint, so that it runs on."""
 SLOW = "savepoint-slow"
 """Code of a savepoint that is under way for longer than expected."""
+RUN_SLOW = "run-slow"
+"""Code of a run that is not answered for longer than expected."""
 MAX_LOCATION = 80
 """Characters of a savepoint's location in a sentence, of its end. The action's state has all of it."""
 
@@ -265,6 +267,9 @@ def _rolling_back(case: InFlight, record: Resubmission) -> Step:
 def _repeated(case: InFlight, record: Resubmission, run: RunJob) -> Step:
     """Repeat a run until Flink answers it, as long as for a cluster that is unreachable."""
     waited = case.now - (case.action.checked_at or case.action.started_at)
+    if case.is_late and case.action.code != RUN_SLOW:
+        sentence = f"Flink has not answered a run of {sizes(run.parallelism)} for {waited.total_seconds():.0f} s, it is repeated"
+        return case.go(Event("waiting", _with_savepoint(sentence, record), code=RUN_SLOW), run)
     if waited <= timedelta(seconds=case.rules.stopped_limit_seconds):
         return case.stay(run)
     sentence = f"the job is stopped, {sizes(run.parallelism)} was not started in {waited.total_seconds() / 3600:.0f} h"

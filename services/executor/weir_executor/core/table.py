@@ -176,6 +176,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     ("applying", "gone"): "failed",
     ("applying", "given-up"): "releasing",
     ("applying", "not-running"): "rolling-back",  # a stopped job is started again in any case
+    ("applying", "waiting"): "applying",  # its run is not answered, here and while rolling back
     # the engine has it: wait until it runs, then watch it settle
     ("verifying", "waiting"): "verifying",  # requested instances do not run yet, for a reason worth reporting
     ("verifying", "evicted"): "verifying",  # members of a group whose instances have ended
@@ -205,6 +206,7 @@ LEGAL: dict[tuple[Phase | None, EventName], Phase] = {
     # back to what was requested before
     ("rolling-back", "accepted"): "rolling-back",
     ("rolling-back", "found-requested"): "rolling-back",
+    ("rolling-back", "waiting"): "rolling-back",
     ("rolling-back", "evicted"): "rolling-back",
     ("rolling-back", "restored"): "rolled-back",
     ("rolling-back", "settled"): "releasing",  # it is restored, and what was brought for it may go
