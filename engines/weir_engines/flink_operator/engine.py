@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from weir_contracts import Subject
+from weir_contracts import Deployment, Subject
 from weir_engines.flink.engine import FlinkEngine
 from weir_engines.registry import Claim, Engine
 from weir_engines.scrape import Collector
@@ -27,6 +27,20 @@ class FlinkOperatorEngine(Engine):
             return ()
         kind = "FlinkDeployment" if target.flink_deployment is not None else "FlinkSessionJob"
         return (("workload", subject.namespace, kind, target.operated.name),)
+
+    @staticmethod
+    def may_be_same(own: Subject, claimed: Iterable[Claim]) -> bool:
+        """Return whether one of them names a FlinkDeployment, and the other one a job of its cluster."""
+        flink, claimed = own.application.flink, list(claimed)
+        if flink is None or not any(claim[:2] == ("job", flink.cluster) for claim in claimed):
+            return False
+        names_it = any(claim[0] == "workload" and claim[2] == "FlinkDeployment" for claim in claimed)
+        return own.target.flink_deployment is not None or names_it
+
+    @staticmethod
+    def names(subject: Subject, deployment: Deployment) -> bool:
+        """Return whether the policy names the FlinkDeployment of the job's cluster, which runs no other job."""
+        return subject.target.flink_deployment is not None and deployment.engine == "flink"
 
     @cached_property
     def resources_read(self) -> "ResourceReader | None":

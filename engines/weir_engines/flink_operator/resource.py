@@ -38,7 +38,14 @@ FLINK_SESSION_JOB = Kind("flink.apache.org", "v1beta1", "FlinkSessionJob", "flin
 SLOTS, SCHEDULER, SCHEDULER_MODE = "taskmanager.numberOfTaskSlots", "jobmanager.scheduler", "scheduler-mode"
 IN_PLACE = "kubernetes.operator.job.upgrade.inplace-scaling.enabled"
 AUTOSCALER, AUTOSCALER_SCALES = "job.autoscaler.enabled", "job.autoscaler.scaling.enabled"
-_OPTIONS = (SLOTS, SCHEDULER, SCHEDULER_MODE, IN_PLACE, AUTOSCALER, AUTOSCALER_SCALES)
+_FORMER = "kubernetes.operator."
+"""Beginning of the autoscaler's former keys, which count where the present one is not set."""
+_OPTIONS = (
+    *(SLOTS, SCHEDULER, SCHEDULER_MODE, IN_PLACE, AUTOSCALER, AUTOSCALER_SCALES),
+    *(_FORMER + AUTOSCALER, _FORMER + AUTOSCALER_SCALES),
+)
+MANAGERS = "taskManager.replicas"
+"""Path, in the spec, of the number of TaskManagers."""
 MIN_VERSION, MAX_MAJOR = (1, 18), 2
 """Versions of Flink whose REST API and options are known."""
 _VERSION = re.compile(r"v(\d{1,3})_(\d{1,3})")
@@ -88,6 +95,10 @@ class FlinkResource:
     """Whether the operator has acted on the newest generation."""
     is_deployed: bool
     """Whether the operator has deployed it at least once."""
+    is_deleted: bool
+    """Whether it is being deleted."""
+    is_starting: bool
+    """Whether its job has not run stably yet since its first deployment, or since it was resumed."""
     deployed_overrides: Mapping[str, int] | None
     """Overrides that the operator deployed last; None: unknown."""
     changed_field: str
@@ -115,8 +126,8 @@ class FlinkResource:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the job is suspended, or will be."""
-        return self.lifecycle == "SUSPENDED" or self.desired_state == "suspended"
+        """Whether the job is suspended, or will be; not if it is about to be resumed."""
+        return self.desired_state == "suspended"
 
     @property
     def is_changing(self) -> bool:
@@ -124,7 +135,13 @@ class FlinkResource:
         if self.is_suspended or self.lifecycle == "FAILED":
             return False
         waits = self.job_state in ("", "RECONCILING", "CREATED", "INITIALIZING", "SUSPENDED")
-        return not self.is_observed or waits or self.reconciliation in ("UPGRADING", "ROLLING_BACK")
+        moves = self.lifecycle == "SUSPENDED" or self.reconciliation in ("UPGRADING", "ROLLING_BACK")
+        return not self.is_observed or waits or moves
+
+    @property
+    def sets_managers(self) -> bool:
+        """Whether Weir writes the number of TaskManagers, which the operator uses in standalone mode only."""
+        return self.is_standalone and self.kind is FLINK_DEPLOYMENT
 
     @property
     def slots(self) -> int:
@@ -144,7 +161,7 @@ class FlinkResource:
         """
         overrides, otherwise = self.overrides or {}, deployment.requested or deployment.observed
         found = {o.name: overrides.get(o.id, otherwise[o.name]) for o in topology.operators}
-        if self.is_standalone and overrides and self.replicas is not None and self.kind is FLINK_DEPLOYMENT:
+        if self.sets_managers and overrides and self.replicas is not None:
             slots = self.replicas * self.slots
             if slots < topology.slots(found):
                 found = {called: min(p, slots) for called, p in found.items()}
@@ -152,7 +169,7 @@ class FlinkResource:
 
     def task_managers(self, topology: Topology, parallelism: Parallelism) -> int | None:
         """Return the TaskManagers that give a parallelism its slots; None where Weir does not set their number."""
-        if not self.is_standalone or self.kind is not FLINK_DEPLOYMENT:
+        if not self.sets_managers:
             return None
         return -(-topology.slots(parallelism) // self.slots)
 
@@ -161,7 +178,7 @@ class FlinkResource:
         rescale: dict[str, object] = {"by_restart": not self.in_place(deployment.rescale.scheduler)}
         if deployment.rescale.scheduler == "reactive":
             rescale = {}
-        if self.is_standalone:
+        if self.sets_managers:
             rescale["max_slots"] = UNLIMITED_SLOTS  # the operator starts what the spec names
         return deployment.model_copy(
             update={
@@ -187,9 +204,10 @@ class FlinkResource:
     @property
     def writer(self) -> str | None:
         """Client that last set the overrides, with the field, empty for Weir; None: they are not set, or no client is recorded."""
-        if not self.owners or self.overrides == {}:
+        owners = {place: each for place, each in self.owners.items() if self.sets_managers or place != MANAGERS}
+        if not owners or self.overrides == {}:
             return None
-        place, manager = next((each for each in self.owners.items() if each[1] != MANAGER), ("", ""))
+        place, manager = next((each for each in owners.items() if each[1] != MANAGER), ("", ""))
         return f"{bounded(manager, MAX_NAME - len(place) - 4)} in {place}" if manager else ""
 
     def refusal(self) -> Refusal | None:
@@ -228,7 +246,7 @@ class FlinkResource:
     def _contested(self) -> Refusal | None:
         """Return whether the operator's own autoscaler scales the job: by an option of the resource, or of the operator, which
         then deploys overrides that the spec does not have."""
-        enabled = self._option(AUTOSCALER) == "true" and self._option(AUTOSCALER_SCALES) != "false"
+        enabled = self._present(AUTOSCALER) == "true" and self._present(AUTOSCALER_SCALES) != "false"
         settled = self.is_observed and self.reconciliation == "DEPLOYED" and not self.error
         if enabled or (settled and self.deployed_overrides and self.deployed_overrides != self.overrides):
             return Refusal(
@@ -237,6 +255,8 @@ class FlinkResource:
         return None
 
     def _stopped(self) -> Refusal | None:
+        if self.is_deleted:
+            return Refusal("job-gone", f"{self.label} is being deleted")
         if self.is_suspended:
             return Refusal("suspended", f"{self.label} is suspended: set spec.job.state to running")
         if self.lifecycle == "FAILED":
@@ -249,6 +269,10 @@ class FlinkResource:
         changed = self.changed_field
         if not self.is_deployed:
             return Refusal("upgrade", f"the operator has not deployed {self.label} yet{self._why}")
+        if self.is_starting and self.lifecycle not in ("STABLE", ""):
+            return Refusal("upgrade", f"the operator starts the job of {self.label}, wait until it is STABLE")
+        if self.error and not self.is_observed and self.overrides == self.deployed_overrides:
+            return Refusal("operator-error", f"the operator does not accept a change of {self.label}{self._why}")
         if not changed:
             return None
         if self.reconciliation == "ROLLING_BACK":
@@ -271,6 +295,10 @@ class FlinkResource:
         """Return an option in lower case, of the job itself or its cluster; empty: unset."""
         return self.options.get(key, self._host.options.get(key, ""))
 
+    def _present(self, key: str) -> str:
+        """Return an option of the autoscaler by its present key, else by its former one."""
+        return self._option(key) or self._option(_FORMER + key)
+
 
 def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
     """Return the reading of a resource; None for an object without name or uid."""
@@ -282,7 +310,7 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
     job, reconciliation = mapping(status.get("jobStatus")), mapping(status.get("reconciliationStatus"))
     configuration, wanted = options_of(spec.get("flinkConfiguration")), deployed_part(spec)
     deployed = recorded_spec(reconciliation.get("lastReconciledSpec"))
-    before = recorded_spec(reconciliation.get("lastStableSpec")) or deployed
+    stable = recorded_spec(reconciliation.get("lastStableSpec"))
     group, _, option = OVERRIDES.partition(".")
     generation, observed = count(metadata.get("generation")), count(status.get("observedGeneration"))
     return FlinkResource(
@@ -310,12 +338,30 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
         error=_message(status.get("error")),
         is_observed=generation is None or observed is None or observed >= generation,
         is_deployed=bool(reconciliation.get("lastReconciledSpec")),
+        is_deleted=metadata.get("deletionTimestamp") is not None,
+        is_starting=bool(reconciliation.get("lastReconciledSpec"))
+        and (
+            not reconciliation.get("lastStableSpec") or mapping((stable or {}).get("job")).get("state") == "suspended"
+        ),
         deployed_overrides=None
         if deployed is None
         else overrides_of(options_of(deployed.get("flinkConfiguration")).get(OVERRIDES)),
-        changed_field="" if before is None else text(next(differences(deployed_part(before), wanted, "spec"), ""), 60),
+        changed_field=text(_changed_field(stable or deployed, deployed, wanted), 60),
         owners=_owners(metadata.get("managedFields")),
     )
+
+
+def _changed_field(
+    before: Mapping[str, Any] | None, deployed: Mapping[str, Any] | None, wanted: Mapping[str, Any]
+) -> str:
+    """Return the path of the first field of the spec that differs from what ran stably last; empty: none does, or it is unknown.
+
+    That a field was removed shows by the operator's records of what it deployed before and last, since these have all fields.
+    """
+    if before is None or deployed is None:
+        return "" if before is None else next(differences(deployed_part(before), wanted, "spec"), "")
+    ran, runs = deployed_part(before), deployed_part(deployed)
+    return next(differences(ran, wanted, "spec"), "") or next(differences(ran, runs, "spec", of_records=True), "")
 
 
 def _job_id(value: Any) -> str:
@@ -346,7 +392,7 @@ def _owners(value: Any) -> Mapping[str, str]:
         if f"f:{OVERRIDES}" in configuration or f"f:{option}" in mapping(configuration.get(f"f:{group}")):
             found["flinkConfiguration"] = _of_both(found.get("flinkConfiguration"), manager)
         if "f:replicas" in mapping(spec.get("f:taskManager")):
-            found["taskManager.replicas"] = _of_both(found.get("taskManager.replicas"), manager)
+            found[MANAGERS] = _of_both(found.get(MANAGERS), manager)
     return found
 
 

@@ -18,8 +18,12 @@ MAX_DEPTH = 12
 _ENTRY = re.compile(r"""\s*['"]?([0-9A-Za-z_-]{1,64})['"]?\s*:\s*['"]?(\d{1,5})['"]?\s*""")
 _IGNORED = ("job.autoscaler", "kubernetes.operator", "parallelism.default")
 """Beginnings of options whose change the operator deploys nothing for."""
-_JOB_FIELDS = ("jarURI", "entryClass", "args", "parallelism")
+_JOB_FIELDS = ("jarURI", "entryClass", "args", "parallelism", "savepointRedeployNonce")
 """Fields of `spec.job` whose change the operator deploys; it changes others in its own record of the spec."""
+_NONCES = ("restartNonce", "savepointRedeployNonce")
+"""Fields whose removal the operator ignores."""
+_POD_FIELDS = ("metadata", "spec")
+"""Fields of a pod template; the operator drops others, such as `apiVersion` and `kind`, from its record."""
 
 
 def recorded_spec(value: Any) -> Mapping[str, Any] | None:
@@ -71,29 +75,45 @@ def small_number(value: str | None) -> int | None:
 
 def deployed_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the operator deploys of a spec, without the parallelism that Weir writes."""
-    found = dict(spec)
+    found = _with_pod(spec)
     configuration = options_of(spec.get("flinkConfiguration"))
     found["flinkConfiguration"] = {
         key: each for key, each in configuration.items() if key != OVERRIDES and not key.startswith(_IGNORED)
     }
+    for place in ("jobManager", "taskManager"):
+        if isinstance(spec.get(place), dict):
+            found[place] = _with_pod(spec[place])
     job = mapping(spec.get("job"))
     found["job"] = {key: job[key] for key in _JOB_FIELDS if key in job}
     if "taskManager" in found and spec.get("mode") == "standalone":
-        found["taskManager"] = {key: each for key, each in mapping(spec["taskManager"]).items() if key != "replicas"}
+        found["taskManager"] = {key: each for key, each in mapping(found["taskManager"]).items() if key != "replicas"}
     return found
 
 
-def differences(before: Any, now: Any, place: str, depth: int = 0) -> Iterator[str]:
+def _with_pod(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part of a spec with what the operator keeps of its pod template."""
+    found, pod = dict(value), value.get("podTemplate")
+    if isinstance(pod, dict):
+        found["podTemplate"] = {key: pod[key] for key in _POD_FIELDS if key in pod}
+    return found
+
+
+def differences(before: Any, now: Any, place: str, depth: int = 0, *, of_records: bool = False) -> Iterator[str]:
     """Yield the paths at which two specs differ. A null, empty or default value is a missing one: the operator's record has
-    all fields."""
+    all fields, so that only of two records (`of_records`) a missing one is a removal at any depth."""
     if isinstance(before, dict) and isinstance(now, dict) and depth < MAX_DEPTH:
-        for key in sorted(now.keys() | before.keys()) if place == "spec.flinkConfiguration" else now:
-            yield from differences(before.get(key), now.get(key), f"{place}.{key}", depth + 1)
-        if place == "spec":
-            yield from (f"{place}.{key}" for key in sorted(before.keys() - now.keys()) if not _is_default(before[key]))
+        keys = sorted(now.keys() | before.keys()) if of_records or place == "spec.flinkConfiguration" else list(now)
+        for key in keys:
+            if key not in _NONCES or now.get(key) is not None:
+                yield from differences(
+                    before.get(key), now.get(key), f"{place}.{key}", depth + 1, of_records=of_records
+                )
+        if place == "spec" and not of_records:
+            removed = sorted(before.keys() - now.keys() - {*_NONCES})
+            yield from (f"{place}.{key}" for key in removed if not _is_default(before[key]))
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for i, (one, other) in enumerate(zip(before, now, strict=True)):
-            yield from differences(one, other, f"{place}.{i}", depth + 1)
+            yield from differences(one, other, f"{place}.{i}", depth + 1, of_records=of_records)
     elif not (_is_default(before) and _is_default(now)) and _plain(before) != _plain(now):
         yield place
 
