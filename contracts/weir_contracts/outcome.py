@@ -116,8 +116,9 @@ class ManagerChange(Message):
 
     @property
     def start_seconds(self) -> float | None:
-        """Time in seconds from the request for the TaskManagers until their slots were registered; None until then."""
-        if self.brought_at is None or self.ready_at is None:
+        """Time in seconds from the request for the TaskManagers until their slots were registered; None until then, or if they
+        were requested before the action."""
+        if self.brought_at is None or self.ready_at is None or self.wanted <= self.before:
             return None
         return max(0.0, (self.ready_at - self.brought_at).total_seconds())
 

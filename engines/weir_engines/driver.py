@@ -89,13 +89,15 @@ class TaskManagers:
     registered_slots: int | None = None
     """Slots registered at the cluster; None: unknown."""
     free_slots: int | None = None
-    """Those of them that no job uses, where more than one job runs on the cluster; None: unknown, or it is the only one."""
+    """Those of them that no job holds, where another job than this one runs on the cluster; None: unknown, or there is none."""
+    others_slots: int | None = None
+    """Those of them that other jobs hold; None: unknown."""
     is_settled: bool = False
     """Whether exactly the requested number exists, and all are ready."""
     one_by_one: bool = False
     """Whether each starts only once the one before is ready."""
     releasable: int | None = None
-    """Number of those that may go now without taking slots in use; None: the last ones go, whatever runs there."""
+    """Number of those that may go at once without taking slots in use; None: the last ones go, whatever runs there."""
     refusal: Refusal | None = None
     """Reason why their number may not change, nor a parallelism that depends on it; None: it may."""
     progress: Progress | None = None

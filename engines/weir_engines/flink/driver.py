@@ -1,7 +1,7 @@
 """Flink through its REST API: resource requirements in place, a checkpoint to get them applied."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -21,7 +21,14 @@ from weir_engines.driver import (
     contested,
 )
 from weir_engines.flink import rescale
-from weir_engines.flink.metrics import ManagerSlots, manager_slots, plain_metrics
+from weir_engines.flink.metrics import (
+    MAX_TASK_MANAGERS,
+    ManagerSlots,
+    is_safe_id,
+    manager_slots,
+    plain_metrics,
+    slots_of_others,
+)
 from weir_engines.flink.rescale import CheckpointStatistics, Requirements, bounds_by_name, rescale_settings
 from weir_engines.flink.rest import CallFailed, Cluster, Unreadable, count, mapping
 from weir_engines.flink.topology import TERMINAL, Job, JobEntry, find_job, job, running_jobs
@@ -55,7 +62,9 @@ class RegisteredManagers:
 
     each: tuple[ManagerSlots, ...]
     is_shared: bool
-    """Whether more than one job runs on the cluster."""
+    """Whether another job than this one runs on the cluster."""
+    others: int | None = None
+    """Slots that other jobs hold; None: unknown, or there is none."""
 
 
 class FlinkDriver(WithoutGroups):
@@ -155,12 +164,17 @@ class FlinkDriver(WithoutGroups):
         """Return the TaskManagers that are registered at the cluster, or why they are unknown."""
         try:
             cluster = self.cluster(subject)
-            each, running = await asyncio.gather(
-                cluster.get("/taskmanagers", manager_slots), cluster.get("/jobs/overview", running_jobs)
+            wanted = subject.flink.job
+            each, (own, running) = await asyncio.gather(
+                cluster.get("/taskmanagers", manager_slots),
+                cluster.get("/jobs/overview", lambda d: (find_job(d, wanted)[0], running_jobs(d))),
             )
         except (CallFailed, Unreadable) as error:
             return str(error)
-        return RegisteredManagers(tuple(each), is_shared=len(running) > 1)
+        job_id = "" if own is None else own.id
+        is_shared = any(job.id != job_id for job in running)
+        others = await _slots_of_others(cluster, each, job_id) if is_shared else None
+        return RegisteredManagers(tuple(each), is_shared, others)
 
     async def slots(self, subject: Subject) -> int | None:
         """Return the registered slots of the cluster, or None if unknown."""
@@ -236,6 +250,21 @@ class FlinkDriver(WithoutGroups):
             fresh = {k: s for k, s in self._settings.items() if found.read_at - s.read_at < SETTINGS_LIFE}
             self._settings = {**fresh, (cluster.url, job_id): found}
         return found
+
+
+async def _slots_of_others(cluster: Cluster, each: Sequence[ManagerSlots], job_id: str) -> int | None:
+    """Return the slots that other jobs hold; None if that is unknown, or takes too many requests. A job holds slots that it
+    no longer uses for a while, so that its own cannot be told by its parallelism."""
+    used = [manager for manager in each if manager.free < manager.slots]
+    if len(used) > MAX_TASK_MANAGERS or not all(is_safe_id(manager.id) for manager in used):
+        return None
+    try:
+        found = await asyncio.gather(
+            *(cluster.get(f"/taskmanagers/{manager.id}", lambda d: slots_of_others(d, job_id)) for manager in used)
+        )
+    except (CallFailed, Unreadable):
+        return None
+    return sum(found)
 
 
 async def _slots(cluster: Cluster, name: str) -> int | None:

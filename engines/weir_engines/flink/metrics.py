@@ -198,7 +198,7 @@ def task_managers(document: Any) -> list[TaskManager]:
     for each in sequence(listed, "/taskmanagers")[:MAX_TASK_MANAGERS]:
         entry = each if isinstance(each, dict) else {}
         called = entry.get("id")
-        if not isinstance(called, str) or not _ID.fullmatch(called) or ".." in called:
+        if not isinstance(called, str) or not is_safe_id(called):
             continue
         found.append(
             TaskManager(
@@ -247,6 +247,18 @@ def manager_slots(document: Any) -> list[ManagerSlots]:
             )
         )
     return found
+
+
+def is_safe_id(called: str) -> bool:
+    """Return whether an id of a TaskManager is safe in the path of a request."""
+    return _ID.fullmatch(called) is not None and ".." not in called
+
+
+def slots_of_others(document: Any, job_id: str) -> int:
+    """Parse `GET /taskmanagers/:id`: return the number of its slots that other jobs than this one hold."""
+    listed = document.get("allocatedSlots") if isinstance(document, dict) else None
+    holders = [each.get("jobId") if isinstance(each, dict) else None for each in sequence(listed, "allocatedSlots")]
+    return sum(1 for holder in holders if holder != job_id)
 
 
 def _part(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:

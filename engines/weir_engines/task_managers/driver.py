@@ -121,11 +121,11 @@ class TaskManagersDriver(WithoutGroups):
 
     async def provide(self, subject: Subject, job_id: str, managers: int, expected: range, fence: Fence) -> Answer:
         target, pool = managers_of(subject), self._pool(subject)
-        if managers > target.max:
-            return Rejected(f"{counted(managers, 'TaskManager')} are more than the policy's {target.max}")
         found = await pool.read(subject)
         if found.wanted == managers:
             return Accepted(self._clock.now())
+        if managers > max(target.max, found.wanted or 0):  # fewer than there are may still be too many
+            return Rejected(f"{counted(managers, 'TaskManager')} are more than the policy's {target.max}")
         if found.refusal is not None:
             return found.refusal
         if found.wanted is None:
@@ -135,16 +135,41 @@ class TaskManagersDriver(WithoutGroups):
         held = await fence.begin()
         if held is not None:
             return held
-        first: Sequence[str] = ()
         if managers < found.wanted:
-            registered = await self._jobs.registered(subject)
-            free = None if isinstance(registered, str) else free_pods(found, registered)
-            first = (free or [])[: found.wanted - managers]
-            if len(first) < found.wanted - managers:  # slots in use may go: the job restores its last checkpoint
-                observed = await self._jobs.observe(subject)
-                if observed.can_trigger_checkpoint:
-                    await complete_checkpoint(self._jobs, subject, job_id, observed, self._checkpoint_seconds)
-        return await pool.set(subject, found, managers, first[:MAX_CHOSEN], fence)
+            kept = await self._choose(subject, job_id, found, managers, fence)
+            if kept is not None:
+                return kept
+        return await pool.set(subject, found, managers, fence)
+
+    async def _choose(
+        self, subject: Subject, job_id: str, found: PoolReading, managers: int, fence: Fence
+    ) -> TargetChanged | Unanswered | Refusal | None:
+        """Choose the TaskManagers that go. Where slots in use may go, which is not known to be otherwise, complete a checkpoint:
+        the job restores its last one. Return why none may go."""
+        registered = await self._jobs.registered(subject)
+        if isinstance(registered, str):
+            return Unanswered(f"it is unknown which slots are free: {registered}")
+        free, count = free_pods(found, registered), (found.wanted or 0) - managers
+        if free is not None:
+            count = max(0, len(found.pods) - managers)  # a replica without a pod has no slots
+        if free is not None and managers_of(subject).unit is None:
+            if len(free) < count:
+                return TargetChanged("slots that were free are in use")
+            if found.unready - set(free):
+                return TargetChanged("a pod whose slots are in use is not ready: it would go first")
+        chosen = await self._pool(subject).choose(found, (free or [])[: min(count, MAX_CHOSEN)], fence)
+        if isinstance(chosen, Unanswered) or chosen == count:
+            return chosen if isinstance(chosen, Unanswered) else None
+        observed = await self._jobs.observe(subject)
+        if not observed.reachable:
+            return Unanswered(observed.reason)
+        if not observed.can_trigger_checkpoint:
+            return None
+        held = await fence.go_on()
+        if held is not None:
+            return held
+        await complete_checkpoint(self._jobs, subject, job_id, observed, self._checkpoint_seconds)
+        return await fence.begin()  # it took a while
 
     def _pool(self, subject: Subject) -> Pool:
         return self._pools["endpoint" if managers_of(subject).kubernetes is None else "kubernetes"]
@@ -186,12 +211,17 @@ def _managers(
     if isinstance(registered, str):
         return replace(found, releasable=0)
     chosen = free_pods(pool, registered)  # a replica without a pod has no slots either
+    # A pod that is not ready goes before those that are chosen.
+    is_safe = chosen is None or not pool.unready - set(chosen)
     total, free = sum(each.slots for each in registered.each), sum(each.free for each in registered.each)
     return replace(
         found,
         registered_slots=total,
         free_slots=free if registered.is_shared else None,
-        releasable=None if chosen is None else max(0, (pool.wanted or 0) - (len(pool.pods) - len(chosen))),
+        others_slots=registered.others,
+        releasable=None
+        if chosen is None
+        else min(MAX_CHOSEN if is_safe else 0, max(0, (pool.wanted or 0) - (len(pool.pods) - len(chosen)))),
         refusal=_mismatch(registered.each, target.slots) or found.refusal,
     )
 

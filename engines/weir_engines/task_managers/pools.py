@@ -36,6 +36,8 @@ class PoolReading:
     """Workload of Kubernetes that they are replicas of; None: another kind of pool."""
     pods: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Pods of which Weir may choose those that go, with their addresses; empty: the last ones go, or the server decides."""
+    unready: frozenset[str] = frozenset()
+    """Those of these pods that are not ready: they go before all others."""
     refusal: Refusal | None = None
     progress: Progress | None = None
     reason: str = ""
@@ -51,8 +53,11 @@ class Pool(Protocol):
     async def read(self, subject: Subject) -> PoolReading:
         """Return the TaskManagers of a policy."""
 
-    async def set(self, subject: Subject, found: PoolReading, count: int, first: Sequence[str], fence: Fence) -> Answer:
-        """Request a number of TaskManagers of the version that was read; the pods of `first` are to go first."""
+    async def choose(self, found: PoolReading, pods: Sequence[str], fence: Fence) -> int | Unanswered:
+        """Mark pods as the first to go; return how many are marked."""
+
+    async def set(self, subject: Subject, found: PoolReading, count: int, fence: Fence) -> Answer:
+        """Request a number of TaskManagers of the version that was read."""
 
 
 def managers_of(subject: Subject) -> TaskManagersTarget:
@@ -92,25 +97,36 @@ class KubernetesPool:
             is_settled=found.is_settled,
             workload=status,
             pods=tuple((each.pod.name, each.addresses) for each in found.replicas) if _chooses(found) else (),
+            unready=frozenset(each.pod.name for each in found.replicas if each.pod.ready is not True),
             refusal=state.refusal([found]),
             progress=state.progress([found], self._clock.now()),
             writer=found.writer,
             source=found,
         )
 
-    async def set(self, subject: Subject, found: PoolReading, count: int, first: Sequence[str], fence: Fence) -> Answer:
+    async def choose(self, found: PoolReading, pods: Sequence[str], fence: Fence) -> int | Unanswered:
         workload: Found = found.source
+        marked = 0
         if self._workloads is None:
-            return Rejected("the kubernetes driver is off")
-        for pod in first if count < workload.reading.status.wanted else ():
+            return marked
+        for pod in pods:
             held = await fence.go_on()
             if held is not None:
                 return held
             try:
                 await self._workloads.lower_cost(workload, pod)
             except ApiFailed as error:
+                if error.status == httpx.codes.NOT_FOUND:
+                    continue
                 self._log.info("deletion-cost-not-set", workload=workload.label, reason=short_reason(error))
                 break
+            marked += 1
+        return marked
+
+    async def set(self, subject: Subject, found: PoolReading, count: int, fence: Fence) -> Answer:
+        workload: Found = found.source
+        if self._workloads is None:
+            return Rejected("the kubernetes driver is off")
         held = await fence.go_on()
         if held is not None:
             return held
@@ -163,7 +179,10 @@ class EndpointPool:
         progress = None if is_settled else Progress("instances-pending", text)
         return PoolReading(wanted=there.replicas, is_settled=is_settled, progress=progress, source=there.version)
 
-    async def set(self, subject: Subject, found: PoolReading, count: int, first: Sequence[str], fence: Fence) -> Answer:
+    async def choose(self, found: PoolReading, pods: Sequence[str], fence: Fence) -> int:
+        return 0  # the server decides
+
+    async def set(self, subject: Subject, found: PoolReading, count: int, fence: Fence) -> Answer:
         held = await fence.go_on()
         if held is not None:
             return held

@@ -5,7 +5,18 @@ phases share.
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from weir_contracts import ActionState, Analysis, Deployment, Parallelism, bounded, changes, counted, listed, sizes
+from weir_contracts import (
+    MAX_SENTENCE,
+    ActionState,
+    Analysis,
+    Deployment,
+    Parallelism,
+    bounded,
+    changes,
+    counted,
+    listed,
+    sizes,
+)
 from weir_engines.driver import Evicted, Snapshot, contested
 from weir_executor.core.observed import Evict, Instruction, Observed, Request, RunJob, Step, TriggerCheckpoint, writer
 
@@ -25,6 +36,8 @@ SLACK_SECONDS = 0.5
 """Tolerance for engine times, which are rounded to milliseconds and read from another clock."""
 MAX_GAP_SECONDS = 5.0
 """A gap in observations longer than this does not count against a deadline."""
+_WITHOUT_RELEASE = frozenset({"gone", "contested", "unreachable", "stuck", "rejected"})
+"""Events that end an action at once, whatever TaskManagers it brought."""
 MAX_INSTANCE_LENGTH = 20
 """Characters of an instance's id in a list of them."""
 
@@ -54,7 +67,21 @@ class InFlight:
         return Step(move(self.action, event, self.now), event, instruction)
 
     def end(self, name: EventName, sentence: str, code: str = "") -> Step:
-        return self.go(Event(name, sentence, code=code))
+        kept = self._kept_managers() if name in _WITHOUT_RELEASE else ""
+        return self.go(Event(name, bounded(sentence, MAX_SENTENCE - len(kept)) + kept, code=code))
+
+    def _kept_managers(self) -> str:
+        """Return the note on TaskManagers that an end without their release leaves; empty if it leaves none."""
+        action, there = self.action, self.snapshot.managers
+        change = action.managers
+        if change is None or action.phase not in ("verifying", "releasing", "rolling-back"):
+            return ""
+        is_done = action.phase == "releasing" and change.wanted < change.before
+        goal = change.wanted if is_done else change.before
+        if there is None or there.wanted is None:
+            return "; TaskManagers are kept" if is_done or change.wanted > change.before else ""
+        beyond = there.wanted - goal
+        return f"; {counted(beyond, 'TaskManager')} {'is' if beyond == 1 else 'are'} kept" if beyond > 0 else ""
 
     def accepted(self, name: EventName, at: datetime, change: str, code: str = "") -> Step:
         """Wait for the requested parallelism to run; a rescale may wait for a checkpoint, so trigger one."""
@@ -90,7 +117,17 @@ class InFlight:
         unit = analysis.policy.spec.target.unit if analysis else None
         slots = 1 if unit is None else unit.slots
         starts = successive_starts(deployment, self.action.before, self.action.wanted, slots)
-        return rescale_limit(deployment, analysis, self.rules, starts=starts)
+        return rescale_limit(deployment, analysis, self.rules, starts=starts) + self._start_again()
+
+    def _start_again(self) -> timedelta:
+        """Return the time for TaskManagers that a rollback brings again."""
+        change, there = self.action.managers, self.snapshot.managers
+        if self.action.phase != "rolling-back" or change is None or there is None or there.wanted is None:
+            return timedelta()
+        missing = max(0, change.before - there.wanted)
+        return timedelta(seconds=self.rules.container_start_seconds) * (
+            missing if there.one_by_one else min(1, missing)
+        )
 
     def checkpoint(self, requested_at: datetime | None = None) -> TriggerCheckpoint | None:
         """Return the instruction to trigger a checkpoint if the driver can, the engine does not, and, for a waiting rescale,

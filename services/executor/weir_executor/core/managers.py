@@ -33,6 +33,8 @@ CONTESTED = "managers-contested"
 """Code of an end because another client set the number of TaskManagers meanwhile."""
 LATE = "managers-late"
 """Code of an end because TaskManagers did not register in time."""
+SHOWN_SECONDS = 5.0
+"""How long the target may still report the number of before a request."""
 _ENDS: dict[str, EventName] = {"verified": "healthy", "rolled-back": "restored", "failed": "given-back"}
 
 
@@ -49,8 +51,13 @@ def managers_needed(snapshot: Snapshot, parallelism: Parallelism) -> int | None:
     there, deployment, topology = snapshot.managers, snapshot.deployment, snapshot.topology
     if there is None or deployment is None or topology is None or set(parallelism) != set(topology.names):
         return None
-    others = 0
-    if snapshot.all_running and there.registered_slots is not None and there.free_slots is not None:
+    others = there.others_slots or 0
+    if (
+        there.others_slots is None
+        and snapshot.all_running
+        and there.registered_slots is not None
+        and there.free_slots is not None
+    ):
         others = max(0, there.registered_slots - there.free_slots - topology.slots(deployment.observed))
     return there.needed(topology.slots(parallelism) + others)
 
@@ -84,16 +91,14 @@ def change_of(action: ActionState, snapshot: Snapshot) -> ManagerChange | None:
         return None
     slots = snapshot.topology.slots
     shrinks = slots(action.wanted) < slots(rollback_target(action))
-    if needed > there.wanted or (shrinks and needed < there.wanted) or _lacks_slots(there, needed):
+    if needed > there.wanted or (shrinks and needed < there.wanted):
         return ManagerChange(before=there.wanted, wanted=needed)
-    return None
+    return ManagerChange(before=there.wanted, wanted=there.wanted) if _lacks_slots(there, needed) else None
 
 
 def _lacks_slots(there: TaskManagers, needed: int) -> bool:
-    """Return whether TaskManagers that were requested before have not registered yet."""
-    return (
-        there.wanted == needed and there.registered_slots is not None and there.registered_slots < needed * there.slots
-    )
+    """Return whether TaskManagers that were requested before, and are needed, have not registered yet."""
+    return there.registered_slots is not None and there.registered_slots < needed * there.slots
 
 
 def begin(case: InFlight, sentence: str, deadline_at: datetime, request: Request) -> Step:
@@ -119,29 +124,36 @@ def preparing(case: InFlight) -> Step:
             return _brought(case, change, at)
         case Rejected(reason):
             return give_up(case, "rejected", f"the TaskManagers were refused: {reason}")
-        case Refusal(code, sentence):
-            is_contested = code == "contested"
-            return give_up(
-                case, "contested" if is_contested else "outdated", sentence, CONTESTED if is_contested else code
-            )
+        case Refusal() as refusal:
+            return _held(case, refusal)
     lost = case.job_lost()
     if lost is not None:
         return give_up(case, "gone", lost.action.sentence, lost.action.code)
     there = snapshot.managers
+    was_seen = change.brought_at is not None and case.now - change.brought_at > timedelta(seconds=SHOWN_SECONDS)
     if there is not None and there.wanted is not None:
-        if there.wanted not in (change.before, change.wanted):
-            return give_up(case, "contested", contested(managers_counted(there.wanted)).sentence, CONTESTED)
+        if there.wanted not in (change.before, change.wanted) or (there.wanted != change.wanted and was_seen):
+            # The other client's number stays, also if it is what there was before.
+            return _held(case, contested(managers_counted(there.wanted)))
         if change.brought_at is None and there.wanted == change.wanted:
             return _brought(case, change, action.checked_at or case.now)
-        if change.brought_at is not None and _are_ready(there, change) and snapshot.reachable:
+        if change.brought_at is not None and _are_ready(case, there, change) and snapshot.reachable:
             return _prepared(case, change, change.brought_at)
         if there.refusal is not None and not case.is_late:
             return give_up(case, "outdated", there.refusal.sentence, there.refusal.code)
-        if not case.is_late:
-            return case.stay(Provide(change.wanted)) if there.wanted != change.wanted else _waiting(case, there)
+        if not case.is_late and there.wanted == change.wanted:
+            return _waiting(case, there)
     if not case.is_late:
-        return case.stay()
+        is_due = there is not None and there.wanted == change.before and change.brought_at is None
+        return case.stay(Provide(change.wanted) if is_due else None)
     return _too_late(case, change, there)
+
+
+def _held(case: InFlight, refusal: Refusal) -> Step:
+    """End the action, or give back; a number that another client set stays."""
+    if refusal.code == "contested":
+        return case.end("contested", refusal.sentence, CONTESTED)
+    return give_up(case, "outdated", refusal.sentence, refusal.code)
 
 
 def _brought(case: InFlight, change: ManagerChange, at: datetime) -> Step:
@@ -153,9 +165,10 @@ def _brought(case: InFlight, change: ManagerChange, at: datetime) -> Step:
     return case.go(ManagersBrought("brought", sentence, max(at, case.now) + limit, at))
 
 
-def _are_ready(there: TaskManagers, change: ManagerChange) -> bool:
-    enough = there.registered_slots is not None and there.registered_slots >= change.wanted * there.slots
-    return enough and there.is_settled
+def _are_ready(case: InFlight, there: TaskManagers, change: ManagerChange) -> bool:
+    needed = min(change.wanted, managers_needed(case.snapshot, case.action.wanted) or change.wanted)
+    enough = there.registered_slots is not None and there.registered_slots >= needed * there.slots
+    return enough and (there.is_settled or needed < change.wanted)
 
 
 def _prepared(case: InFlight, change: ManagerChange, brought_at: datetime) -> Step:
@@ -258,8 +271,10 @@ def releasing(case: InFlight) -> Step:
     if there is None or there.wanted is None or not snapshot.reachable:
         reason = snapshot.reason if not snapshot.reachable or there is None else there.reason
         return _end(case, ending, kept=reason or "they cannot be read") if case.is_late else case.stay()
-    goal = _goal(change, ending, snapshot)
-    return _released(case, ending, there) if there.wanted <= goal else _going(case, ending, there, there.wanted - goal)
+    own, in_use = _goals(change, ending, snapshot, there)
+    if there.wanted <= own:
+        return _released(case, ending, there)
+    return _going(case, ending, there, max(0, there.wanted - in_use))
 
 
 def _released(case: InFlight, ending: ActionEnding, there: TaskManagers) -> Step:
@@ -280,7 +295,9 @@ def _going(case: InFlight, ending: ActionEnding, there: TaskManagers, spare: int
         return case.stay()
     if case.is_late:
         return _end(
-            case, ending, kept="they did not go in time" if there.releasable is None else "their slots are in use"
+            case,
+            ending,
+            kept="they did not go in time" if spare and there.releasable is None else "their slots are in use",
         )
     count = spare if there.releasable is None else min(spare, there.releasable)
     return case.stay(Provide((there.wanted or 0) - count) if count > 0 and _is_calm(case.snapshot) else None)
@@ -292,15 +309,20 @@ def _is_calm(snapshot: Snapshot) -> bool:
     return deployment is None or deployment.is_final or snapshot.all_running
 
 
-def _goal(change: ManagerChange, ending: ActionEnding, snapshot: Snapshot) -> int:
-    """Return the number to release to: never below what the job's requirements and its running subtasks need."""
-    deployment = snapshot.deployment
+def _goals(change: ManagerChange, ending: ActionEnding, snapshot: Snapshot, there: TaskManagers) -> tuple[int, int]:
+    """Return the number to release to in the end, never below what the job's requirements and its running subtasks need, and
+    the one below which slots are in use now: of other jobs, or of this one, which holds unused ones for a while."""
+    deployment, topology = snapshot.deployment, snapshot.topology
     goal = change.wanted if ending.phase == "verified" else change.before
     if deployment is None or deployment.is_final:
-        return goal
+        used = there.others_slots
+        if used is None and there.registered_slots is not None and there.free_slots is not None:
+            used = there.registered_slots - there.free_slots
+        return goal, max(goal, there.needed(used or 0))
     requested = deployment.requested or deployment.observed
     most = {name: max(p, requested.get(name, p)) for name, p in deployment.observed.items()}
-    return max(goal, managers_needed(snapshot, most) or 0)
+    own = goal if topology is None else max(goal, there.needed(topology.slots(most)))
+    return own, max(own, managers_needed(snapshot, most) or 0)
 
 
 def _end(case: InFlight, ending: ActionEnding, *, kept: str = "") -> Step:
@@ -330,4 +352,5 @@ def brings_back(case: InFlight) -> Provide | None:
         return None
     if case.observed.answer is not None or case.is_late:  # once an observation
         return None
-    return Provide(change.before) if there.wanted < change.before else None
+    wanted = min(change.before, max(there.max, there.wanted))
+    return Provide(wanted) if there.wanted < wanted else None

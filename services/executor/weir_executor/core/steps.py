@@ -63,6 +63,9 @@ def supersede(action: ActionState, now: datetime) -> Step:
         return Step(action)
     took = "" if action.restart_seconds is None else f" after {action.restart_seconds:.1f} s"
     sentence = f"a newer plan follows; {changes(action.before, action.wanted)} ran{took}"
+    change = action.managers
+    if action.phase == "releasing" and change is not None:
+        sentence = fitted(sentence, f"; up to {counted(change.before - change.wanted, 'TaskManager')} kept")
     event = Event("superseded", sentence, code="superseded-running")
     return Step(move(action, event, now), event)
 

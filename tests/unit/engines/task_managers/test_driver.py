@@ -204,7 +204,7 @@ async def test_the_slots_of_each_task_manager_are_read() -> None:
         {"id": "tm-1-2", "path": "pekko.tcp://flink@tm-1.tm.shop.svc:6122/user/rpc/taskmanager_0", "slotsNumber": 2, "freeSlots": 2},
         {"id": "x", "path": "pekko.tcp://flink@[fd00::1]:6122/user/rpc/taskmanager_0", "slotsNumber": 2, "freeSlots": 0},
     ]  # fmt: skip
-    jobs = [{"jid": f"{i}" * 32, "name": f"job-{i}", "state": state} for i, state in enumerate(["RUNNING", "FINISHED"])]
+    jobs = [{"jid": f"{i}" * 32, "name": "orders", "state": state} for i, state in enumerate(["RUNNING", "FINISHED"])]
     answers = {"/taskmanagers": {"taskmanagers": listed}, "/jobs/overview": {"jobs": jobs}}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=json.dumps(answers[request.url.path])))
     driver = FlinkDriver(FakeClock(NOON), transport=transport)
