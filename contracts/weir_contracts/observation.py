@@ -75,6 +75,8 @@ class OperatorReading(Message):
     behind_seconds: Seconds | None = None
     """Age of the next record of a source by the clock of the system that it reads, in seconds; of several shards the
     longest. 0: it has read all. None: not reported."""
+    behind_shortest_seconds: Seconds | None = None
+    """The shortest such age of several shards."""
     fetch_lag_seconds: Seconds | None = None
     """Age of the last record of a source when it was fetched, by the record's own timestamp, in seconds; of several
     subtasks the longest. None: not reported."""

@@ -11,7 +11,7 @@ from weir_engines.flink.rest import Unreadable, count, number, sequence
 _OFFSET = re.compile(r"KafkaSourceReader\.topic\.(?P<topic>.+)\.partition\.(?P<partition>\d{1,9})\.currentOffset$")
 _ACTIVE_SPLITS = ".activeSplitCount"
 """Splits of a source that reads several clusters, without those that it has given up (FLINK-39990)."""
-_COUNTER = re.compile(r"Source__[^.]*\.(?P<what>numRecordsIn|numRecordsOut)$")
+_COUNTER = re.compile(r"(?P<operator>Source__[^.]*)\.(?P<what>numRecordsIn|numRecordsOut)$")
 _PENDING = ".pendingRecords"
 _BEHIND, _SHARD = ".millisBehindLatest", ".shardId."
 """Of the source of Kinesis, one for each shard: `….stream.<name>.shardId.<id>.millisBehindLatest`."""
@@ -62,6 +62,7 @@ class SourceOffsets:
     """Why `pendingRecords` are unusable; empty if they are usable or not reported."""
     idle_seconds: float | None = None
     behind_seconds: float | None = None
+    behind_shortest_seconds: float | None = None
     fetch_lag_seconds: float | None = None
     watermark_lag_seconds: float | None = None
 
@@ -88,7 +89,7 @@ def source_offsets(found: Aggregates, vertex_name: str | None = None) -> SourceO
     positions: dict[tuple[str, int], int | None] = {}
     active: list[float] = []
     splits = 0
-    counted: dict[str, float] = {}
+    counted: dict[str, dict[str, float]] = {}
     pending, refused = _pending(found, vertex_name)
     foreign = {split for name in found if (split := _foreign_split(name)) is not None}
     for name, values in found.items():
@@ -104,25 +105,40 @@ def source_offsets(found: Aggregates, vertex_name: str | None = None) -> SourceO
         if total is None:
             continue
         if counter := _COUNTER.fullmatch(name):
-            counted[counter["what"]] = total
+            counted.setdefault(counter["operator"], {})[counter["what"]] = total
         elif name.endswith(_ACTIVE_SPLITS):
             active.append(total)
-    # a reader that counts only what it sends has the other counter, too, at 0
-    records = counted.get("numRecordsIn") or counted.get("numRecordsOut", counted.get("numRecordsIn"))
     behind = [values.get("max") for name, values in found.items() if name.endswith(_BEHIND) and _SHARD in name]
+    if None in behind:
+        refused = refused or "are not reported, and a shard was not read yet"
     return SourceOffsets(
         positions,
         pending,
-        None if records is None else int(records),
+        _records(found, counted),
         count(sum(active)) if active else splits + len(foreign),
         has_broker_offsets=False if foreign and not splits else None,
         pending_refused=refused,
         idle_seconds=_seconds(found, _IDLE, "min"),
         # a shard that was not read yet may be far behind
         behind_seconds=None if not behind or None in behind else max(each or 0.0 for each in behind) / 1000,
+        behind_shortest_seconds=None if not behind or None in behind else min(each or 0.0 for each in behind) / 1000,
         fetch_lag_seconds=_seconds(found, _FETCH_LAG, "max"),
         watermark_lag_seconds=_seconds(found, _WATERMARK_LAG, "max"),
     )
+
+
+def _records(found: Aggregates, counted: Mapping[str, Mapping[str, float]]) -> int | None:
+    """Return the records that the sources of a vertex took in, by their counters.
+
+    A reader that counts only what it sends has the other counter, too, at 0. One that fetches batches (change data) counts
+    these as taken in. Where offsets or waiting records are reported, what is taken in is counted as they are.
+    """
+    as_fetched = {name.partition(".")[0] for name in found if name.endswith(_PENDING) or _OFFSET.search(name)}
+    records = [
+        (each.get("numRecordsIn") or each.get("numRecordsOut", 0.0)) if operator in as_fetched else max(each.values())
+        for operator, each in counted.items()
+    ]
+    return count(sum(records)) if records else None
 
 
 def _pending(found: Aggregates, vertex_name: str | None) -> tuple[int | None, str]:

@@ -145,6 +145,7 @@ def _operator(vertex: VertexReading, name: str, flink: FlinkReadings, *, is_sour
         pending_refused=source.pending_refused if source else "",
         idle_seconds=source.idle_seconds if source else None,
         behind_seconds=source.behind_seconds if source else None,
+        behind_shortest_seconds=source.behind_shortest_seconds if source else None,
         fetch_lag_seconds=source.fetch_lag_seconds if source else None,
         watermark_lag_seconds=source.watermark_lag_seconds if source else None,
     )

@@ -7,14 +7,15 @@ to grow, never to shrink. Its busy time is believed only while its throughput do
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from weir_contracts import Estimate, OperatorReading, counted, formatted, unknown
 
 from .analysis import OperatorWindow
 from .demand import from_lag
-from .lag import SourceLag, as_of_snapshot, growth_of
-from .run import Shares, SourceState
+from .lag import BACKLOG_SECONDS, SourceLag, as_of_snapshot, growth_of, is_backlogged
+from .run import Shares, SourceState, View
 from .window import AnalysisSettings, at_least, estimate, since, slope, thinned
 
 _SATURATED_SHARE = 0.9
@@ -30,6 +31,9 @@ _SAME_GROWTH = 2.0
 _LIED = 2.0
 """Rise of the throughput of a source that was fully busy before, with which its busy share cannot be true: a warmer JVM does
 less."""
+_NOTHING_WAITS, _AT_THE_END = "while nothing waits", "at the end of its shards"
+_REFUTED_BY_WAITING = (_NOTHING_WAITS, _AT_THE_END)
+"""Ends of the doubts that do not outlast a backlog."""
 _USELESS_GAIN = 0.25
 """Share of the proportional gain below which more subtasks did not help a source that is fully busy."""
 _CATCH_UP_MARGIN, _MIN_CATCH_UP_SECONDS, _MAX_CATCH_UP_SECONDS = 1.5, 15.0, 300.0
@@ -65,20 +69,32 @@ def own_demand(
     before."""
     reading, taken, spent = window.reading, window.input_rate, window.spent
     state = _with_full(state, window)
+    if state.doubt.endswith(_REFUTED_BY_WAITING) and _backlogged(state, taken, settings):
+        state = replace(state, doubt="")
     if reading is None:
         return Own(taken, _nothing_known(taken), state)
     doubt = _doubt(window, state, settings)
-    state = replace(state, doubt=doubt or state.doubt)
+    # a chain that waits for its sink takes nothing in, too: only its source's idle time tells a lie from that
+    lasts = taken.value != 0 or _is_idle(reading, taken, spent)
+    state = replace(state, doubt=(doubt if lasts else "") or state.doubt)
     if reading.pending_records is not None:
         found, state = _of_pending(
             reading.pending_records, taken, state, at, stale_seconds=stale_seconds, settings=settings
         )
         arrives = from_lag(unknown("it has no offsets"), taken, found.growth)
         if state.jumped is not None and taken.value is not None:
-            arrives = at_least(taken.value, found.records.basis, 0.6 * taken.confidence, taken.samples)
+            arrives = _bound(taken, found.records.basis, _share_of_arrivals(taken, state, settings))
         return Own(arrives, found, state, doubt)
     if reading.behind_seconds is not None and not reading.pending_refused:
-        return _of_age(reading.behind_seconds, taken, state, at, settings)._replace(doubt=doubt)
+        shortest = reading.behind_shortest_seconds
+        differ = shortest is not None and shortest <= _NO_AGE_SECONDS < reading.behind_seconds
+        return _of_age(reading.behind_seconds, taken, state, at, settings, differ=differ)._replace(doubt=doubt)
+    silent_seconds = at - max((points[-1][0] for points in (state.points, state.ages) if points), default=-inf)
+    if silent_seconds <= settings.trend_window_seconds and not reading.pending_refused:
+        # one request without a response is no source that reports nothing
+        reason = f"it has not reported for {silent_seconds:.0f} s what waits"
+        arrives = _bound(taken, reason, _share_of_arrivals(taken, state, settings))
+        return Own(arrives, _without_positions(arrives), state, doubt)
     state = replace(state, points=(), ages=())
     if reading.pending_refused:
         arrives = _bound(taken, f"its pendingRecords {reading.pending_refused}")
@@ -87,7 +103,7 @@ def own_demand(
     elif doubt:
         arrives = _bound(taken, f"it reports no waiting records, and {doubt}")
     else:
-        arrives = _of_throughput(taken, spent)
+        arrives = _of_throughput(taken, spent, reading)
     arrives = _without_catching_up(arrives, state, at, started_at)
     if arrives.proven is not None and (arrives.value is not None or arrives.proven == taken.value):
         is_bound = arrives.value is None and state.demand is not None
@@ -102,9 +118,19 @@ def carried_over(state: SourceState, parallelism: int) -> SourceState:
     return SourceState(full_before=full, demand=state.demand, doubt=state.doubt)
 
 
-def _bound(taken: Estimate, reason: str) -> Estimate:
-    """Return what is taken in as a lower bound of the demand."""
-    return at_least(taken.value, reason, 0.6 * taken.confidence, taken.samples, taken.window_seconds)
+def _bound(taken: Estimate, reason: str, share: float = 1.0) -> Estimate:
+    """Return what is taken in, or the share of it that arrives meanwhile, as a lower bound of the demand."""
+    bound = None if taken.value is None else share * taken.value
+    return at_least(bound, reason, 0.6 * taken.confidence, taken.samples, taken.window_seconds)
+
+
+def _share_of_arrivals(taken: Estimate, state: SourceState, settings: AnalysisSettings) -> float:
+    """Return the share of what is taken in that arrives meanwhile; the rest of it had been waiting, as the lag that became
+    shorter shows."""
+    if state.ages:
+        return 1 / max(1.0, 1.0 - (slope(state.ages) or 0.0))
+    growth = growth_of(state, settings).value
+    return max(0.0, 1 + min(0.0, growth or 0.0) / taken.value) if taken.value else 1.0
 
 
 def _without_catching_up(arrives: Estimate, state: SourceState, at: float, started_at: float) -> Estimate:
@@ -130,7 +156,7 @@ def _nothing_known(reason: Estimate) -> SourceLag:
     return SourceLag(unknown(reason.basis), unknown(reason.basis), unknown(reason.basis))
 
 
-def _of_throughput(taken: Estimate, spent: Shares) -> Estimate:
+def _of_throughput(taken: Estimate, spent: Shares, reading: OperatorReading) -> Estimate:
     """Return the arrival rate of a source of files or change data: what it takes in, which is a lower bound while it may be
     too slow."""
     if taken.value is None:
@@ -141,6 +167,10 @@ def _of_throughput(taken: Estimate, spent: Shares) -> Estimate:
     if busy >= _SATURATED_SHARE or held_back >= _HELD_BACK_SHARE:
         shares = f"is {busy:.0%} busy and {held_back:.0%} backpressured"
         return _bound(taken, f"it reports neither offsets nor waiting records, {shares}")
+    hottest = reading.busy_share_max or 0.0
+    if reading.parallelism > 1 and hottest >= _SATURATED_SHARE:
+        shares = f"one of its subtasks is {hottest:.0%} busy"
+        return _bound(taken, f"it reports neither offsets nor waiting records, and {shares}")
     basis = f"throughput of a source that is {busy:.0%} busy"
     return estimate(taken.value, basis, 0.6 * taken.confidence, 1, taken.window_seconds)
 
@@ -222,13 +252,18 @@ def _confirmed(
     return None
 
 
-def _of_age(age: float, taken: Estimate, state: SourceState, at: float, settings: AnalysisSettings) -> Own:
+def _of_age(
+    age: float, taken: Estimate, state: SourceState, at: float, settings: AnalysisSettings, *, differ: bool
+) -> Own:
     """Return demand and lag of a source whose shards report how far it is behind their ends.
+
+    The pace through the shard that is furthest behind is not that through the others if they `differ`: some are read to
+    their end.
 
     In `s` seconds it moves through `s` less the growth of the age of what was appended, so that what it takes in came at
     that rate.
     """
-    ages = since([*state.ages, (at, age)], at - settings.lag_window_seconds - 1e-6, 2)
+    ages = since([*state.ages, (at, age)], at - settings.lag_window_seconds - 1e-6, 4)
     state = replace(state, points=(), ages=tuple(thinned(ages, _MAX_POINTS)))
     basis, confidence = "millisBehindLatest of its shards", min(0.8, taken.confidence)
     if taken.value is None:
@@ -239,8 +274,9 @@ def _of_age(age: float, taken: Estimate, state: SourceState, at: float, settings
         return Own(arrives, SourceLag(nothing, estimate(age, basis, 0.8), nothing), state)
     else:
         pace = 1.0 - (slope(ages) or 0.0)
-        if len(ages) < 3 or pace < _MIN_SHARE_OF_TIME:
-            arrives = _bound(taken, f"it is {age:,.0f} s behind the end of its shards")
+        if len(ages) < 3 or pace < _MIN_SHARE_OF_TIME or differ:
+            reason = f"it is {age:,.0f} s behind the end of {'some of ' * differ}its shards"
+            arrives = _bound(taken, reason, _share_of_arrivals(taken, state, settings))
         else:
             why = f"throughput ÷ {pace:.2f} s of its shards a second ({basis})"
             arrives = estimate(taken.value / pace, why, 0.7 * confidence, len(ages), ages[-1][0] - ages[0][0])
@@ -265,9 +301,23 @@ def _with_full(state: SourceState, window: OperatorWindow) -> SourceState:
         return state
     if spent.busy < _SATURATED_SHARE:
         return replace(state, full=None, full_before=None, doubt="") if rate > 0 else state
+    if _stood_still(view):
+        return state  # it waited for its sink, and what it did before and after is no range of throughputs
     low, high = state.full or (rate, rate)
     # a fall may be dearer records: it shows nothing, and a later rise counts from there
     return replace(state, full=(rate, rate) if rate < low else (low, max(high, rate)))
+
+
+def _stood_still(view: View) -> bool:
+    """Return whether the source took nothing in for as long as an idle one, within the window of capacity."""
+    counts = view.records_out if view.records_in[-1] is None else view.records_in
+    start, before = view.at[view.taught], counts[view.taught]
+    for at, count in zip(view.at[view.taught :], counts[view.taught :], strict=True):
+        if count != before:
+            start, before = at, count
+        elif at - start >= _IDLE_SECONDS:
+            return True
+    return False
 
 
 def _doubt(window: OperatorWindow, state: SourceState, settings: AnalysisSettings) -> str:
@@ -283,9 +333,9 @@ def _doubt(window: OperatorWindow, state: SourceState, settings: AnalysisSetting
     if taken.value == 0 and (taken.window_seconds or 0.0) >= _IDLE_SECONDS:
         return f"{busy} and takes nothing in"
     if reading.pending_records == 0 and _waited_never(state, settings):
-        return f"{busy} while nothing waits"
+        return f"{busy} {_NOTHING_WAITS}"
     if reading.behind_seconds is not None and reading.behind_seconds <= _NO_AGE_SECONDS:
-        return f"{busy} at the end of its shards"
+        return f"{busy} {_AT_THE_END}"
     if state.full is None:
         return state.doubt
     low, high = state.full
@@ -298,6 +348,14 @@ def _doubt(window: OperatorWindow, state: SourceState, settings: AnalysisSetting
             at = f"at {formatted(low)} records/s with {counted(reading.parallelism, 'subtask')}"
             return f"{busy} {at} as at {formatted(rate)} with {fewer:.0f}"
     return state.doubt
+
+
+def _backlogged(state: SourceState, taken: Estimate, settings: AnalysisSettings) -> bool:
+    """Return whether records waited throughout the window of capacity, by their number or by their age."""
+    ages = since(state.ages, state.ages[-1][0] - settings.lag_window_seconds - 1e-6) if state.ages else []
+    if len(ages) >= 3 and ages[-1][0] - ages[0][0] >= settings.lag_window_seconds / 2:
+        return all(age >= BACKLOG_SECONDS for _, age in ages)
+    return is_backlogged(state, taken, settings)
 
 
 def _waited_never(state: SourceState, settings: AnalysisSettings) -> bool:

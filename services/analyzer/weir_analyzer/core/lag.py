@@ -82,7 +82,10 @@ def by_metric(metric: LagMetric, lag: SourceLag, reading: OperatorReading | None
     if found is None:
         basis = f"{lag.seconds.basis[:250]}{NO_METRIC}{metric}"
         return replace(lag, seconds=lag.seconds.model_copy(update={"basis": basis}))
-    if taken.value == 0 and not lag.records.proven:
+    if taken.value == 0 and lag.records.value is None:
+        reason = f"nothing is taken in and {metric} stands still: {lag.records.basis}"
+        return replace(lag, seconds=at_least(lag.seconds.proven, reason, lag.seconds.confidence, lag.seconds.samples))
+    if taken.value == 0 and lag.records.value == 0:
         return replace(
             lag, seconds=estimate(0.0, f"nothing is taken in and nothing waits: {metric} stands still", 0.6, 1)
         )

@@ -157,3 +157,53 @@ async def test_a_refused_number_is_a_problem_of_the_scrape_and_not_its_end(monke
     assert reading.busy_share_mean == 0.5
     (problem,) = scrape.problems
     assert (problem.where, problem.what) == (f"vertex {SOURCE} pendingRecords", "are negative or not a number")
+
+
+def test_records_of_two_sources_in_one_vertex_are_added() -> None:
+    """Flink chains the sources of an operator with several inputs into its vertex: what is taken in is of both, as what
+    waits is. One that counts only what it sends is counted by that."""
+    source = _source(
+        ("Source__a.numRecordsIn", _all(0)),
+        ("Source__a.numRecordsOut", _all(500)),
+        ("Source__a.pendingRecords", _all(10)),
+        ("Source__b.numRecordsIn", _all(40)),
+        ("Source__b.numRecordsOut", _all(40)),
+        ("Source__b.pendingRecords", _all(10)),
+    )
+    assert source.records_in == 540
+    assert source.pending_records == 20
+
+
+def test_a_source_that_counts_batches_is_counted_by_what_it_sends() -> None:
+    """Flink's reader counts what it fetches, which is a batch of change events for Flink CDC and of rows for Paimon
+    (github.com/apache/paimon/pull/3533): two a second at any load, so that no demand would follow from them."""
+    source = _source(
+        ("Source__MySQL_Source.numRecordsIn", _all(12)), ("Source__MySQL_Source.numRecordsOut", _all(24_000))
+    )
+    assert source.records_in == 24_000
+    kafka = _source(
+        ("Source__o.numRecordsIn", _all(12)),
+        ("Source__o.numRecordsOut", _all(24_000)),
+        ("Source__o.KafkaSourceReader.topic.t.partition.0.currentOffset", _all(11)),
+    )
+    assert kafka.records_in == 12
+    pending = _source(
+        ("Source__o.numRecordsIn", _all(12)),
+        ("Source__o.numRecordsOut", _all(24)),
+        ("Source__o.pendingRecords", _all(3)),
+    )
+    assert pending.records_in == 12
+
+
+def test_a_shard_that_was_not_read_yet_does_not_look_like_a_source_without_ages() -> None:
+    """-1 of one shard: nothing is known of what waits there, so that it is neither 0 nor is throughput the demand."""
+    shard = "Source__clicks.KinesisStreamSource.stream.clicks.shardId"
+    source = _source((f"{shard}.a.millisBehindLatest", _all(100)), (f"{shard}.b.millisBehindLatest", _all(-1)))
+    assert (source.behind_seconds, source.pending_refused != "") == (None, True)
+
+
+def test_the_shortest_age_of_the_shards_is_read_too() -> None:
+    """It tells a slow shard from a slow source."""
+    shard = "Source__clicks.KinesisStreamSource.stream.clicks.shardId"
+    source = _source((f"{shard}.a.millisBehindLatest", _all(100)), (f"{shard}.b.millisBehindLatest", _all(7000)))
+    assert (source.behind_seconds, source.behind_shortest_seconds) == (7.0, 0.1)
