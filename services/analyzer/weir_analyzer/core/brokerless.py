@@ -74,7 +74,7 @@ def own_demand(
     if reading is None:
         return Own(taken, _nothing_known(taken), state)
     doubt = _doubt(window, state, settings)
-    # a chain that waits for its sink takes nothing in, too: only its source's idle time tells a lie from that
+    # a chain that waits for its sink takes nothing in, too, which is no lie: its source's idle time is the difference
     lasts = taken.value != 0 or _is_idle(reading, taken, spent)
     state = replace(state, doubt=(doubt if lasts else "") or state.doubt)
     if reading.pending_records is not None:
