@@ -63,8 +63,12 @@ async def test_names_are_checked_again_with_each_list(listener: Listener) -> Non
             await brokers.topics()
         await asyncio.wait_for(listener.came.wait(), 10)
         stands_for[:] = ["127.0.0.1", "169.254.169.254"]
-        with pytest.raises(BrokersAway, match=r"169\.254\.169\.254 \(of localhost\) is a link-local address"):
-            await brokers.topics()
+        refused = ""
+        async with asyncio.timeout(20):
+            while "169.254.169.254 (of localhost) is a link-local address" not in refused:
+                with pytest.raises(BrokersAway) as away:  # one that joins a list of before gets the reason of that
+                    await brokers.topics()
+                refused = str(away.value)
         listener.came.clear()
         with pytest.raises(TimeoutError):
             # longer than librdkafka's own backoff of 2 s where all of it is tried
