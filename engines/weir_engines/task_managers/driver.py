@@ -236,8 +236,9 @@ def _other_mode(deployment: Deployment) -> Refusal | None:
 
 
 def _mismatch(registered: Sequence[ManagerSlots], slots: int) -> Refusal | None:
-    """Return the refusal of a policy that counts other slots than the TaskManagers have."""
-    other = next((each for each in registered if each.slots != slots), None)
+    """Return the refusal of a policy that counts other slots than the TaskManagers have. One that has just registered has
+    none until it reports them."""
+    other = next((each for each in registered if each.slots not in (0, slots)), None)
     if other is None:
         return None
     has = f"TaskManager {short_name(other.id or other.host)} has {counted(other.slots, 'slot')}"

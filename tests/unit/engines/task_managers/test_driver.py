@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.unit.engines.driver_suite import OPEN, Closed, DriverSuite
 from tests.unit.engines.task_managers.rig import WANTED, WORKLOAD, ManagedRig, subject
 from tests.unit.executor.builders import NOON, TOPOLOGY, deployment
-from weir_contracts import InvalidPolicy, Parallelism, RescaleSettings, policy_of
+from weir_contracts import InvalidPolicy, Parallelism, RescaleSettings, Subject, policy_of
 from weir_engines.driver import Accepted, Refusal, Rejected, TargetChanged, TaskManagers, Unanswered
 from weir_engines.flink.driver import FlinkDriver, RegisteredManagers
 from weir_engines.flink.metrics import ManagerSlots
@@ -306,6 +307,21 @@ async def test_another_number_of_slots_is_refused_in_reactive_mode() -> None:
     rig.cluster.slots_each = 4
     refusal = (await rig.driver.observe(rig.subject)).refusal
     assert refusal is not None and refusal.code == "slots-mismatch"
+
+
+async def test_a_task_manager_without_slots_has_just_registered() -> None:
+    """Flink lists it with 0 slots until it has reported them: no other number, and no slots yet."""
+    rig = ManagedRig()
+    there = await rig.cluster.registered(rig.subject)
+    assert isinstance(there, RegisteredManagers)
+    more = replace(there, each=(*there.each, ManagerSlots("taskmanager-2", "10.0.0.9", 0, 0)))
+
+    async def registered(_subject: Subject) -> RegisteredManagers:
+        return more
+
+    rig.cluster.registered = registered  # type: ignore[method-assign]
+    found = (await rig.driver.observe(rig.subject)).managers
+    assert found is not None and (found.refusal, found.registered_slots) == (None, 2)
 
 
 @pytest.mark.parametrize(("own_limit", "slots"), [(None, 16), (12, 12)])
