@@ -95,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             tier = _tier(path)
             if tier is None:
                 return nodeid
-            if tier == "integration":
+            if tier == "integration" and not _alone(nodeid):
                 return str(path.parent if path.with_name("conftest.py").exists() else path)
             return "kubernetes" if tier == "kubernetes" and not _alone(nodeid) else "alone"
 

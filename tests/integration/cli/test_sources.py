@@ -113,106 +113,106 @@ async def test_a_generator_and_files_in_one_job_need_no_signals(
     assert "metric-missing" not in [symptom["code"] for symptom in analysis["symptoms"]]
 
 
-@pytest.mark.parametrize("pending", [True, False], ids=["pending", "without"])
-async def test_change_data_is_followed(
-    start: Start, one: OneProcess, flink_cluster: FlinkCluster, tmp_path: Path, pending: bool
-) -> None:
-    """Rows change at 40 a second, then at 170, which `work` needs two subtasks for: with `pendingRecords` the demand is
-    known, without them a lower bound while the source is held back, and the job grows either way. It has caught up when the
-    source has a demand of 170 records/s and no lag."""
-    log = ChangeLog(tmp_path / "changes.log", 40)
-    name = f"changes-{pending}".lower()
-    given = ("--change-log", str(log.file), "--pending", str(pending).lower())
-    job = await asyncio.to_thread(start, name, "changes", *given)
-    await _put(one, flink_cluster, name, mode="act")
-    application = f"/v1/applications/shop/{name}"
-    await until(one, f"{application}/plan", lambda plan: plan["code"] == "objective-held", 120)
-    log.set(170)
-    if pending:
-        plan = await until(one, f"{application}/plan", lambda plan: plan["kind"] == "scale", 60)
-        assert "known in part" not in plan["sentence"], plan["sentence"]
-    else:
-        behind = await until(one, f"{application}/analysis", lambda a: a["arrival_rate"]["value"] is None, 60)
-        assert behind["arrival_rate"]["lower_bound"] > 40
-    settled = await until(
-        one,
-        f"{application}/analysis",
-        lambda a: _near(a["arrival_rate"]["value"], 170) and (a["lag_seconds"]["value"] or 0) < 1,
-        180,
-    )
-    now = flink_cluster.observed(job)
-    assert 2 <= now[WORK] <= 4, now
-    assert now["Source: changes"] == 1
-    assert settled["lag_seconds"]["value"] is not None
+class TestAlone:
+    """Rates of a real job, which other work on the machine would change."""
 
+    @pytest.mark.parametrize("pending", [True, False], ids=["pending", "without"])
+    async def test_change_data_is_followed(
+        self, start: Start, one: OneProcess, flink_cluster: FlinkCluster, tmp_path: Path, pending: bool
+    ) -> None:
+        """Rows change at 40 a second, then at 170, which `work` needs two subtasks for: with `pendingRecords` the demand is
+        known, without them a lower bound while the source is held back, and the job grows either way. It has caught up when the
+        source has a demand of 170 records/s and no lag."""
+        log = ChangeLog(tmp_path / "changes.log", 40)
+        name = f"changes-{pending}".lower()
+        given = ("--change-log", str(log.file), "--pending", str(pending).lower())
+        job = await asyncio.to_thread(start, name, "changes", *given)
+        await _put(one, flink_cluster, name, mode="act")
+        application = f"/v1/applications/shop/{name}"
+        await until(one, f"{application}/plan", lambda plan: plan["code"] == "objective-held", 120)
+        log.set(170)
+        if pending:
+            plan = await until(one, f"{application}/plan", lambda plan: plan["kind"] == "scale", 60)
+            assert "known in part" not in plan["sentence"], plan["sentence"]
+        else:
+            behind = await until(one, f"{application}/analysis", lambda a: a["arrival_rate"]["value"] is None, 60)
+            assert behind["arrival_rate"]["lower_bound"] > 40
+        settled = await until(
+            one,
+            f"{application}/analysis",
+            lambda a: _near(a["arrival_rate"]["value"], 170) and (a["lag_seconds"]["value"] or 0) < 1,
+            180,
+        )
+        now = flink_cluster.observed(job)
+        assert 2 <= now[WORK] <= 4, now
+        assert now["Source: changes"] == 1
+        assert settled["lag_seconds"]["value"] is not None
 
-async def test_waiting_records_of_change_data_have_an_age(
-    start: Start, one: OneProcess, flink_cluster: FlinkCluster, tmp_path: Path
-) -> None:
-    """160 rows a second for a job that does 100: what waits grows by 60 a second, and is the older the more it is."""
-    log = ChangeLog(tmp_path / "changes.log", 160)
-    await asyncio.to_thread(start, "late", "changes", "--change-log", str(log.file), "--pending", "true")
-    await _put(one, flink_cluster, "late")
-    analysis = await until(
-        one,
-        "/v1/applications/shop/late/analysis",
-        lambda a: (a["lag_seconds"]["value"] or 0) > 20 and _near(a["arrival_rate"]["value"], 160),
-        120,
-    )
-    source = _of(analysis, "Source: changes")
-    assert source["lag_seconds"]["basis"] == "pendingRecords ÷ throughput"
-    assert _near(source["lag_records"]["value"], source["lag_seconds"]["value"] * WORK_RATE, 0.15)
-    assert _near(source["lag_growth"]["value"], 60, 0.25)
-
-
-@pytest.mark.parametrize("pending", [True, False], ids=["pending", "without"])
-async def test_a_source_that_waits_in_its_poll_is_not_taken_for_saturated(
-    start: Start, one: OneProcess, flink_cluster: FlinkCluster, tmp_path: Path, pending: bool
-) -> None:
-    """Flink counts the wait as busy time: 100 % at 15 rows a second as at 60. Recognised since nothing waits, or once the
-    rate rises."""
-    log = ChangeLog(tmp_path / "changes.log", 15)
-    name = f"poll-{pending}".lower()
-    given = ("--change-log", str(log.file), "--pending", str(pending).lower(), "--waits-in-poll", "true")
-    await asyncio.to_thread(start, name, "changes", *given)
-    await _put(one, flink_cluster, name)
-    application = f"/v1/applications/shop/{name}"
-    analysis = await until(one, f"{application}/analysis", lambda a: a["window"]["samples"] >= 8, 120)
-    if not pending:
-        assert analysis["arrival_rate"]["value"] is None
-        assert _near(analysis["arrival_rate"]["lower_bound"], 15)
-        log.set(60)
-    analysis = await until(
-        one, f"{application}/analysis", lambda a: "contradiction" in [s["code"] for s in a["symptoms"]], 120
-    )
-    evidence = next(s["evidence"] for s in analysis["symptoms"] if s["code"] == "contradiction")
-    assert ("while nothing waits" if pending else "records/s as at") in evidence
-    source = next(each for each in analysis["operators"] if each["operator"] == "Source: changes")
-    assert source["utilization"]["value"] is None
-    assert source["true_processing_rate"]["value"] is None
-
-
-async def test_kafka_without_access_to_its_brokers(
-    one: OneProcess, flink_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path
-) -> None:
-    """The sample job with 60,000 records and `enrich` at 250/s: what waits is what the source says, and parallelism of the
-    source is bounded by the partitions that it names."""
-    costs = ("--service-time-us", "parse=0,enrich=4000,aggregate=0,sink=0")
-    job = await asyncio.to_thread(RealJob, flink_cluster, kafka, sample_job, costs)
-    try:
-        await asyncio.to_thread(flink_cluster.wait_running, job.id)
-        await asyncio.to_thread(job.process, 60_000)
-        await _put(one, flink_cluster, job.name)
+    async def test_waiting_records_of_change_data_have_an_age(
+        self, start: Start, one: OneProcess, flink_cluster: FlinkCluster, tmp_path: Path
+    ) -> None:
+        """160 rows a second for a job that does 100: what waits grows by 60 a second, and is the older the more it is."""
+        log = ChangeLog(tmp_path / "changes.log", 160)
+        await asyncio.to_thread(start, "late", "changes", "--change-log", str(log.file), "--pending", "true")
+        await _put(one, flink_cluster, "late")
         analysis = await until(
             one,
-            f"/v1/applications/shop/{job.name}/analysis",
-            lambda a: (a["lag_seconds"]["value"] or 0) > 5 and a["lag_growth"]["value"] is not None,
+            "/v1/applications/shop/late/analysis",
+            lambda a: (a["lag_seconds"]["value"] or 0) > 20 and _near(a["arrival_rate"]["value"], 160),
             120,
         )
-        source = _of(analysis, "Source: orders")
-        assert source["lag_records"]["basis"] == "pendingRecords of the source"
-        assert 5_000 < source["lag_records"]["value"] <= 60_000
-        topology = analysis["topology"]["operators"]
-        assert next(each["source_partitions"] for each in topology if each["name"] == "Source: orders") == 4
-    finally:
-        await asyncio.to_thread(job.end)
+        source = _of(analysis, "Source: changes")
+        assert source["lag_seconds"]["basis"] == "pendingRecords ÷ throughput"
+        assert _near(source["lag_records"]["value"], source["lag_seconds"]["value"] * WORK_RATE, 0.15)
+        assert _near(source["lag_growth"]["value"], 60, 0.25)
+
+    @pytest.mark.parametrize("pending", [True, False], ids=["pending", "without"])
+    async def test_a_source_that_waits_in_its_poll_is_not_taken_for_saturated(
+        self, start: Start, one: OneProcess, flink_cluster: FlinkCluster, tmp_path: Path, pending: bool
+    ) -> None:
+        """Flink counts the wait as busy time: 100 % at 15 rows a second as at 60. Recognised since nothing waits, or once the
+        rate rises."""
+        log = ChangeLog(tmp_path / "changes.log", 15)
+        name = f"poll-{pending}".lower()
+        given = ("--change-log", str(log.file), "--pending", str(pending).lower(), "--waits-in-poll", "true")
+        await asyncio.to_thread(start, name, "changes", *given)
+        await _put(one, flink_cluster, name)
+        application = f"/v1/applications/shop/{name}"
+        analysis = await until(one, f"{application}/analysis", lambda a: a["window"]["samples"] >= 8, 120)
+        if not pending:
+            assert analysis["arrival_rate"]["value"] is None
+            assert _near(analysis["arrival_rate"]["lower_bound"], 15)
+            log.set(60)
+        analysis = await until(
+            one, f"{application}/analysis", lambda a: "contradiction" in [s["code"] for s in a["symptoms"]], 120
+        )
+        evidence = next(s["evidence"] for s in analysis["symptoms"] if s["code"] == "contradiction")
+        assert ("while nothing waits" if pending else "records/s as at") in evidence
+        source = next(each for each in analysis["operators"] if each["operator"] == "Source: changes")
+        assert source["utilization"]["value"] is None
+        assert source["true_processing_rate"]["value"] is None
+
+    async def test_kafka_without_access_to_its_brokers(
+        self, one: OneProcess, flink_cluster: FlinkCluster, kafka: KafkaBroker, sample_job: Path
+    ) -> None:
+        """The sample job with 60,000 records and `enrich` at 250/s: what waits is what the source says, and parallelism of the
+        source is bounded by the partitions that it names."""
+        costs = ("--service-time-us", "parse=0,enrich=4000,aggregate=0,sink=0")
+        job = await asyncio.to_thread(RealJob, flink_cluster, kafka, sample_job, costs)
+        try:
+            await asyncio.to_thread(flink_cluster.wait_running, job.id)
+            await asyncio.to_thread(job.process, 60_000)
+            await _put(one, flink_cluster, job.name)
+            analysis = await until(
+                one,
+                f"/v1/applications/shop/{job.name}/analysis",
+                lambda a: (a["lag_seconds"]["value"] or 0) > 5 and a["lag_growth"]["value"] is not None,
+                120,
+            )
+            source = _of(analysis, "Source: orders")
+            assert source["lag_records"]["basis"] == "pendingRecords of the source"
+            assert 5_000 < source["lag_records"]["value"] <= 60_000
+            topology = analysis["topology"]["operators"]
+            assert next(each["source_partitions"] for each in topology if each["name"] == "Source: orders") == 4
+        finally:
+            await asyncio.to_thread(job.end)

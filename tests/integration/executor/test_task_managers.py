@@ -76,28 +76,32 @@ def _restarts(job: RealJob) -> int:
     return int(found["value"])
 
 
-async def test_task_managers_come_before_the_job_grows_and_go_after_it_has_shrunk(
-    managed: tuple[RealJob, Fleet, Running],
-) -> None:
-    """Flink itself says so: the job runs at 5 on three TaskManagers, and at 2 on one, and no record is lost on the way."""
-    job, fleet, running = managed
+class TestAlone:
+    """JVMs that start within a time limit."""
 
-    async def rescaled(enrich: int, managers: int) -> Outcome:
-        outcome = await running.until_ended(await running.plan(vector(enrich)), 180.0)
-        assert (outcome.phase, outcome.observed) == ("verified", vector(enrich)), outcome.sentence
-        assert job.cluster.observed(job.job_id) == vector(enrich)
-        assert fleet.state().scale.replicas == managers
-        await asyncio.to_thread(job.cluster.wait_running, job.job_id)
-        return outcome
+    async def test_task_managers_come_before_the_job_grows_and_go_after_it_has_shrunk(
+        self,
+        managed: tuple[RealJob, Fleet, Running],
+    ) -> None:
+        """Flink itself says so: the job runs at 5 on three TaskManagers, and at 2 on one, and no record is lost on the way."""
+        job, fleet, running = managed
 
-    await rescaled(5, 3)
-    assert job.cluster.slots_total() == 3 * SLOTS
-    assert "preparing" in running.phases() and "releasing" not in running.phases()
-    restarts = _restarts(job)
-    assert restarts == 1, "the job processes while TaskManagers start"
-    await rescaled(2, 1)
-    assert "releasing" in running.phases()
-    async with asyncio.timeout(60):
-        while len(job.cluster.get("/taskmanagers")["taskmanagers"]) != 1:  # noqa: ASYNC110 - no event signals it
-            await asyncio.sleep(0.2)
-    assert _restarts(job) <= restarts + 2, "one for the rescale, one where slots in use went"
+        async def rescaled(enrich: int, managers: int) -> Outcome:
+            outcome = await running.until_ended(await running.plan(vector(enrich)), 180.0)
+            assert (outcome.phase, outcome.observed) == ("verified", vector(enrich)), outcome.sentence
+            assert job.cluster.observed(job.job_id) == vector(enrich)
+            assert fleet.state().scale.replicas == managers
+            await asyncio.to_thread(job.cluster.wait_running, job.job_id)
+            return outcome
+
+        await rescaled(5, 3)
+        assert job.cluster.slots_total() == 3 * SLOTS
+        assert "preparing" in running.phases() and "releasing" not in running.phases()
+        restarts = _restarts(job)
+        assert restarts == 1, "the job processes while TaskManagers start"
+        await rescaled(2, 1)
+        assert "releasing" in running.phases()
+        async with asyncio.timeout(60):
+            while len(job.cluster.get("/taskmanagers")["taskmanagers"]) != 1:  # noqa: ASYNC110 - no event signals it
+                await asyncio.sleep(0.2)
+        assert _restarts(job) <= restarts + 2, "one for the rescale, one where slots in use went"
