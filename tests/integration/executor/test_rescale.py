@@ -34,7 +34,7 @@ RULES = Rules(settle_seconds=2.0, deadline_floor_seconds=8.0, restart_estimate_s
 class Running:
     """An executor on a real Flink, its bus and knowledge in memory."""
 
-    def __init__(self, job: RealJob, driver: Driver, name: str = "flink") -> None:
+    def __init__(self, job: RealJob, driver: Driver, name: str = "flink", rules: Rules = RULES) -> None:
         self.job = job
         self.driver = driver
         self.clock = SystemClock()
@@ -44,7 +44,7 @@ class Running:
         self.stop = Stop()
         reach = Reach(resubmit_hosts=("*",))
         drivers = {name: driver}
-        executor = Executor(self.bus, drivers, self.knowledge, self.clock, RULES, attempt_id=uuid4(), reach=reach)
+        executor = Executor(self.bus, drivers, self.knowledge, self.clock, rules, attempt_id=uuid4(), reach=reach)
         self.task = asyncio.create_task(executor.run(self.stop))
 
     async def introduce(self) -> None:

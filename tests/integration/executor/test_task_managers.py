@@ -12,13 +12,15 @@ from testbed.kafka import KafkaBroker
 from testbed.supervisor.api import endpoints
 from testbed.supervisor.fleet import Fleet
 from tests.integration.executor.conftest import RealJob, vector
-from tests.integration.executor.test_rescale import Running
+from tests.integration.executor.test_rescale import RULES, Running
 from weir_contracts import Outcome, policy_of
 from weir_engines.registry import Engines, Resources
 from weir_engines.task_managers.engine import TaskManagersEngine
 from weir_runtime.clock import SystemClock
 
 SLOTS, MAX_MANAGERS = 2, 3
+PATIENT = RULES.model_copy(update={"deadline_floor_seconds": 60.0})
+"""The first subtasks of a new JVM take long on a busy machine."""
 OPTIONS = {
     # Slots that the job no longer uses are free after this time, 50 s by default.
     "slot.idle.timeout": "1000",
@@ -62,7 +64,7 @@ async def managed(
             )
             job.subject = job.spec_policy.subject
             engines = Engines(Resources(SystemClock()))
-            running = Running(job, engines.of(TaskManagersEngine).driver, "task-managers")
+            running = Running(job, engines.of(TaskManagersEngine).driver, "task-managers", PATIENT)
             await running.introduce()
             yield job, fleet, running
             await running.end()
