@@ -210,7 +210,7 @@ def _reason(reply: PlanReply, proposal: Proposal, predicted: Compared | None) ->
     cause = proposal.sentence.removeprefix(f"{changes(current, proposed)}: ").partition("; ")[0]
     lag_seconds = predicted.going.max_lag_seconds if predicted else None
     return fitted(
-        f"{changes(current, approved)} (the planner proposed {other}; limited by {listed(_guards(proposal), 40)})",
+        f"{changes(current, approved)} (the planner proposed {other}; limited by {listed(_guards(proposal), 30)})",
         f": {cause}",
         "" if lag_seconds is None else f"; lag peaks at {lag_seconds:.1f} s",
     )
