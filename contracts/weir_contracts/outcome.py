@@ -142,7 +142,7 @@ class Resubmission(Message):
     vertices: Annotated[dict[OperatorName, _EngineId], Field(max_length=1000, fail_fast=True)]
     """Id of each operator's vertex, which the same jar gives again."""
     stop_requested_at: Timestamp | None = None
-    """Time at which the engine accepted the stop. None: not yet."""
+    """Time at which the engine accepted the stop, or at which it was sent and not answered. None: not yet."""
     savepoint: Annotated[str | None, Field(max_length=2000)] = None
     """Location of the savepoint. None: it is not complete."""
     stopped_at: Timestamp | None = None

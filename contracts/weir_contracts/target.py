@@ -198,8 +198,8 @@ class ResubmitTarget(Document):
     args: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=100)] = Field(default_factory=list)
     """Arguments of the main method, as the running job has them. Default: none. The policy never contains a secret."""
     savepoint_directory: Annotated[str, StringConstraints(pattern=SAVEPOINTS_PATTERN)]
-    """Directory of the savepoints, which JobManager and TaskManagers reach, such as `s3://state/savepoints`. Each has a folder of
-    its own in it, and Weir deletes none."""
+    """Directory of the savepoints, which JobManager and TaskManagers reach, such as `s3://state/savepoints`. Each has its
+    own folder in it, and Weir deletes none."""
     uniform: bool = False
     """Whether all operators get one parallelism. Flink 1.18 and 2.x run a jar with no other; 1.19 and 1.20 give each operator its
     own. Default false. Not for a job whose code sets the parallelism of an operator."""

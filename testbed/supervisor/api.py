@@ -22,7 +22,7 @@ END_SECONDS = 30.0
 
 @asynccontextmanager
 async def endpoints(fleets: Mapping[str, Fleet], max_replicas: int) -> AsyncIterator[dict[str, str]]:
-    """Run fleets, and serve each at `/scale/NAME` of an address of its own until left; yields the addresses."""
+    """Run fleets, and serve each at `/scale/NAME` of its own address until left; yields the addresses."""
     stop, ended, running, urls = Stop(), threading.Event(), [], {}
     for name, fleet in fleets.items():
         running.append(asyncio.create_task(asyncio.to_thread(fleet.run, ended)))

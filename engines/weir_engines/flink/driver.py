@@ -254,7 +254,7 @@ class FlinkDriver(WithoutGroups):
 
 async def _slots_of_others(cluster: Cluster, each: Sequence[ManagerSlots], job_id: str) -> int | None:
     """Return the slots that other jobs hold; None if that is unknown, or takes too many requests. A job holds slots that it
-    no longer uses for a while, so that its own cannot be told by its parallelism."""
+    no longer uses for a while, so that its parallelism does not show how many are its own."""
     used = [manager for manager in each if manager.free < manager.slots]
     if len(used) > MAX_TASK_MANAGERS or not all(is_safe_id(manager.id) for manager in used):
         return None

@@ -310,7 +310,9 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
     job, reconciliation = mapping(status.get("jobStatus")), mapping(status.get("reconciliationStatus"))
     configuration, wanted = options_of(spec.get("flinkConfiguration")), deployed_part(spec)
     deployed = recorded_spec(reconciliation.get("lastReconciledSpec"))
+    is_deployed = bool(reconciliation.get("lastReconciledSpec"))
     stable = recorded_spec(reconciliation.get("lastStableSpec"))
+    last_state = mapping((stable or {}).get("job")).get("state")
     group, _, option = OVERRIDES.partition(".")
     generation, observed = count(metadata.get("generation")), count(status.get("observedGeneration"))
     return FlinkResource(
@@ -337,12 +339,9 @@ def resource_of(document: Any, kind: Kind) -> FlinkResource | None:
         reconciliation=text(reconciliation.get("state"), 30),
         error=_message(status.get("error")),
         is_observed=generation is None or observed is None or observed >= generation,
-        is_deployed=bool(reconciliation.get("lastReconciledSpec")),
+        is_deployed=is_deployed,
         is_deleted=metadata.get("deletionTimestamp") is not None,
-        is_starting=bool(reconciliation.get("lastReconciledSpec"))
-        and (
-            not reconciliation.get("lastStableSpec") or mapping((stable or {}).get("job")).get("state") == "suspended"
-        ),
+        is_starting=is_deployed and (not reconciliation.get("lastStableSpec") or last_state == "suspended"),
         deployed_overrides=None
         if deployed is None
         else overrides_of(options_of(deployed.get("flinkConfiguration")).get(OVERRIDES)),

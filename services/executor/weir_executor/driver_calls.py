@@ -22,6 +22,12 @@ EVICT_PAUSE_SECONDS = 2.0
 """Pause between two evictions of one application's members: each rebalances the group."""
 
 
+def _logged(answer: Answer) -> dict[str, str | None]:
+    """Return an answer as a line of the log has it."""
+    reason = answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None)
+    return {"answer": type(answer).__name__.lower(), "reason": reason}
+
+
 class Targets:
     """The targets of the applications, each through the driver of its kind. `policies` is a view that the service
     updates."""
@@ -117,8 +123,7 @@ class Targets:
             parallelism=instruction.parallelism if isinstance(instruction, Request) else None,
             managers=instruction.managers if isinstance(instruction, Provide) else None,
             instance=instruction.instance.id if isinstance(instruction, Restart) else None,
-            answer=type(answer).__name__.lower(),
-            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
+            **_logged(answer),
         )
         return answer
 
@@ -143,8 +148,7 @@ class Targets:
             "stop" if isinstance(instruction, StopJob) else "run",
             action_id=str(action.id),
             job_id=record.stopped_job if isinstance(instruction, StopJob) else record.successor,
-            answer=type(answer).__name__.lower(),
-            reason=answer.sentence if isinstance(answer, Refusal) else getattr(answer, "reason", None),
+            **_logged(answer),
         )
         return answer
 

@@ -70,20 +70,25 @@ async def reset(driver: FlinkDriver, job: RealJob, parallelism: Parallelism) -> 
 OPTIONS = {"jobmanager.adaptive-scheduler.rescale-trigger.max-delay": "8 s"}
 
 
-@contextmanager
-def sample_job_on(cluster: FlinkCluster, kafka: KafkaBroker, jar: Path) -> Iterator[RealJob]:
-    """Checkpoints every 2 min: without a triggered checkpoint a rescale waits, here for the longest it may (8 s)."""
-    name = f"executor-{uuid.uuid4().hex[:8]}"
+def prepared(kafka: KafkaBroker, name: str, checkpoint_interval_ms: int) -> list[str]:
+    """Create the topics of a sample job; return its arguments."""
     for topic in (f"{name}-in", f"{name}-out"):
         kafka.create_topic(topic, 4)
-    arguments = [
+    return [
         *("--bootstrap-servers", kafka.bootstrap_servers),
         *("--input-topic", f"{name}-in"),
         *("--output-topic", f"{name}-out"),
         *("--group-id", name),
         *("--job-name", name),
-        *("--checkpoint-interval-ms", "120000"),
+        *("--checkpoint-interval-ms", str(checkpoint_interval_ms)),
     ]
+
+
+@contextmanager
+def sample_job_on(cluster: FlinkCluster, kafka: KafkaBroker, jar: Path) -> Iterator[RealJob]:
+    """Checkpoints every 2 min: without a triggered checkpoint a rescale waits, here for the longest it may (8 s)."""
+    name = f"executor-{uuid.uuid4().hex[:8]}"
+    arguments = prepared(kafka, name, 120_000)
     job_id = cluster.submit(jar, arguments, parallelism=1)
     try:
         cluster.wait_running(job_id)

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.flink import FlinkCluster
 from testbed.kafka import KafkaBroker
-from tests.integration.executor.conftest import RealJob, vector
+from tests.integration.executor.conftest import RealJob, prepared, vector
 from tests.integration.executor.test_rescale import Running
 from weir_contracts import policy_of
 from weir_engines.flink.driver import FlinkDriver
@@ -23,16 +23,7 @@ def stoppable(tmp_path: Path, kafka: KafkaBroker, sample_job: Path) -> Iterator[
     """The sample job with one subtask an operator, on a cluster that rescales nothing in place, and a policy that says how it is
     run again."""
     name = f"resubmit-{uuid.uuid4().hex[:8]}"
-    for topic in (f"{name}-in", f"{name}-out"):
-        kafka.create_topic(topic, 4)
-    arguments = [
-        *("--bootstrap-servers", kafka.bootstrap_servers),
-        *("--input-topic", f"{name}-in"),
-        *("--output-topic", f"{name}-out"),
-        *("--group-id", name),
-        *("--job-name", name),
-        *("--checkpoint-interval-ms", "5000"),
-    ]
+    arguments = prepared(kafka, name, 5_000)
     with FlinkCluster(tmp_path / "flink", task_managers=1, slots=4, options=DEFAULT_SCHEDULER) as cluster:
         job_id = cluster.submit(sample_job, arguments, parallelism=1)
         cluster.wait_running(job_id)

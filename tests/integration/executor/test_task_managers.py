@@ -11,7 +11,7 @@ from testbed.flink import FlinkCluster, TaskManagerInstance
 from testbed.kafka import KafkaBroker
 from testbed.supervisor.api import endpoints
 from testbed.supervisor.fleet import Fleet
-from tests.integration.executor.conftest import RealJob, vector
+from tests.integration.executor.conftest import RealJob, prepared, vector
 from tests.integration.executor.test_rescale import RULES, Running
 from weir_contracts import Outcome, policy_of
 from weir_engines.registry import Engines, Resources
@@ -34,22 +34,13 @@ async def managed(
 ) -> AsyncIterator[tuple[RealJob, Fleet, Running]]:
     """The sample job on one TaskManager of two slots, and an executor that may run three."""
     name = f"managed-{uuid.uuid4().hex[:8]}"
-    for topic in (f"{name}-in", f"{name}-out"):
-        await asyncio.to_thread(kafka.create_topic, topic, 4)
+    arguments = await asyncio.to_thread(prepared, kafka, name, 5_000)
     cluster = FlinkCluster(tmp_path / "flink", task_managers=0, slots=SLOTS, options=OPTIONS)
     fleet = Fleet(lambda _ordinal: TaskManagerInstance(cluster), 1)
     try:
         await asyncio.to_thread(cluster.start)
         async with endpoints({name: fleet}, MAX_MANAGERS) as urls:
             await asyncio.to_thread(cluster.wait_slots, SLOTS, 120.0)
-            arguments = [
-                *("--bootstrap-servers", kafka.bootstrap_servers),
-                *("--input-topic", f"{name}-in"),
-                *("--output-topic", f"{name}-out"),
-                *("--group-id", name),
-                *("--job-name", name),
-                *("--checkpoint-interval-ms", "5000"),
-            ]
             job_id = await asyncio.to_thread(cluster.submit, sample_job, arguments, parallelism=1)
             await asyncio.to_thread(cluster.wait_running, job_id)
             job = RealJob(cluster, job_id, name)

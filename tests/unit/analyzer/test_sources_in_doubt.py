@@ -126,7 +126,7 @@ def test_a_busy_source_is_believed_as_soon_as_records_wait(reported: Callable[..
 
 
 def test_a_source_with_one_saturated_subtask_brings_at_least_what_it_takes_in() -> None:
-    """Of four subtasks of a source of change data one reads the log, fully busy: 25 % in the mean. What it cannot read is
+    """One of four subtasks of a source of change data reads the log, fully busy: 25 % in the mean. What it cannot read is
     not known."""
     four = {"busy_share_mean": 0.25, "busy_share_max": 1.0, "busy_ms": None, "idle_ms": None}
     loop = Loop()

@@ -171,15 +171,16 @@ async def test_managers_that_cannot_go_are_kept_and_reported(house: House) -> No
     assert cluster(house).pool.wanted == 3
 
 
-async def test_a_change_of_another_client_is_left(house: House) -> None:
-    """A user sets the number while managers start: it stays, and the action fails."""
+@pytest.mark.parametrize("number", [3, 7])
+async def test_a_change_of_another_client_is_left(house: House, number: int) -> None:
+    """A user sets the number while managers start: it stays, also between those before and those wanted, and the action fails."""
     await house.plan()
     await house.until(lambda: cluster(house).pool.provided == [4])
-    cluster(house).pool.wanted = 7
+    cluster(house).pool.wanted = number
     await ended(house)
     last = house.published()[-1]
     assert (last.phase, last.code) == ("failed", "managers-contested")
-    assert (cluster(house).pool.wanted, cluster(house).pool.provided) == (7, [4])
+    assert (cluster(house).pool.wanted, cluster(house).pool.provided) == (number, [4])
 
 
 async def test_growth_may_follow_while_managers_are_released(house: House) -> None:

@@ -26,17 +26,6 @@ async def house() -> AsyncIterator[House]:
     await made.end()
 
 
-async def test_a_number_of_another_client_between_the_two_stays(house: House) -> None:
-    """docs: managers-contested, its number stays."""
-    await house.plan()
-    await house.until(lambda: cluster(house).pool.provided == [4])
-    cluster(house).pool.wanted = 3
-    await ended(house)
-    last = house.published()[-1]
-    assert (last.phase, last.code) == ("failed", "managers-contested")
-    assert (cluster(house).pool.wanted, cluster(house).pool.provided) == (3, [4])
-
-
 async def test_a_client_that_sets_the_number_back_each_time_ends_the_action(house: House) -> None:
     """Such as a GitOps tool: each number is requested once, says the README."""
     pool = cluster(house).pool

@@ -273,7 +273,7 @@ async def test_a_successor_that_makes_progress_after_all_stays(house: FaultyHous
 
 
 async def test_a_short_fault_of_the_main_method_leaves_no_job_stopped(house: FaultyHouse) -> None:
-    """Flink says of brokers that main cannot reach, and of timeouts of its own, that it could not execute the application."""
+    """Flink says of brokers that main cannot reach, and of its own timeouts, that it could not execute the application."""
     await house.begin()
     began_at: list[float] = []
 

@@ -111,7 +111,7 @@ async def test_the_job_is_stopped_and_its_successor_runs(house: ResubmittingHous
 
 
 async def test_the_successor_is_the_same_deployment(house: ResubmittingHouse) -> None:
-    """A second action follows, so that what was learned of the job stays and nobody takes the successor for another job."""
+    """A second action follows, so that what was learned of the job stays and the analyzer does not take the successor for another job."""
     await house.begin()
     before = await house.resubmitter.observe(house.subject)
     await house.wants()
@@ -267,7 +267,7 @@ async def test_flink_2_gives_all_operators_one_parallelism(house: ResubmittingHo
 
 
 async def test_a_job_of_the_name_that_a_user_ran_meanwhile_is_left_alone(house: ResubmittingHouse) -> None:
-    """It came while the savepoint was under way: no successor runs beside it, and the outcome names the savepoint if there is
+    """It came while the savepoint was under way: no successor runs next to it, and the outcome names the savepoint if there is
     one."""
     house.flink.behaviour.savepoint_seconds = 5.0
     await house.begin()

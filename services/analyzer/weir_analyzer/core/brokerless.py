@@ -302,7 +302,7 @@ def _with_full(state: SourceState, window: OperatorWindow) -> SourceState:
     if spent.busy < _SATURATED_SHARE:
         return replace(state, full=None, full_before=None, doubt="") if rate > 0 else state
     if _stood_still(view):
-        return state  # it waited for its sink, and what it did before and after is no range of throughputs
+        return state  # it waited for its sink: its throughputs before and after are no range
     low, high = state.full or (rate, rate)
     # a fall may be dearer records: it shows nothing, and a later rise counts from there
     return replace(state, full=(rate, rate) if rate < low else (low, max(high, rate)))

@@ -203,7 +203,7 @@ def test_a_shard_that_was_not_read_yet_does_not_look_like_a_source_without_ages(
 
 
 def test_the_shortest_age_of_the_shards_is_read_too() -> None:
-    """It tells a slow shard from a slow source."""
+    """It shows whether one shard is slow or the source."""
     shard = "Source__clicks.KinesisStreamSource.stream.clicks.shardId"
     source = _source((f"{shard}.a.millisBehindLatest", _all(100)), (f"{shard}.b.millisBehindLatest", _all(7000)))
     assert (source.behind_seconds, source.behind_shortest_seconds) == (7.0, 0.1)
