@@ -29,10 +29,10 @@ from rich.table import Table
 
 from bench.contest import Contest, Contestant, Sample, sample_all
 from bench.results_file import RESULTS, earlier, log, write
+from bench.running import with_spec
 from bench.strategies import STATIC_UTILIZATION, Decide, Reactive, min_parallelism_for
 from testbed.trial.options import TrialOptions, short_behavior
 from testbed.trial.stack import TrialStack
-from weir_contracts import parse_policy
 from weir_replay.figure import Curve, Panel, nice_top, write_svg
 from weir_replay.trace import BUNDLED
 from workloads.sample_job import CONTENTION, SERVICE_MICROS, SLOWEST, SUBTASK_RATE
@@ -128,19 +128,30 @@ def _times(planner: str, speedup: float) -> dict[str, Any]:
 
 def stack_of(load: Load, objective_seconds: float, seconds: float, folder: Path, jobs: int) -> TrialStack:
     """The loop around the first job, and slots for all."""
-    options = TrialOptions(
+    stack = TrialStack(options_of(load, objective_seconds, seconds), folder, task_managers=jobs)
+    return with_spec(stack, {"behavior": behavior_of(load)})
+
+
+def options_of(load: Load, objective_seconds: float, seconds: float) -> TrialOptions:
+    """Return the options of a trial with the load."""
+    return TrialOptions(
         duration_seconds=load.lead_in_seconds + seconds,
         trace=str(load.path),
         speedup=load.speedup,
         peak_rate=PEAK_RATE,
         objective_seconds=objective_seconds,
     )
-    stack = TrialStack(options, folder, task_managers=jobs)
-    document = stack.policy.to_document()
-    # The defaults, as much faster as the load.
-    document["spec"]["behavior"] = short_behavior(120 / load.speedup, 60 / load.speedup, 600 / load.speedup)
-    stack.policy = parse_policy(document)
-    return stack
+
+
+def behavior_of(load: Load) -> dict[str, Any]:
+    """Return the times of a policy's defaults, as much shorter as the load is faster."""
+    return short_behavior(120 / load.speedup, 60 / load.speedup, 600 / load.speedup)
+
+
+def slow_down(stack: TrialStack) -> None:
+    """Let the slowest operator take three times the usual for a record."""
+    slower = {"operators": {SLOWEST: {"service_time_us": SLOWEST_MICROS}}}
+    httpx.put(f"{stack.load_url}/workload", json=slower, timeout=5).raise_for_status()
 
 
 def contest(load: Load, strategies: Sequence[str], seconds: float, objective_seconds: float) -> dict[str, Any]:
@@ -150,8 +161,7 @@ def contest(load: Load, strategies: Sequence[str], seconds: float, objective_sec
         held = Contest(stack)
         try:
             stack.start(log)
-            slower = {"operators": {SLOWEST: {"service_time_us": SLOWEST_MICROS}}}
-            httpx.put(f"{stack.load_url}/workload", json=slower, timeout=5).raise_for_status()
+            slow_down(stack)
             for strategy in strategies:
                 enter(held, strategy, load)
             log(f"all run, {stack.elapsed_seconds():.0f} s of {load.lead_in_seconds:.0f} s of lead-in are over")

@@ -16,19 +16,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from bench.compare import PEAK_RATE, SLOWEST_MICROS, excerpt, static
+from bench.compare import PEAK_RATE, behavior_of, excerpt, options_of, slow_down, static
 from bench.contest import Contestant, sample_all
 from bench.results_file import distribution, earlier, log, write
-from bench.running import Running, started
+from bench.running import Running, started, with_spec
 from bench.single import SingleStack
 from testbed.flink import TaskManagerInstance
 from testbed.process import TestbedError
 from testbed.supervisor.api import endpoints
 from testbed.supervisor.fleet import Fleet
 from testbed.trial.loop_stack import Report
-from testbed.trial.options import APPLICATION, TrialOptions, short_behavior
+from testbed.trial.options import APPLICATION, TrialOptions
 from testbed.trial.stack import SLOTS
 from weir_contracts import ActionState, parse_policy
 from workloads.sample_job import SLOWEST
@@ -68,12 +66,6 @@ class ShapeStack(SingleStack):
         (found,) = self.flink.get(f"/jobs/{entry.id}/metrics?get=numRestarts")
         return int(found["value"])
 
-    def set_spec(self, **spec: Any) -> None:
-        """Replace parts of the policy's specification before it is put."""
-        document = self.policy.to_document()
-        document["spec"] |= spec
-        self.policy = parse_policy(document)
-
 
 class WithoutOffsets(ShapeStack):
     """Weir knows no brokers: the source's pending records are what it goes by."""
@@ -93,8 +85,9 @@ class Resubmitted(ShapeStack):
     def start_job(self, name: str, group_id: str, output_topic: str, *, savepoint: str | None = None) -> str:
         job_id = super().start_job(name, group_id, output_topic, savepoint=savepoint)
         (jar,) = self.flink.get("/jars")["files"]
-        self.set_spec(
-            target={"flink": {"resubmit": {**self._as_started(name, group_id, output_topic), "jar": jar["id"]}}}
+        with_spec(
+            self,
+            {"target": {"flink": {"resubmit": {**self._as_started(name, group_id, output_topic), "jar": jar["id"]}}}},
         )
         return job_id
 
@@ -131,7 +124,7 @@ class Managed(ShapeStack):
     async def _serve(self) -> None:
         async with endpoints({APPLICATION: self._fleet}, MAX_MANAGERS) as urls:
             pool = {"endpoint": {"url": f"{urls[APPLICATION]}/scale/{APPLICATION}"}, "slots": MANAGER_SLOTS}
-            self.set_spec(target={"flink": {"taskManagers": {**pool, "max": MAX_MANAGERS}}})
+            with_spec(self, {"target": {"flink": {"taskManagers": {**pool, "max": MAX_MANAGERS}}}})
             self._served.set()
             await asyncio.to_thread(self._over.wait)
 
@@ -155,18 +148,11 @@ def measure(shape: str, seconds: float, objective_seconds: float) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="weir-shapes-") as name:
         folder = Path(name)
         load = excerpt(folder, seconds)
-        options = TrialOptions(
-            duration_seconds=load.lead_in_seconds + seconds,
-            trace=str(load.path),
-            speedup=load.speedup,
-            peak_rate=PEAK_RATE,
-            objective_seconds=objective_seconds,
+        stack = with_spec(
+            SHAPES[shape](options_of(load, objective_seconds, seconds), folder), {"behavior": behavior_of(load)}
         )
-        stack = SHAPES[shape](options, folder)
-        stack.set_spec(behavior=short_behavior(120 / load.speedup, 60 / load.speedup, 600 / load.speedup))
         with started(Running(stack)) as bench:
-            slower = {"operators": {SLOWEST: {"service_time_us": SLOWEST_MICROS}}}
-            httpx.put(f"{stack.load_url}/workload", json=slower, timeout=5).raise_for_status()
+            slow_down(stack)
             if stack.probe is None:
                 raise TestbedError("the stack has no probe")
             weir = Contestant(shape, stack.probe, stack.held)

@@ -7,15 +7,13 @@ from itertools import count
 from typing import Any
 
 from testbed.kafka import KafkaBroker
-from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
+from testbed.simulated_flink import ManyJobs
 from testbed.supervisor.api import endpoints
 from testbed.supervisor.fleet import Fleet
-from weir_contracts import DeploymentRef, Parallelism
+from weir_contracts import DeploymentRef
 
 from .faults import points_of
-from .flink import rescale_of
-from .proxy import Exchange
-from .simulated import JOBS, RESCALE_SECONDS
+from .simulated import JOBS, RESCALE_SECONDS, TwoOperators
 
 SLOTS = 2
 """Of one TaskManager."""
@@ -41,10 +39,9 @@ class Manager:
         return time.monotonic() >= self._ready_at
 
 
-class ManagedJobs:
+class ManagedJobs(TwoOperators):
     """A job on TaskManagers of two slots in each of two clusters."""
 
-    max_parallelism = 12
     points = points_of(
         ("kafka", "PRODUCE", "/preparing"),
         ("kafka", "PRODUCE", "/releasing"),
@@ -78,19 +75,11 @@ class ManagedJobs:
             "target": {"flink": {"taskManagers": managers}},
         }
 
-    def parallelism(self, _name: str, number: int) -> Parallelism:
-        return {SOURCE: 1, WORK: number}
-
     def deployment(self, name: str) -> DeploymentRef:
         cluster, ready = self._clusters[name], len(self._ready(name))
         job = cluster.jobs[name]
         job.settle(ready * SLOTS)
-        vectors = {"requested": dict(job.requested), "observed": dict(job.observed)}
-        return DeploymentRef(job_id=job.id, graph_hash=cluster.graph_hash, **vectors)
-
-    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
-        """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
-        return rescale_of(exchange, NAMES)
+        return self.ref(job, job.id, cluster.graph_hash)
 
     def troubles(self, name: str, number: int) -> list[str]:
         """Return whether other TaskManagers run than the job needs."""

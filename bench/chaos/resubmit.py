@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from testbed.kafka import KafkaBroker
-from testbed.simulated_flink import NAMES, SOURCE, WORK
+from testbed.simulated_flink import NAMES
 from testbed.simulated_savepoints import ENTRY_CLASS, JAR_NAME, ResubmittedJobs
 from weir_contracts import DeploymentRef, Parallelism
 from weir_engines.driver import lineage_of
@@ -14,13 +14,12 @@ from weir_engines.flink_resubmit.responses import OVERRIDES
 
 from .faults import points_of
 from .proxy import Exchange
-from .simulated import JOBS
+from .simulated import JOBS, TwoOperators
 
 
-class ResubmittedTarget:
+class ResubmittedTarget(TwoOperators):
     """A job in each of two clusters. A job and its successors are one to the judge, by what their ids have in common."""
 
-    max_parallelism = 12
     points = points_of(
         ("kafka", "PRODUCE", "/preparing"),
         ("flink", "GET", "/jobs/overview"),
@@ -50,15 +49,11 @@ class ResubmittedTarget:
             "target": {"flink": {"resubmit": jar}},
         }
 
-    def parallelism(self, _name: str, number: int) -> Parallelism:
-        return {SOURCE: 1, WORK: number}
-
     def deployment(self, name: str) -> DeploymentRef:
         cluster = self._clusters[name]
         cluster.pass_time()
         job = (cluster.alive or cluster.all)[-1]
-        vectors = {"requested": dict(job.requested), "observed": dict(job.observed)}
-        return DeploymentRef(job_id=lineage_of(job.id), graph_hash=cluster.graph_hash, **vectors)
+        return self.ref(job, lineage_of(job.id), cluster.graph_hash)
 
     def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
         """Return what a `POST /jars/:id/run` asks for."""

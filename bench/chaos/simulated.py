@@ -15,7 +15,7 @@ from uuid import uuid4
 from testbed.kafka import KafkaBroker
 from testbed.process import free_port
 from testbed.service import WeirService, loop_settings, wait_all_ready
-from testbed.simulated_flink import NAMES, SOURCE, WORK, ManyJobs
+from testbed.simulated_flink import NAMES, SOURCE, WORK, Job, ManyJobs
 from weir_contracts import DeploymentRef, Parallelism, Plan, ScaleAction, ScalingPolicy
 from weir_contracts.topics import PLANS
 from weir_runtime.bus import BusError, partition_of
@@ -79,10 +79,31 @@ class Target(Protocol):
         """Return what else than its parallelism is not as an application with this number needs it."""
 
 
-class FlinkJobs:
+class TwoOperators:
+    """Part of a target of Flink jobs with a source and one operator that is scaled."""
+
+    max_parallelism = 12
+
+    def parallelism(self, _name: str, number: int) -> Parallelism:
+        return {SOURCE: 1, WORK: number}
+
+    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
+        """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
+        return rescale_of(exchange, NAMES)
+
+    def troubles(self, _name: str, _number: int) -> list[str]:
+        return []
+
+    def ref(self, job: Job, job_id: str, graph_hash: str) -> DeploymentRef:
+        """Return what a job requests and runs now, under an id."""
+        vectors = {"requested": dict(job.requested), "observed": dict(job.observed)}
+        return DeploymentRef(job_id=job_id, graph_hash=graph_hash, **vectors)
+
+
+class FlinkJobs(TwoOperators):
     """Jobs of a simulated Flink that honours requirements."""
 
-    points, max_parallelism = POINTS, 12
+    points = POINTS
 
     def __init__(self) -> None:
         self._flink = ManyJobs(list(JOBS), RESCALE_SECONDS)
@@ -97,21 +118,10 @@ class FlinkJobs:
     def spec(self, name: str, urls: Mapping[str, str]) -> dict[str, Any]:
         return {"application": {"flink": {"url": urls["flink"], "job": name}}}
 
-    def parallelism(self, _name: str, number: int) -> Parallelism:
-        return {SOURCE: 1, WORK: number}
-
     def deployment(self, name: str) -> DeploymentRef:
         job = self._flink.jobs[name]
         job.settle()
-        vectors = {"requested": dict(job.requested), "observed": dict(job.observed)}
-        return DeploymentRef(job_id=job.id, graph_hash=self._flink.graph_hash, **vectors)
-
-    def request_of(self, exchange: Exchange) -> tuple[str, Parallelism] | None:
-        """Return what a `PUT /jobs/:id/resource-requirements` asks for."""
-        return rescale_of(exchange, NAMES)
-
-    def troubles(self, _name: str, _number: int) -> list[str]:
-        return []
+        return self.ref(job, job.id, self._flink.graph_hash)
 
 
 class SimulatedStack:
