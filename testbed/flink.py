@@ -358,10 +358,9 @@ class FlinkCluster(FlinkApi, Launcher):
     def _command(self, main: str, heap: Sequence[str], options: Mapping[str, str]) -> list[str]:
         settings = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
         return [
-            java(),
+            *java(),
             *_OPENS,
             *heap,
-            "-XX:+UseSerialGC",
             "-XX:MaxMetaspaceSize=256m",
             "-cp",
             class_path("flink"),

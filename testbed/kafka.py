@@ -207,9 +207,8 @@ class KafkaBroker(Server):
             # Maven's jars of SLF4J do not fit each other, so that a broker logs nothing; with Spark's interface it does.
             classes = os.pathsep.join([*map(str, _spark_jars().glob("slf4j-api-2*.jar")), classes])
         command = [
-            java(),
+            *java(),
             f"-Xmx{self._heap_megabytes}m",
-            "-XX:+UseSerialGC",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             *(["-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=info"] if self._authorizer else []),
             "-cp",
@@ -220,7 +219,7 @@ class KafkaBroker(Server):
         return ManagedProcess("kafka", command, self.folder)
 
     def _format(self, config: Path) -> None:
-        command = [java(), "-cp", class_path("kafka"), "kafka.tools.StorageTool", "format"]
+        command = [*java(), "-cp", class_path("kafka"), "kafka.tools.StorageTool", "format"]
         try:
             done = subprocess.run(
                 [*command, "-t", _CLUSTER_ID, "-c", str(config)],

@@ -81,11 +81,8 @@ class StreamsInstance(Server):
         metrics_port = free_port()
         self.metrics_url: str | None = f"http://{host}:{metrics_port}/metrics"
         command = [
-            java(),
+            *java(),
             f"-Xmx{settings.heap_megabytes}m",
-            "-XX:+UseSerialGC",
-            # The second compiler makes a start on few cores much longer and brings nothing at sleeping work.
-            "-XX:TieredStopAtLevel=1",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.log.dev.weir=info",

@@ -56,7 +56,7 @@ AWAY = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
 )
 """The brokers cannot be reached: wait."""
-_REASON_SECONDS = 1.0
+_REASON_SECONDS = 3.0
 """Maximum wait after the first error for one that names the reason: librdkafka may report the lost connection first."""
 METADATA_SECONDS = 5.0
 TOPICS_SECONDS = 15.0

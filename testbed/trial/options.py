@@ -16,6 +16,9 @@ class TrialError(Exception):
 
 PEAK_RATES: Mapping[str, float] = {"flink": 2400.0, "kafka-streams": 900.0}
 """Records/s at the trace's highest point; a Streams instance is a process of its own, so a small machine runs fewer."""
+MAX_PARALLELISMS: Mapping[str, int] = {"flink": 12, "kafka-streams": 6}
+"""`bounds.max` of the trial's own policy: subtasks are threads of one process; twelve processes that start at the same time
+would take a small machine from the brokers and the load."""
 DEFAULT_PORT = 8080
 """Port of the API, the default of the other commands too."""
 NAMESPACE = "trial"
@@ -153,7 +156,7 @@ def _default(options: TrialOptions) -> dict[str, Any]:
         "metadata": {},
         "spec": {
             "objective": {"maxLag": f"{options.objective_seconds:g}s"},
-            "bounds": {"min": 1, "max": 12},
+            "bounds": {"min": 1, "max": MAX_PARALLELISMS[options.workload]},
             "planner": {"name": "rate"},
             "behavior": short_behavior(40, 20),
             "interval": f"{options.interval_seconds:g}s",

@@ -189,7 +189,7 @@ async def test_an_executor_is_killed(shop: ManagedShop, phase: str) -> None:
     assert await asyncio.to_thread(shop.generation) == before + 1
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["Deployment"])
 async def test_task_managers_that_do_not_come_are_given_back(shop: ManagedShop) -> None:
     """A quota denies two of three: the job keeps its parallelism, and the reason is in the outcome."""
     await asyncio.to_thread(limit_pods, shop.cluster, shop.namespace, 2)
@@ -200,7 +200,7 @@ async def test_task_managers_that_do_not_come_are_given_back(shop: ManagedShop) 
     assert (shop.job.observed, shop.job.requests, shop.job.restarts) == (LITTLE, [], 0)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["StatefulSet"])
 async def test_a_manager_of_a_job_in_reactive_mode_is_lost(reactive: ManagedShop) -> None:
     """Only the number of pods is written. The parallelism falls with the pod, and a plan meanwhile goes on from there: what fell
     is not taken for another client's request."""

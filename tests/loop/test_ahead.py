@@ -168,6 +168,8 @@ def figures(load: Rate, capacity_seconds: float, forecast: Forecast | None, topo
 CASES = [(180.0, "chain"), (180.0, "two-sources"), (60.0, "diamond"), (5.0, "skew")]
 """Seconds until new capacity is there, and topology. A quick run has the first."""
 each_case = pytest.mark.parametrize(("seconds", "topology"), some(CASES, len(CASES)))
+both_ends = pytest.mark.parametrize(("seconds", "topology"), [CASES[0], CASES[-1]])
+"""The longest wait and the shortest."""
 
 
 @each_case
@@ -180,7 +182,7 @@ def test_the_peak_of_each_day_at_nine_is_met(seconds: float, topology: str) -> N
 
 
 @pytest.mark.thorough
-@each_case
+@both_ends
 def test_a_peak_that_does_not_come_costs_one_growth(seconds: float, topology: str) -> None:
     """At most one, and nothing is late."""
     found = figures(calm, seconds, Forecast(nine, gives_up_at=NINE + 120), topology)
@@ -189,7 +191,7 @@ def test_a_peak_that_does_not_come_costs_one_growth(seconds: float, topology: st
 
 
 @pytest.mark.thorough
-@each_case
+@both_ends
 def test_an_outage_before_the_peak_is_no_worse_with_the_forecast(seconds: float, topology: str) -> None:
     """Little arrives for five minutes, then what the producer kept, then the peak: the forecast was right about that."""
     before, found = (figures(outage, seconds, each, topology) for each in (None, Forecast(nine)))
@@ -197,7 +199,7 @@ def test_an_outage_before_the_peak_is_no_worse_with_the_forecast(seconds: float,
 
 
 @pytest.mark.thorough
-@each_case
+@both_ends
 def test_a_forecast_that_is_wrong_holds_no_growth_back(seconds: float, topology: str) -> None:
     """It says that nothing changes, and the peak comes."""
     before, found = (figures(nine, seconds, each, topology) for each in (None, Forecast(calm)))
@@ -205,7 +207,7 @@ def test_a_forecast_that_is_wrong_holds_no_growth_back(seconds: float, topology:
 
 
 @pytest.mark.thorough
-@each_case
+@both_ends
 def test_a_flash_crowd_that_is_forecast_is_met(seconds: float, topology: str) -> None:
     """Late at most a third of the time without the forecast."""
     before, found = (figures(flash, seconds, each, topology) for each in (None, Forecast(flash)))
@@ -214,7 +216,7 @@ def test_a_flash_crowd_that_is_forecast_is_met(seconds: float, topology: str) ->
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("load", [wave, sawtooth, bursts])
-@each_case
+@both_ends
 def test_a_forecast_load_is_never_later_for_it(load: Rate, seconds: float, topology: str) -> None:
     """A slow wave, a sawtooth of minutes and bursts of seconds: no later than without the forecast."""
     before, found = (figures(load, seconds, each, topology) for each in (None, Forecast(load)))

@@ -28,7 +28,7 @@ ROUND_SECONDS = 300.0
 """For a process to start and to rescale, on a busy machine."""
 WRITES = 40
 """From the plan until the action is verified there are about as many."""
-EVERY = 1 if settings.get_current_profile_name() == "explore" else 8
+EVERY = 1 if settings.get_current_profile_name() == "explore" else 12
 Side = Literal["before", "after"]
 SIDES: tuple[Side, Side] = ("before", "after")
 

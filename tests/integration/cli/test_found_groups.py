@@ -202,9 +202,13 @@ async def test_a_wrong_entry_is_one_sentence_that_names_it(
 
 
 async def refusal(servers: str, known: Mapping[str, BrokerCredentials]) -> str:
+    """What is said of brokers that refuse a connection, once they have: on a busy machine a handshake may outlast a call."""
     source = ConsumerGroups(Brokers.of(servers, None, known), SystemClock(), known)
-    with pytest.raises(Unreachable) as refused:
-        await source.find()
+    for _ in range(5):
+        with pytest.raises(Unreachable) as refused:
+            await source.find()
+        if "no brokers answer" not in str(refused.value):
+            break
     await source.close()
     said = str(refused.value)
     del refused
