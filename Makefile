@@ -11,7 +11,7 @@ FAST := tests/unit tests/contracts tests/loop
 # Each worker collects all tests, and no test waits for a clock: more workers than processors would only collect more often.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment setup kubernetes kubernetes-node node-means means trial check lint types imports fast explore test test-integration test-e2e \
+.PHONY: help environment setup kubernetes kubernetes-node node-means means trial check lint types imports fast explore test test-integration test-live test-e2e \
         test-containers test-kubernetes test-node demo-kubernetes bench chaos schemas man page picture lock images clean
 
 help:  ## what can be made
@@ -66,6 +66,12 @@ explore: environment  ## the fast tests that generate examples, with 20 times as
 test-integration: means  ## each adapter against the real part
 	@$(BIN)/pytest -q --thorough tests/integration
 
+# Rates of real jobs, which other work on the machine would change: alone, and not in `make test`, which they would make longer.
+LIVE := tests/integration/cli/test_sources.py::TestAlone tests/integration/executor/test_task_managers.py::TestAlone
+
+test-live: means  ## sources without Kafka's offsets, and TaskManagers that come and go, at a real Flink (five minutes)
+	@$(BIN)/pytest -q --thorough $(LIVE)
+
 test-e2e: means  ## one whole trial
 	@$(BIN)/pytest -q tests/e2e
 
@@ -82,10 +88,10 @@ test-node: node-means means kubernetes-node  ## on a Kubernetes node of this mac
 # tests on all workers, then one worker alone has what is judged by real time (tests/conftest.py).
 # Thorough: all examples that a test can think of, of which `make check` tries a few (tests/effort.py).
 # The node's programs are built where WEIR_REQUIRE names that tier, or by `make kubernetes-node`.
-test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration
+test: lint types imports means  ## check, e2e, containers where a Docker daemon answers, kubernetes where Go is, and integration but for test-live
 	-@$(BIN)/python -m testbed.kubernetes_programs
 	$(if $(findstring node,$(WEIR_REQUIRE)),-@$(BIN)/python -m testbed.kubernetes_programs node)
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder --thorough tests/kubernetes $(FAST) tests/integration tests/e2e tests/containers tests/node
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder --thorough $(addprefix --deselect ,$(LIVE)) tests/kubernetes $(FAST) tests/integration tests/e2e tests/containers tests/node
 
 chaos: setup  ## faults at fail points of actions, judged from outside: bench/results/chaos.json (an hour; ARGS="--target flink": see --help)
 	@$(BIN)/python -m bench chaos $(ARGS)

@@ -18,6 +18,7 @@ OVERLAYS = PROJECT / "deploy" / "k8s" / "overlays"
 DEFINITION = OVERLAYS.parent / "components" / "policy-resources" / "scalingpolicies.json"
 WEIR, SAMPLE = "weir", "demo"
 """The overlays' namespaces: the loop, and what it scales."""
+EXECUTOR = f"system:serviceaccount:{WEIR}:executor"
 READY_SECONDS = 600
 GONE_SECONDS = 180
 
@@ -67,6 +68,17 @@ class NodeStack:
         path = f"/apis/weir.dev/v1alpha1/namespaces/{SAMPLE}/scalingpolicies/orders"
         status = self.node.cluster.request("GET", path).get("status", {})
         return {**status, "conditions": {each["type"]: each["status"] for each in status.get("conditions", [])}}
+
+    def scaled_by(self, workload: str) -> set[str]:
+        """Return who changed a workload's replicas through `/scale`, by the API server's audit log: after an apply on the
+        server's side, managed fields do not tell."""
+        return {
+            event.user
+            for event in self.node.cluster.audit()
+            if (event.namespace, event.name) == (SAMPLE, workload)
+            and event.resource.endswith("/scale")
+            and event.verb in ("update", "patch")
+        }
 
     def down(self) -> None:
         """Delete all that the overlay has made."""

@@ -151,7 +151,7 @@ def test_a_resource_lets_the_hpa_rule_scale_a_deployment_by_its_cpu(loop: Loop) 
     with Callers(f"http://{loop.stack.node.service_address(SAMPLE, SHOP)}", REQUESTS):
         shop.until("four pods", lambda s: 3 <= replicas(s) <= 5 and s.get("action_phase") == "verified")
         grown = [plan for plan in plans(shop) if plan["kind"] == "scale"]
-        shop.until("the same in the status", lambda _: 3 <= status().get("subtasks", 0) <= 5)
+        shop.until("the same in the status", lambda _: 3 <= status().get("parallelism", {}).get("running", 0) <= 5)
     assert {plan["planner"] for plan in grown} == {"hpa"}
     assert grown[-1]["evidence"]["cpu"] > CPU_REQUEST * CPU_PERCENT / 100
     shop.until("one pod", lambda s: replicas(s) == 1 and s.get("action_phase") == "verified")

@@ -12,7 +12,7 @@ from testbed.node import KubernetesNode
 from testbed.trial.options import short_behavior
 from tests.containers.loop import Loop, slowest
 
-from .stack import SAMPLE, WEIR, NodeStack
+from .stack import EXECUTOR, SAMPLE, WEIR, NodeStack
 
 WORKLOAD = "taskmanager"
 LOW, HIGH = 500, 1500
@@ -52,9 +52,7 @@ def test_more_load_is_more_pods(loop: Loop) -> None:
         "two pods or more",
         lambda s: slowest(s) >= 4 and s.get("action_phase") == "verified" and all_slots_used(loop, s),
     )
-    path = f"/apis/apps/v1/namespaces/{SAMPLE}/deployments/{WORKLOAD}"
-    fields = loop.stack.node.cluster.request("GET", path)["metadata"]["managedFields"]
-    assert [each["operation"] for each in fields if each.get("subresource") == "scale"] == ["Update"]
+    assert loop.stack.scaled_by(WORKLOAD) == {EXECUTOR}
 
 
 def test_a_pod_that_dies_is_replaced(loop: Loop) -> None:
@@ -70,12 +68,13 @@ def test_a_pod_that_dies_is_replaced(loop: Loop) -> None:
 
 
 def test_applying_the_overlay_again_keeps_the_pods(loop: Loop) -> None:
-    """It carries no replicas, so that Weir has nothing to contest, and scales the workload in the next test."""
+    """It carries no replicas, so that Weir has nothing to contest, and scales the workload meanwhile and in the next test."""
     path = f"/apis/apps/v1/namespaces/{SAMPLE}/deployments/{WORKLOAD}"
-    before = loop.stack.node.cluster.request("GET", path)
+    before = loop.stack.node.cluster.request("GET", path)["spec"]
     loop.stack.apply()
-    after = loop.stack.node.cluster.request("GET", path)
-    assert after["spec"] == before["spec"] and after["spec"]["replicas"] >= 2
+    after = loop.stack.node.cluster.request("GET", path)["spec"]
+    assert after["replicas"] >= 2
+    assert after == {**before, "replicas": after["replicas"]}
     loop.until("still able to scale", lambda _: loop.stack.policy_status()["conditions"].get("Acting") == "True")
 
 
