@@ -70,8 +70,8 @@ class NodeStack:
         return {**status, "conditions": {each["type"]: each["status"] for each in status.get("conditions", [])}}
 
     def scaled_by(self, workload: str) -> set[str]:
-        """Return who changed a workload's replicas through `/scale`, by the API server's audit log: after an apply on the
-        server's side, managed fields do not tell."""
+        """Return who changed a workload's replicas through `/scale`, by the API server's audit log: after a server-side
+        apply, managed fields do not name them."""
         return {
             event.user
             for event in self.node.cluster.audit()
