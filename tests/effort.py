@@ -37,6 +37,11 @@ def thorough() -> bool:
     return settings.get_current_profile_name() != "quick"
 
 
+def exploring() -> bool:
+    """Return whether more is tried than in a thorough run."""
+    return settings.get_current_profile_name() == "explore"
+
+
 def examples(count: int) -> settings:
     """Try `count` generated examples, or a few in a quick run."""
     return settings(max_examples=count * settings().max_examples // _USUAL if thorough() else min(count, FEW))

@@ -18,7 +18,7 @@ PEAK_RATES: Mapping[str, float] = {"flink": 2400.0, "kafka-streams": 900.0}
 """Records/s at the trace's highest point; a Streams instance is a process of its own, so a small machine runs fewer."""
 MAX_PARALLELISMS: Mapping[str, int] = {"flink": 12, "kafka-streams": 6}
 """`bounds.max` of the trial's own policy: subtasks are threads of one process; twelve processes that start at the same time
-would take a small machine from the brokers and the load."""
+would leave brokers and load no processor on a small machine."""
 DEFAULT_PORT = 8080
 """Port of the API, the default of the other commands too."""
 NAMESPACE = "trial"

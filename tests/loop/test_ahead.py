@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.effort import some, thorough
+from tests.effort import exploring, some, thorough
 from tests.loop.world import World, policy
 from tests.unit.planner.forecasts import forecast
 from weir_contracts import Analysis
@@ -168,8 +168,8 @@ def figures(load: Rate, capacity_seconds: float, forecast: Forecast | None, topo
 CASES = [(180.0, "chain"), (180.0, "two-sources"), (60.0, "diamond"), (5.0, "skew")]
 """Seconds until new capacity is there, and topology. A quick run has the first."""
 each_case = pytest.mark.parametrize(("seconds", "topology"), some(CASES, len(CASES)))
-both_ends = pytest.mark.parametrize(("seconds", "topology"), [CASES[0], CASES[-1]])
-"""The longest wait and the shortest."""
+both_ends = pytest.mark.parametrize(("seconds", "topology"), CASES if exploring() else [CASES[0], CASES[-1]])
+"""The longest wait and the shortest; all of them in `pytest --explore`."""
 
 
 @each_case

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from hypothesis import settings
 
 from testbed.process import ManagedProcess, free_port
 from testbed.simulated_flink import SOURCE, WORK, ManyJobs
 from testbed.trial.options import short_behavior
+from tests.effort import exploring
 
 pytestmark = pytest.mark.thorough
 KILLED_RUN = Path(__file__).with_name("killed_run.py")
@@ -28,7 +28,7 @@ ROUND_SECONDS = 300.0
 """For a process to start and to rescale, on a busy machine."""
 WRITES = 40
 """From the plan until the action is verified there are about as many."""
-EVERY = 1 if settings.get_current_profile_name() == "explore" else 12
+EVERY = 1 if exploring() else 12
 Side = Literal["before", "after"]
 SIDES: tuple[Side, Side] = ("before", "after")
 

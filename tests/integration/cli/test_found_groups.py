@@ -202,7 +202,8 @@ async def test_a_wrong_entry_is_one_sentence_that_names_it(
 
 
 async def refusal(servers: str, known: Mapping[str, BrokerCredentials]) -> str:
-    """What is said of brokers that refuse a connection, once they have: on a busy machine a handshake may outlast a call."""
+    """Return the sentence about brokers that refuse a connection. On a busy machine a handshake may outlast a call, which
+    says that no brokers answer: call again."""
     source = ConsumerGroups(Brokers.of(servers, None, known), SystemClock(), known)
     for _ in range(5):
         with pytest.raises(Unreachable) as refused:
